@@ -22,7 +22,7 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
         start--;
     memset(m, 0, sizeof *m);
     size_t n = end - start;
-    /* A name that is too long is cut between two UTF-8 characters. */
+    /* A model name that is too long is cut between two UTF-8 characters. */
     if (n >= sizeof m->name)
         n = kvd_utf8_first_bad(path + start, sizeof m->name - 1);
     memcpy(m->name, path + start, n);

@@ -1,4 +1,4 @@
-/* Description, tokenizer and corpus of texts of the model that a program runs. */
+/* Functions that describe the model of a program, and open its tokenizer and its texts. */
 #ifndef KVD_MODEL_MODEL_INFO_H
 #define KVD_MODEL_MODEL_INFO_H
 
@@ -16,14 +16,15 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
                         const char *dtype);
 
 /*
- * If the tokenizer seems to belong to another model, prints a warning in the name of `program`,
- * unless `program` is NULL. On failure returns NULL and fills *err.
+ * Opens the tokenizer of the checkpoint. If the tokenizer seems to belong to another model, prints
+ * a warning in the name of `program`, unless `program` is NULL. On failure returns NULL and fills
+ * *err.
  */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
 /*
- * Texts of `spec` are encoded with the tokenizer of the checkpoint. On failure returns NULL and
- * fills *err.
+ * Opens the corpus that `spec` describes; texts are encoded with the tokenizer of the checkpoint.
+ * On failure returns NULL and fills *err.
  */
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);

@@ -34,8 +34,8 @@ typedef struct {
 } grouping;
 
 /*
- * The logits are multiples of 1/64, so that many are equal. Some tokens have NaN among them, one
- * token has nothing else.
+ * Fills the router's logits with multiples of 1/64, so that many are equal. Every 50th token has
+ * some NaN among its logits, token 123 has only NaN.
  */
 static void make_logits(const grouping *g, float *logit, float *bias)
 {
@@ -58,7 +58,7 @@ static int near(float a, float b, double scale)
                                 : fabs((double)a - (double)b) <= 1e-6 * scale;
 }
 
-/* Returns 1 if the device lists the tokens of every expert in rising order. */
+/* Returns 1 if the device's list of each expert's tokens is complete and in ascending order. */
 static int lists_agree(const kvd_gpu_routes *r, const uint32_t *expert, const float *factor,
                        const uint32_t *count, const uint32_t *row, const float *weight)
 {
@@ -173,7 +173,10 @@ static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
         .n_sequences = 3, .offset = offset, .id = some_ids(n, (size_t)c->vocab_size, 3)};
 }
 
-/* The second run starts with other layers' experts in the device buffers. */
+/*
+ * Streamed experts must give the bits of experts that stay on the device. The streamed pass runs
+ * twice; its second run starts with experts of other layers in the device buffers.
+ */
 static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type, int n_gpus)
 {
     enum { N = 101 };
@@ -236,7 +239,7 @@ static void test_limits(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/* Each expert has 22 MB in bf16, so copying one takes several pinned buffers. */
+/* Each expert has 22 MB in bf16, so copying one expert takes several pinned host buffers. */
 static const kvd_shape large = {
     "large", "large", "made up",
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
@@ -253,7 +256,10 @@ static size_t free_bytes(void)
     return left;
 }
 
-/* Returns the device memory of the pass; *seconds receives the time of the second run. */
+/*
+ * Runs the forward pass twice. Returns the device memory that it takes; *seconds receives the time
+ * of the second run.
+ */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
                           kvd_err *err)
@@ -279,8 +285,8 @@ static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s
 }
 
 /*
- * The announced memory must equal the memory taken, up to the granularity of allocations and the
- * memory of CUDA libraries.
+ * The result of kvd_gpu_forward_bytes must equal the memory taken, up to the granularity of
+ * allocations and the memory of CUDA libraries.
  */
 static void test_memory(size_t n)
 {
@@ -313,7 +319,7 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /* The first run also loads the kernels of CUDA libraries. */
+    /* This run makes CUDA libraries load their kernels; its memory and time are not used. */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);

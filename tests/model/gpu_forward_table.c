@@ -33,7 +33,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* Copies the next cell of a table's line to `cell`, and returns the rest of the line. */
+/* Copies the next cell of a line of the table to `cell`, and returns the rest of the line. */
 static const char *next_cell(const char *line, char cell[CELL])
 {
     const char *const end = strchr(line, '|');
@@ -71,7 +71,10 @@ static void read_table(void)
     (void)fclose(f);
 }
 
-/* Returns 0 if the table's column `which` supports the model, or -1 with the reason in *err. */
+/*
+ * Returns 0 if the computation of the table's column `which` (such as GPU_PASS) supports the model,
+ * or -1 with the reason in *err.
+ */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -102,7 +105,10 @@ static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
     }
 }
 
-/* kvdim-tasks must not choose the engine for a model that the engine refuses. */
+/*
+ * Returns true if kvdim-tasks would generate text with the GPU engine for this model, or would not
+ * say why it does not.
+ */
 static bool generates_in_engine(const kvd_config *c)
 {
     const kvd_generator_spec s = {.gpu = true, .compute = KVD_BF16, .max_tokens = 4, .max_len = 4};

@@ -106,7 +106,7 @@ static void test_head_against_reference(void **unused)
             }
             assert_true(out[d_v] == before);
 
-            /* Attention in blocks of 50 queries must give equal results. */
+            /* Attention computed for 50 queries at a time must give equal results. */
             for (size_t first = 0; first < n; first += 50)
                 kvd_attend_rows(first, n - first < 50 ? n - first : 50, window, d_qk, d_v,
                                 q + first * ldq, ldq, k, ldk, v, ldv, (kvd_scores){.scale = 0.25f},
@@ -209,7 +209,10 @@ static int check_probabilities(void *ctx, const kvd_attention_in *in, size_t seq
     assert_int_equal((int)sequence * heads + head, w->calls);
     assert_int_equal(n, lengths[sequence]);
     assert_true(fabs((double)prob[0] - 1) < 1e-6);
-    /* The output must equal prob V, which shows that attention used the recorded probabilities. */
+    /*
+     * The output must equal probabilities times V, so the recorded probabilities are those that
+     * attention used.
+     */
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads;
     const size_t g = (size_t)(head / (heads / in->config->n_kv_heads)), at = in->offset[sequence],
                  last = n - 1;

@@ -28,7 +28,7 @@ static const char *const g_name[N_G] = {"k", "k_pre", "v"};
 typedef struct {
     const kvd_config *c;
     size_t n, width;
-    float *g[N_G]; /* gradients: [n_layers][n tokens][width] */
+    float *g[N_G]; /* gradients, each [n_layers][n tokens][width] */
     double loss;
     size_t n_predicted;
 } gradients;
@@ -146,7 +146,7 @@ static kvd_checkpoint *open_family(const char *name)
 }
 
 /*
- * Returns the ids of two sequences: those of expected.safetensors, and the first 20 of these in
+ * Returns the ids of two sequences: the ids in expected.safetensors, and the first 20 of them in
  * reverse order.
  */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
@@ -282,8 +282,8 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
 }
 
 /*
- * Compares two derivatives of the loss f along random directions h: gradient times h, and (f(x + h)
- * - f(x - h)) / 2h.
+ * Compares two derivatives of the loss f along random directions h: the product of gradient and h,
+ * and (f(x + h) - f(x - h)) / 2h.
  */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
@@ -350,7 +350,10 @@ static void test_longer_sequence(void **state)
     compare_with_differences("gqa bf16", path, 150);
 }
 
-/* The last token predicts nothing, and no later query sees its key and value. */
+/*
+ * The gradients of the last token's key and value must be 0: the last token predicts nothing, and
+ * no later query reads them.
+ */
 static void test_last_row_has_none(void **state)
 {
     kvd_err err = {""};

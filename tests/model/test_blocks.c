@@ -44,7 +44,7 @@ static double distance(const float *a, const double *b, size_t n)
     return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
-/* Returns the error of y in units of the last place of the exact value. */
+/* Returns the difference of y from `exact`, in units in the last place of `exact`. */
 static double ulps(float y, double exact)
 {
     return fabs((double)y - exact) / ldexp(1.0, ilogb(exact) - 23);
@@ -261,7 +261,7 @@ static double dot(const float *a, const float *b, size_t n)
     return s;
 }
 
-/* The defining property of RoPE: q_m . k_n of rotated vectors depends on m - n alone. */
+/* The product q_m . k_n of vectors that RoPE has rotated must depend on m - n alone. */
 static void test_rope_is_relative(void **unused)
 {
     (void)unused;
@@ -364,8 +364,8 @@ static void test_rope_frequencies(void **unused)
 }
 
 /*
- * LongRoPE's divisors depend on the sequence's length. The square of LongRoPE's factor on cosine
- * and sine multiplies attention scores.
+ * LongRoPE's divisors must depend on the length of the sequence. The square of its factor on
+ * cosines and sines must multiply attention scores.
  */
 static void test_longrope(void **unused)
 {
@@ -559,7 +559,10 @@ static void test_first_nonfinite(void **unused)
     assert_int_equal(kvd_first_nonfinite_f32(x, 0), 0);
     const float bad[3] = {NAN, INFINITY, -INFINITY};
     const size_t at[] = {0, 1, 8191, 8192, 33333, 50000};
-    /* The order is from last to first, so that each new number is the first bad one. */
+    /*
+     * Bad values are written from the last index to the first, so that each new one is the first
+     * bad value.
+     */
     for (size_t i = 6; i-- > 0;) {
         x[at[i]] = bad[i % 3];
         assert_int_equal(kvd_first_nonfinite_f32(x, n), at[i]);

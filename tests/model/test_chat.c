@@ -56,7 +56,7 @@ static void put_config(json_t *config)
     json_decref(config);
 }
 
-/* Joins the texts by which the fixture recognises a chat template. */
+/* Returns a chat template that consists of the texts by which a format is recognised. */
 static char *template_of(const json_t *form)
 {
     char *text = strdup("");
@@ -106,7 +106,7 @@ static void forms_as_published_templates(void **state)
         assert_string_equal(c->name, text_of(form, "form"));
         char *const one = render(c, form, 1), *const three = render(c, form, 3);
         assert_string_equal(one, text_of(form, "one"));
-        if (c->one_turn) /* the template changes the answers of earlier turns */
+        if (c->one_turn) /* the template changes earlier answers */
             assert_string_not_equal(three, text_of(form, "three"));
         else
             assert_string_equal(three, text_of(form, "three"));
@@ -141,7 +141,7 @@ static void expect(const char *form, const char *file)
     free(path);
 }
 
-/* Reading must fail with a message that contains `text` and `other`. */
+/* Reading the chat template must fail with a message that contains `text` and `other`. */
 static void refused(const char *text, const char *other)
 {
     kvd_err err = {""};
@@ -208,7 +208,10 @@ static void similar_templates_are_unknown(void **state)
         }
         const kvd_chat *const c = named(name);
         for (k = 0; k < KVD_CHAT_MARKS && c->lacks[k]; k++) {
-            /* The published templates lack this text, as make_chat.py has checked. */
+            /*
+             * make_chat.py has checked that no published template of this format contains the text
+             * lacks[k].
+             */
             assert_string_equal(
                 c->lacks[k], json_string_value(json_array_get(json_object_get(form, "absent"), k)));
             assert_true(asprintf(&more, "%s%s", c->lacks[k], text) > 0);

@@ -23,7 +23,10 @@
 
 static const char *folder;
 
-/* Returns the path of a file in the test's folder; the four latest results stay valid. */
+/*
+ * Returns the path of a file in the test's folder; only the results of the last four calls stay
+ * valid.
+ */
 static const char *in(const char *name)
 {
     static char path[4][512];
@@ -41,7 +44,7 @@ static void write_text(const char *path, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Writes tensors of one float32, the index of the name plus `base`. */
+/* Writes one tensor per name. Each holds one float32: the index of the name plus `base`. */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
     char header[4096] = "{";
@@ -93,7 +96,10 @@ static kvd_tensor must_find(const kvd_checkpoint *c, const char *name, size_t ro
     return t;
 }
 
-/* Passes every tensor that the configuration requires to `visit`, which may be NULL. */
+/*
+ * Looks up every tensor that the configuration requires, and passes it to `visit` unless that is
+ * NULL.
+ */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
 {
@@ -178,7 +184,6 @@ static void test_real_models(void **state)
 {
     (void)state;
     static const struct {
-        /* tokenizer: name of the tokenizer's file, or part of the expected error message. */
         const char *name, *family, *tokenizer;
         int layers, heads, kv_heads, d_head, d_model, vocab;
         kvd_dtype dtype;
@@ -263,8 +268,8 @@ static void compare(void *ctx, const kvd_tensor *t)
 }
 
 /*
- * A model must have equal tensors in a single file, in three shards, in llama2.c's format, and, up
- * to rounding, in 16 bits.
+ * A checkpoint must give equal tensors as a single file, as three shards and in llama2.c's format,
+ * and tensors equal up to rounding in 16 bits.
  */
 static void test_formats_agree(void **state)
 {
@@ -325,7 +330,7 @@ static void test_tied_head(void **state)
     const char *file = "tied/model.safetensors";
     assert_int_equal(mkdir(in("tied"), 0777), 0);
     write_config(in("tied/config.json"), 1);
-    /* Both names must find the tensor, which is stored under one of them. */
+    /* The tied tensor is stored under one of the two names, and must be found under both. */
     for (int i = 0; i < 2; i++) {
         write_tensors(in(file), both + i, 1, 5);
         kvd_checkpoint *c = must_open(in("tied"));
@@ -447,7 +452,7 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
     kvd_checkpoint_close(c);
 }
 
-/* Configuration and tokenizer are found in the folder of the checkpoint file. */
+/* Configuration and tokenizer must be found in the folder of the checkpoint file. */
 static void test_beside(void **state)
 {
     (void)state;
@@ -500,7 +505,7 @@ static void test_beside(void **state)
     must_refuse("/dev/null", "is no checkpoint");
     write_text(in("beside/empty.bin"), "");
     must_refuse(in("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
-    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0); /* x.bin is a folder */
+    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0); /* a folder, which is no checkpoint */
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
@@ -547,7 +552,6 @@ static void test_unusable_dtype(void **state)
     kvd_checkpoint_close(c);
 }
 
-/* Reads one byte of every page. */
 static void *read_pages(void *at)
 {
     const kvd_filemap *m = at;
@@ -558,8 +562,8 @@ static void *read_pages(void *at)
 }
 
 /*
- * Reads the lost part of a truncated file, in a new thread if `in_thread`. If `foreign`, that file
- * is mapped by mmap instead of kvd_filemap_load. Does not return.
+ * Reads the lost part of a truncated file, in a new thread if `in_thread`. The file is mapped by
+ * kvd_filemap_load, or by mmap directly if `foreign`. Does not return.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
@@ -578,7 +582,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     }
     if (truncate(in("mapped-2"), 5000))
         _exit(7);
-    read_pages(&other); /* this file was not truncated */
+    read_pages(&other); /* `other` was not truncated */
     if (!in_thread)
         read_pages(&m);
     else if (pthread_create(&thread, NULL, read_pages, &m) || pthread_join(thread, NULL))
@@ -586,7 +590,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     _exit(8);
 }
 
-/* The program must end with a one-line message, whichever thread reads the file. */
+/* The program must end with a one-line message, whichever thread reads the truncated file. */
 static void test_shrunk_file(void **state)
 {
     (void)state;

@@ -362,7 +362,10 @@ static const char opt_13b[] =
     "\"do_layer_norm_before\":true,\"eos_token_id\":2,\"ffn_dim\":20480,\"hidden_size\":5120,"
     "\"max_position_embeddings\":2048,\"model_type\":\"opt\",\"num_attention_heads\":40,"
     "\"num_hidden_layers\":40,\"vocab_size\":50272,\"word_embed_proj_dim\":5120}";
-/* Heads of 4 dimensions keep the lists of RoPE factors short. */
+/*
+ * Configuration of a small Phi-3 model. Heads of 4 dimensions keep the lists of RoPE divisors
+ * short.
+ */
 static const char phi3[] =
     "{\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\",\"bos_token_id\":1,"
     "\"eos_token_id\":[3,4],\"hidden_act\":\"silu\",\"hidden_size\":16,\"intermediate_size\":32,"
@@ -371,7 +374,10 @@ static const char phi3[] =
     "\"rope_scaling\":{\"long_factor\":[1.5,64.25],\"short_factor\":[1.0,1.25],\"type\":\"longrope\"},"
     "\"sliding_window\":262144,\"tie_word_embeddings\":false,\"vocab_size\":64}";
 
-/* If `from` is empty, inserts `to` after the opening brace. */
+/*
+ * Returns `text` with `from` replaced by `to`. If `from` is empty, inserts `to` after the opening
+ * brace.
+ */
 static const char *edit(const char *text, const char *from, const char *to)
 {
     static char result[4096];
@@ -409,7 +415,10 @@ static void test_mistral(void **state)
     for (int l = 0; l < 32; l++)
         assert_int_equal(kvd_config_window(&c, l), 4096);
     assert_int_equal(kvd_config_d_embed(&c), 4096);
-    /* Missing entries take the defaults of Transformers; a null window means no window. */
+    /*
+     * Missing entries take the defaults of Transformers. A sliding_window of null means no sliding
+     * window.
+     */
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", ""));
     assert_int_equal(kvd_config_window(&c, 31), 4096);
     c = read_whole(edit(mistral_01, "\"sliding_window\":4096,", "\"sliding_window\":null,"));
@@ -443,7 +452,7 @@ static void test_qwen(void **state)
     assert_int_equal(kvd_config_window(&c, 21), 32768);
     c = read_whole(edit(qwen3, "", "\"rope_parameters\":null,"));
     assert_true(c.qk_norm && !c.bias_qkv && !c.bias_o);
-    /* The file states 128, which is twice hidden_size / num_attention_heads. */
+    /* The file states head_dim 128, twice hidden_size / num_attention_heads. */
     assert_int_equal(c.d_head, 128);
     c = read_whole(edit(qwen3, "\"head_dim\":128,", ""));
     assert_int_equal(c.d_head, 128);

@@ -22,7 +22,7 @@ static const char gemma2[] =
     "\"num_key_value_heads\":16,\"query_pre_attn_scalar\":144,\"rms_norm_eps\":1e-06,"
     "\"rope_theta\":10000.0,\"sliding_window\":4096,\"vocab_size\":256000}";
 
-/* config.json of google/gemma-2b; the Hugging Face library replaces its hidden_act. */
+/* config.json of google/gemma-2b; the Hugging Face library replaces its activation "gelu". */
 static const char gemma[] =
     "{\"architectures\":[\"GemmaForCausalLM\"],\"attention_bias\":false,"
     "\"attention_dropout\":0.0,\"bos_token_id\":2,\"eos_token_id\":1,\"head_dim\":256,"

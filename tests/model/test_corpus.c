@@ -53,7 +53,7 @@ static kvd_corpus *opened(const kvd_corpus_spec *spec)
     return c;
 }
 
-/* `want` is a list such as "4 4 2". */
+/* Checks the lengths of all sequences; `want` is a list such as "4 4 2". */
 static void assert_lengths(const kvd_corpus *c, const char *want)
 {
     char got[256] = "";
@@ -90,7 +90,7 @@ static void test_random(void **state)
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
     kvd_corpus_close(b);
-    /* Equal ids in sequences of another length must have another hash. */
+    /* Equal token ids that are cut into sequences of another length must have another hash. */
     spec.seed = 7, spec.seq_len = 99;
     b = opened(&spec);
     assert_string_not_equal(kvd_corpus_hash(a), kvd_corpus_hash(b));
@@ -128,7 +128,6 @@ static void test_max_tokens(void **state)
         assert_lengths(c, lengths[max - 2]);
         kvd_corpus_close(c);
     }
-    /* The corpus must have exactly max_tokens tokens, in sequences of 2 to seq_len tokens. */
     for (size_t max = 2; max < 60; max++)
         for (size_t seq_len = 3; seq_len < 9; seq_len++) {
             kvd_corpus_spec spec = {
@@ -141,7 +140,7 @@ static void test_max_tokens(void **state)
         }
 }
 
-/* Each file may name its own JSON field. */
+/* Each text file may have its own JSON field (member `fields`). */
 static void test_by_text(void **state)
 {
     (void)state;
@@ -237,7 +236,9 @@ static void test_kinds_of_text(void **state)
             assert_string_equal(kvd_corpus_hash(c), hash);
         kvd_corpus_close(c);
     }
-    /* Two plain text files with the documents of the files above. */
+    /*
+     * Plain text files with the documents of the JSON and CSV files above must give the same hash.
+     */
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
@@ -326,8 +327,8 @@ static void test_refused_ids(void **state)
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
     /*
-     * The message must count the third token of the second sequence, although it is cut off so that
-     * 2 more tokens could follow.
+     * The message must count 6 tokens, although the last token of the second sequence is left out
+     * so that 2 more could follow.
      */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};
@@ -336,7 +337,7 @@ static void test_refused_ids(void **state)
     refused(&spec, "sequences of 1 tokens: at least 2 are needed");
 }
 
-/* Text after the last needed token is malformed and must not be read. */
+/* Reading must stop early: the text after the last needed token is malformed. */
 static void test_stops_early(void **state)
 {
     (void)state;

@@ -52,7 +52,7 @@ static file read_file(const char *path)
     return f;
 }
 
-/* `byte` is 0, or 255, which is NaN in bf16 and f16. */
+/* Sets all bytes of a tensor to `byte`: 0, or 255, which gives NaN in bf16 and f16. */
 static void fill(file *f, const char *tensor, int byte)
 {
     const json_t *at = json_object_get(json_object_get(f->header, tensor), "data_offsets");
@@ -107,8 +107,8 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 }
 
 /*
- * A NaN in the weights of a chosen expert must reach the result; a NaN in any other expert must
- * change no bit of it.
+ * A NaN in the weights of a chosen expert must reach the result; a NaN in any other expert must not
+ * change the result.
  */
 static void test_only_the_chosen(void **state)
 {
@@ -308,8 +308,8 @@ typedef struct {
 } stored_tensor;
 
 /*
- * Looks up one expert's tensor `name` in a file with the n tensors t, which may hold all experts
- * together.
+ * Looks up one expert's tensor `name` in a safetensors file with the n tensors t. A tensor may hold
+ * all experts together.
  */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
@@ -414,7 +414,7 @@ static void test_stored_together(void **state)
     assert_string_equal(of, "x.experts.0.y.bias");
     assert_false(kvd_stacked_name("x.expert.y", of, sizeof of));
     assert_false(kvd_stacked_name("x.experts.y", of, 10));
-    (void)find_stored(good, 0, name, &t, &err); /* the next call closes the previous file */
+    (void)find_stored(good, 0, name, &t, &err); /* closes the file of the call before */
 }
 
 static void test_dtype_of_experts(void **state)

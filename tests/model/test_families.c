@@ -16,7 +16,7 @@
 
 static const char folder[] = "tests/data/families";
 
-/* *state is the name of the model's folder. */
+/* Compares with Transformers; *state is the name of the model's folder. */
 static void test_transformers(void **state)
 {
     const char *name = *state;
@@ -44,8 +44,8 @@ static kvd_checkpoint *open_family(const char *name)
 }
 
 /*
- * Sequences of a batch must not affect each other, neither by their keys nor, with longrope, by
- * their lengths.
+ * Sequences of a batch must not affect each other, neither through attention nor, with LongRoPE,
+ * through their lengths.
  */
 static void test_batch(void **state)
 {
@@ -112,7 +112,7 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Weights of single heads must be read correctly from tensors with several matrices. */
+/* Weights of single heads must be read correctly if one tensor stores several matrices. */
 static void test_slices_of_shared_tensors(void **state)
 {
     (void)state;
@@ -148,7 +148,7 @@ static void test_slices_of_shared_tensors(void **state)
     }
 }
 
-/* A tensor that the configuration does not call for is refused, not ignored. */
+/* A tensor that the configuration does not require must be refused. */
 static void test_configuration_decides(void **state)
 {
     (void)state;
@@ -198,7 +198,7 @@ static void test_names_without_base(void **state)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /* llama-biases has an output head of its own. */
+        /* The output head of llama-biases is not tied. */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",
          "tensor 'decoder.layers.0.fc1.bias' is not part of this opt model of 2 layers"},
@@ -228,7 +228,7 @@ static void test_names_without_base(void **state)
     }
 }
 
-/* Feed-forward blocks have no gate here, and a sliding window limits the keys. */
+/* Tests the number of operations for feed-forward blocks without gate and for a sliding window. */
 static void test_flop_counts(void **state)
 {
     (void)state;

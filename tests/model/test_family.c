@@ -113,7 +113,7 @@ static void test_grouped_rows(void **state)
     assert_place(&c, KVD_PART_V, false, name, 48, 12, 20, 12, 4, 16);
     assert_place(&c, KVD_PART_V, true, "transformer.h.11.self_attention.query_key_value.bias", 48,
                  12, 0, 12, 4, 16);
-    /* Falcon's variants store this norm under different names. */
+    /* The norm before the feed-forward block has different names in Falcon's variants. */
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.ln_mlp.bias", 20, 20, 0, 0, 20, 20);
     c.order = KVD_ORDER_BEFORE;
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.post_attention_layernorm.bias", 20,
@@ -127,7 +127,7 @@ static void test_grouped_rows(void **state)
                  20, 0, 0, 20, 20);
 }
 
-/* Every row of a tensor with several matrices belongs to exactly one of them. */
+/* Every row of a tensor that stores several matrices must belong to exactly one of them. */
 static void test_parts_cover_their_tensor(void **state)
 {
     (void)state;
@@ -196,7 +196,10 @@ static void test_knows(void **state)
     assert_false(kvd_family_knows(&llama, "model.layers.12.self_attn.rotary_emb.inv_freq"));
 }
 
-/* The rows of W_K are not adjacent: each KV head has its rows of W_Q, W_K and W_V. */
+/*
+ * Tests a tensor in which each KV head has its rows of W_Q, W_K and W_V, so that the rows of W_K
+ * are not adjacent.
+ */
 static void test_read(void **state)
 {
     (void)state;

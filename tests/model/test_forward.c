@@ -91,7 +91,7 @@ static void test_demo_model_matches_reference(void **unused)
     compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
 }
 
-/* The output head is so large that it is converted in several parts. */
+/* Tests an output head that is so large that it is converted in several parts. */
 static void test_head_in_slabs(void **unused)
 {
     (void)unused;
@@ -106,7 +106,10 @@ static void test_head_in_slabs(void **unused)
     compare_with_reference("head in slabs", in_folder("slabs"), 3);
 }
 
-/* A file header that is one byte longer puts every float32 tensor at an odd address. */
+/*
+ * Tensors at unaligned addresses must be read: a file header that is one byte longer puts every
+ * float32 tensor at an odd address.
+ */
 static void test_unaligned_tensors(void **unused)
 {
     (void)unused;
@@ -176,7 +179,7 @@ static void test_ragged_batches_equal_single_sequences(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Without OpenMP the forward pass always runs on one thread. */
+/* Sets the number of OpenMP threads. Without OpenMP the forward pass runs on one thread. */
 static void use_threads(int n)
 {
 #ifdef _OPENMP
@@ -246,7 +249,10 @@ static void test_last_layer(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* A forward pass that is split after any layer must give the bits of one run. */
+/*
+ * kvd_forward_residual and kvd_forward_run_from must together give the bits of kvd_forward_run, for
+ * each layer between them.
+ */
 static void test_run_in_two_parts(void **unused)
 {
     (void)unused;
@@ -415,7 +421,10 @@ static void test_wrong_shape_and_missing_tensor(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* The sum over heads of o W_O must equal the layer's output projection. */
+/*
+ * The sum over heads of o W_O, with the matrices of kvd_forward_weights_o, must equal the layer's
+ * output projection.
+ */
 static void test_weight_slices(void **unused)
 {
     (void)unused;
@@ -468,7 +477,10 @@ static void test_flop_counts(void **unused)
                           .d_model = 64,
                           .d_ffn = 96,
                           .vocab_size = 300};
-    /* Expected: two operations per weight, 4 d_head per query head and key that it sees. */
+    /*
+     * Expected number of operations: two per weight, and 4 d_head per query head and key that it
+     * sees.
+     */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));
     assert_true(kvd_forward_flop_per_token(&c, 9) == 2 * (2 * weights + 4.0 * 16 * 4 * 5));

@@ -16,7 +16,10 @@
 
 #define DATA "tests/data/gguf/"
 
-/* *state is "NAME FOLDER": the GGUF file, and the folder of the expected numbers. */
+/*
+ * The model in a GGUF file must give the expected numbers. *state is "NAME FOLDER": the name of the
+ * file, and the folder of the numbers.
+ */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -92,7 +95,6 @@ static void test_same_weights(void **state)
                     kvd_weight_read(&y, 0, y.n, q);
                     assert_memory_equal(p, q, x.n * sizeof *p);
                     compared += x.n;
-                    /* The range starts in the middle of a row. */
                     const size_t first = x.n / 3, n = x.n - first;
                     kvd_weight_read(&x, first, n, p);
                     assert_memory_equal(p, q + first, n * sizeof *p);
@@ -105,7 +107,10 @@ static void test_same_weights(void **state)
     }
 }
 
-/* Blocks with scale 0.5 must have the values that follow from the format's definition by hand. */
+/*
+ * Dequantised blocks with scale 0.5 must have the values that were computed by hand from the
+ * format's definition.
+ */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -168,7 +173,9 @@ static void test_blocks_of_ggml(void **state)
     }
     assert_int_equal(compared, KVD_MXFP4 - KVD_PLAIN);
     kvd_gguf_close(g);
-    /* ggml reads this scale as 2^127, but the format's specification says NaN. */
+    /*
+     * The MXFP4 scale 255 means NaN in the format's specification, although ggml reads it as 2^127.
+     */
     unsigned char block[17] = {255, 0x21};
     float out[2];
     kvd_block_read(KVD_MXFP4, block, 0, 2, out);

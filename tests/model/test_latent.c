@@ -45,7 +45,7 @@ static void test_routing(void **state)
             double wide[256], wide_bias[256], p[256];
             size_t expert[256];
             for (int e = 0; e < c.n_experts; e++) {
-                /* In every third run, rounded logits give ties. */
+                /* In every third run the logits are rounded, so that some are equal. */
                 logit[e] = run % 3 ? normal(&rng) : roundf(normal(&rng));
                 bias[e] = run % 2 ? normal(&rng) : 0;
                 wide[e] = (double)logit[e];
@@ -65,8 +65,8 @@ static void test_routing(void **state)
 }
 
 /*
- * The best expert of all is not chosen if its group is not. A NaN among the logits never gives
- * finite factors.
+ * The best of all experts must not be chosen if its group is not chosen. If logits are NaN, the
+ * factors must not be finite.
  */
 static void test_routing_by_hand(void **state)
 {
@@ -160,7 +160,6 @@ static void test_matrices(void **state)
                 square += sum * sum;
                 other += (double)v[r * d + j] * (double)v[r * d + j];
             }
-            /* the two vectors are parallel */
             assert_true(fabs(dot - sqrt(square * other)) < 1e-5 * dot);
         }
         void *const all[] = {buffer, w_o, w_v, o, y, scratch, x, v, k};
@@ -225,7 +224,9 @@ static void test_configurations(void **state)
     /* The tensors of a layer for multi-token prediction are accepted but not read. */
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
-    /* Tensors of such a layer are refused if the configuration has none. */
+    /*
+     * Tensors of a layer for multi-token prediction are refused if num_nextn_predict_layers is 0.
+     */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
     strstr(without, "_predict_layers\":1")[strlen("_predict_layers\":")] = '0';

@@ -12,7 +12,10 @@
 
 enum { D = 12, F = 10, L = 3, H = 6, KV = 2, V = 7, S = 5, DH = D / H };
 
-/* The i-th float has the value i, so that the first value of a tensor shows its offset. */
+/*
+ * Returns a llama2.c file whose i-th float is i, so that the first value of a tensor shows the
+ * tensor's offset.
+ */
 static unsigned char *make_file(const int32_t *header, size_t n_floats, size_t *len)
 {
     *len = 28 + 4 * n_floats;

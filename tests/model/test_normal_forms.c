@@ -29,7 +29,10 @@ static void put(kvd_buffer *text, uint32_t c)
     assert_int_equal(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err), 0);
 }
 
-/* Normalizes c between other characters or alone (`lower`), as make_normal_forms.py does. */
+/*
+ * Normalizes the character c alone if `lower`, otherwise between other characters, as
+ * make_normal_forms.py does.
+ */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -102,7 +105,7 @@ static void test_every_character(void **state)
     json_decref(all);
 }
 
-/* Sorting marks in falling order of combining class must not take quadratic time. */
+/* Sorting many combining marks must not take quadratic time, even if they are in falling order. */
 static void test_many_marks(void **state)
 {
     (void)state;

@@ -250,7 +250,7 @@ static void test_header_length(void **state)
     }
 }
 
-/* The JSON reader's limit on nesting must protect the stack. */
+/* A deeply nested JSON header must be refused, and must not overflow the stack. */
 static void test_deep_nesting(void **state)
 {
     (void)state;

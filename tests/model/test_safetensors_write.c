@@ -31,7 +31,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
     return n;
 }
 
-/* Returns n bytes that differ from those of every other tensor. */
+/* Returns n bytes of data for tensor i, different from those of every other tensor. */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
     unsigned char *const b = malloc(n ? n : 1);
@@ -42,8 +42,8 @@ static unsigned char *made_bytes(size_t i, size_t n)
 }
 
 /*
- * Covers all ranks, empty tensors, dtypes that the reader does not support, and a name that JSON
- * must escape.
+ * Covers tensors of all ranks, empty tensors, dtypes that the reader does not support, and a name
+ * that JSON must escape.
  */
 static void test_round_trip(void **state)
 {
@@ -101,7 +101,7 @@ static void test_round_trip(void **state)
 
 /*
  * Every tensor begins at a multiple of its element size: the header's length is a multiple of 8,
- * and wide elements come first.
+ * and tensors with wide elements come first.
  */
 static void test_alignment(void **state)
 {

@@ -101,7 +101,10 @@ static void test_philox(void **state)
     }
 }
 
-/* Sum of four random 16-bit numbers, less its mean, scaled, and rounded to bf16. */
+/*
+ * Returns element i from its definition: the sum of four random 16-bit numbers, less its mean,
+ * scaled, and rounded to bf16.
+ */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
     uint32_t x[4] = {(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0}, bits;
@@ -169,7 +172,7 @@ static void test_moments(void **state)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /* With variance 1 and kurtosis 2.7, v^2 has the standard deviation sqrt(1.7) = 1.31. */
+        /* If v has variance 1 and kurtosis 2.7, v^2 has the standard deviation sqrt(1.7) = 1.31. */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);
@@ -229,7 +232,7 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
     return c;
 }
 
-/* Every weight matrix must be at the rows of its tensor that kvd_place describes. */
+/* Every weight matrix must be at the rows of its tensor that its kvd_place describes. */
 static void test_parts(void **state)
 {
     (void)state;
@@ -294,7 +297,7 @@ static void test_names(void **state)
     assert_string_equal(err.msg,
                         "no tokenizer for 'shape:llama': random weights go with token ids");
 
-    /* A tied tensor is found under either name. */
+    /* The tied tensor must be found under the name of the embedding and that of the output head. */
     assert_int_equal(kvd_checkpoint_tensor(tied, "model.embed_tokens.weight", 500, 128, &t, &err),
                      0);
     assert_int_equal(kvd_checkpoint_tensor(tied, "lm_head.weight", 500, 128, &u, &err), 0);
@@ -333,7 +336,7 @@ static void test_identity(void **state)
 }
 
 typedef struct {
-    double qk, v; /* largest magnitudes over all layers, of Q and K, and of V */
+    double qk, v; /* largest |x| over all layers, of Q and K (qk) and of V (v) */
 } extremes;
 
 static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)

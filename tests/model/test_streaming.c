@@ -145,8 +145,8 @@ static void test_same_pass(void **state)
 }
 
 /*
- * Attention hook that fails. If a run ends at its first layer, no prefetch thread may read a closed
- * file.
+ * An attention hook that always fails, so that a run ends at its first layer. No prefetch thread
+ * may still read the file after it is closed.
  */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
@@ -160,7 +160,6 @@ static void test_given_up(void **state)
 {
     (void)state;
     char path[256];
-    /* This test removes the files that the tests above wrote. */
     (void)snprintf(path, sizeof path, "%s/%s-f32", folder, made[0].name);
     const uint32_t id[4] = {1, 2, 3, 4};
     const size_t offset[2] = {0, 4};

@@ -72,7 +72,7 @@ static void test_fixtures(void **state)
 }
 
 /*
- * The first `cut` bytes, encoded as the start of a document, must give the first ids of the
+ * Encodes the first `cut` bytes of a document as its start. The result must be the first ids of the
  * document. Returns the number of ids.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
@@ -101,8 +101,8 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Runs expect_start on random documents made of `parts` and `texts`. Returns the fraction of ids
- * that the starts of documents gave.
+ * Runs expect_start on random documents made of `parts` and `texts`. Returns the number of ids that
+ * the starts gave, divided by the number of ids of the documents.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -113,7 +113,6 @@ static double expect_starts(const char *what, const kvd_tokenizer *t, const char
     for (int round = 0; round < 60; round++) {
         char doc[1 << 15];
         size_t len = 0;
-        /* Some documents are longer than the parts into which long words are divided. */
         const size_t want = round % 20 ? 1 + next_random(200) : 10000;
         while (len < want) {
             const json_t *text =
@@ -172,7 +171,10 @@ static void test_starts(void **state)
             variant(json_string_value(json_object_get(v, "base")), json_object_get(v, "patch"));
         const double share = expect_starts(name, t, parts, sizeof parts / sizeof *parts,
                                            json_object_get(cases, "texts"));
-        /* At least half of the ids must be returned, because only the last words are uncertain. */
+        /*
+         * At least half of the ids must be returned, because only the last words of a start are
+         * uncertain.
+         */
         if (share < 0.5)
             fail_msg("%s: starts have %.3f of their ids", name, share);
         kvd_tokenizer_free(t);
@@ -181,8 +183,8 @@ static void test_starts(void **state)
 }
 
 /*
- * Each tokenizer has only one part that cannot decide before it sees further text, so that another
- * part cannot hide its errors.
+ * Each tokenizer has only one step that may need to see further text. Errors of that step are then
+ * not hidden by another step that waits too.
  */
 static void test_starts_that_wait(void **state)
 {
@@ -299,7 +301,10 @@ static void test_shared_inputs(void **state)
         compared += ids.n;
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
-            /* Only the ids of about the last 300 characters of a start may be missing. */
+            /*
+             * The start of a document must give all its ids, except those of about the last 300
+             * characters.
+             */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }
         free(text);
@@ -331,7 +336,7 @@ static void test_lowercase(void **state)
     kvd_ids_release(&lower);
 }
 
-/* A document of megabytes without a word boundary must take n log n time. */
+/* A document of megabytes without a word boundary must be tokenized in O(n log n) time. */
 static void test_long_documents(void **state)
 {
     (void)state;
@@ -362,7 +367,7 @@ static void test_long_documents(void **state)
             assert_int_equal(n, len);
             assert_memory_equal(back, s, len);
             free(back);
-            /* A quadratic loop would take an hour. */
+            /* A tokenizer that takes quadratic time would need an hour. */
             assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 20);
         }
         kvd_ids_release(&ids);
@@ -418,7 +423,9 @@ static void test_round_trip(void **state)
     kvd_tokenizer_free(t);
 }
 
-/* If ids end within a character, each ill-formed part becomes one U+FFFD. */
+/*
+ * If the text of the ids ends within a character, each ill-formed sequence must become one U+FFFD.
+ */
 static void test_decode_cut_character(void **state)
 {
     (void)state;

@@ -36,7 +36,7 @@ static int lookup(const vocabulary *v, const char *s, int len)
     return -1;
 }
 
-/* Returns the number of ids, or -1 if a byte has no id. */
+/* Reference tokenizer. Returns the number of ids, or -1 if a byte has no id. */
 static int naive_encode(const vocabulary *v, const char *s, size_t len, int bos, int *out)
 {
     int n = 0;
@@ -123,7 +123,7 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
         assert_int_equal(ids.n, n);
         for (int i = 0; i < n; i++)
             assert_int_equal(ids.id[i], want[i]);
-        /* The ids of every start of the text must be the first ids of the whole text. */
+        /* The ids that each beginning of the text gives must be the first ids of the whole text. */
         for (size_t cut = 0; cut < len; cut++) {
             ids.n = 0;
             assert_int_equal(kvd_tokenizer_encode_start(t, s, cut, bos, &ids, &err), 0);
@@ -136,7 +136,10 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
     free(want);
 }
 
-/* Small alphabets and few scores give many ties and merges of merged pieces. */
+/*
+ * Random vocabularies with small alphabets and few scores give many ties, and merges of merged
+ * pieces.
+ */
 static void test_random_vocabularies(void **state)
 {
     (void)state;
@@ -251,7 +254,7 @@ static void test_shared_inputs(void **state)
                 size_t n;
                 char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
                 assert_non_null(back);
-                /* If the ids begin with BOS, decoding drops the leading space. */
+                /* Decoding drops the leading space of the text if the ids begin with BOS. */
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";
                     assert_memory_equal(back, bos, strlen(bos));
@@ -302,7 +305,7 @@ static void test_hostile_files(void **state)
     for (size_t cut = 0; cut < len; cut++)
         assert_null(kvd_tokenizer_parse("x", file, cut, 4, &err));
     const struct {
-        size_t at; /* index of the byte to change */
+        size_t at;
         char value;
         const char *message;
     } bad[] = {
@@ -336,7 +339,7 @@ static void test_hostile_files(void **state)
     assert_non_null(strstr(err.msg, "piece 0 has no number as its score"));
 }
 
-/* A join of two pieces may not examine all neighbours again, or this text takes too long. */
+/* Tests a text that would take too long if every merge examined all neighbours again. */
 static void test_long_document(void **state)
 {
     (void)state;

@@ -20,7 +20,7 @@
 #include "common/run.h"
 #include "tokenizer_case.h"
 
-/* Returns the JSON of a small tokenizer in which one field is set. */
+/* Returns the tokenizer.json of a small tokenizer in which `field` has the value `value`. */
 static char *small(const char *field, const char *value)
 {
     json_error_t why;
@@ -181,7 +181,7 @@ static void test_refused_bytes(void **state)
         "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}";
     expect_refused(same, strlen(same), "duplicate object key");
 
-    /* Deeply nested JSON, and deeply nested Sequence steps. */
+    /* JSON that is nested too deeply, and Sequence steps that are, must be refused. */
     const size_t deep = 100000;
     char *text = malloc(60 * deep);
     assert_non_null(text);
@@ -281,7 +281,7 @@ static void test_bad_texts(void **state)
     }
     kvd_tokenizer_free(t);
 
-    /* A pattern that takes exponential time must end at the limit of steps. */
+    /* A pattern that takes exponential time must end with an error at PCRE2's limit. */
     json_error_t why;
     json_t *patch =
         json_loads("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a|a)+$\"},"
@@ -293,7 +293,6 @@ static void test_bad_texts(void **state)
                         "match limit exceeded");
     kvd_tokenizer_free(t);
 
-    /* U+378 is unassigned in every Unicode version so far. */
     static const char *const certain[][3] = {
         {"{\"normalizer\":{\"type\":\"Lowercase\"}}", "ab\xcd\xb8",
          "normalizer 'Lowercase': U+0378 at byte 2 is not in Unicode "},
@@ -302,7 +301,6 @@ static void test_bad_texts(void **state)
     };
     for (size_t i = 0; i < 2; i++) {
         patch = json_loads(certain[i][0], 0, &why);
-        /* Added tokens are normalized too, so only one plain token is kept. */
         json_object_set_new(patch, "added_tokens", json_array());
         t = variant("unknown", patch);
         json_decref(patch);
@@ -310,7 +308,6 @@ static void test_bad_texts(void **state)
         kvd_tokenizer_free(t);
     }
 
-    /* The unk_token of this tokenizer is not in its vocabulary. */
     static const char text[] =
         "{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"?\"}}";
     t = must_parse("x", text, strlen(text));
@@ -333,7 +330,7 @@ static kvd_tokenizer *splits_at(const char *base, const char *regex)
     return t;
 }
 
-/* A pattern that reads far ahead from every position must be refused within seconds. */
+/* A pattern that reads far ahead from every position must give an error within seconds. */
 static void test_slow_patterns(void **state)
 {
     (void)state;
@@ -362,7 +359,10 @@ static void test_slow_patterns(void **state)
     free(s);
 }
 
-/* A text may not grow to more than 64 times its size, also between added tokens. */
+/*
+ * A text may not grow to more than 64 times its size, also if only a part between added tokens
+ * grows.
+ */
 static void test_growing_normalizer(void **state)
 {
     (void)state;
@@ -435,11 +435,11 @@ static void test_interrupted(void **state)
         const timer_t timer = stop_after(200);
         assert_int_equal(kvd_tokenizer_encode(t, s, len, true, &ids, &err), -1);
         assert_non_null(strstr(err.msg, "': interrupted"));
-        if (kvd_clock_s() - start > 5) /* one second, plus time of other processes */
+        if (kvd_clock_s() - start > 5) /* the limit of one second, plus time of other processes */
             fail_msg("%.1f s", kvd_clock_s() - start);
         assert_int_equal(timer_delete(timer), 0);
         kvd_run_release(&run);
-        /* Starting a run clears the request to stop, which the timer made. */
+        /* kvd_run_start clears the request to stop that the timer's SIGTERM made. */
         assert_int_equal(kvd_run_start(&run, name, 1, arguments, &options, &err), 0);
         kvd_run_release(&run);
         kvd_tokenizer_free(t);

@@ -32,7 +32,7 @@ struct kvd_checkpoint {
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
-    /* Bits per weight of kvd_checkpoint_quantise; 0 if weights are returned as stored. */
+    /* Bits per weight set by kvd_checkpoint_quantise; 0 if weights are read as stored. */
     int weight_bits;
     size_t weight_group;
 };
@@ -82,7 +82,10 @@ done:
     return status;
 }
 
-/* Returns 0 if the model has the tensor, else 1. A tied output head has no tensor of its own. */
+/*
+ * Describes the random tensor `name`. Returns 1 if the model does not have it, else 0. A tied
+ * output head has no tensor of its own.
+ */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
     kvd_part part;
@@ -105,9 +108,9 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 }
 
 /*
- * Writes the name of the tensor `name` in the safetensors files to `out` and returns out. The
- * prefix c->base, such as "language_model.model.", replaces the family's usual prefix "model.".
- * Before other names, such as "lm_head.weight", the text "language_model." is put.
+ * Translates the model's tensor name `name` to the name in the safetensors files, writes it to
+ * `out` and returns out. For c->base "language_model.model.", "model.x" becomes
+ * "language_model.model.x", and "lm_head.weight" becomes "language_model.lm_head.weight".
  */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
@@ -151,7 +154,7 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* Holds the error of an unsupported data type; such a tensor counts as stored. */
+    /* Receives the error of a tensor of unsupported data type, which counts as stored. */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -188,8 +191,8 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
 }
 
 /*
- * Tries the family's usual prefix, its alternatives and no prefix. Takes the first with which an
- * embedding is stored.
+ * Sets c->base, the prefix of the tensor names in the file. Tries the family's usual prefix, its
+ * alternatives, and no prefix. The first with which the file has an embedding is used.
  */
 static void find_base(kvd_checkpoint *c)
 {
@@ -251,12 +254,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* KVD_F32 to KVD_BF16, then the packed formats from KVD_PLAIN + 1 to KVD_RANDOM. */
+    /* Number of element types: KVD_F32 to KVD_BF16, then the quantised formats and KVD_RANDOM. */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* Holds the error of an unsupported data type; such a tensor is not counted here. */
+    /* Receives the error of a tensor of unsupported data type, which is not counted. */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -366,7 +369,7 @@ int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err)
 {
     const kvd_config *const m = &c->config;
     char text[256], hash[40];
-    /* The number in "untrained 1" is the version of the random generator. */
+    /* The 1 in "untrained 1" is the version of the random generator. */
     const int n = snprintf(text, sizeof text, "untrained 1, seed %llu, %s %d %d %d %d %d %d",
                            (unsigned long long)seed, m->family, m->n_layers, m->n_heads,
                            m->n_kv_heads, m->d_head, m->d_model, m->vocab_size);

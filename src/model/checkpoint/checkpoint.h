@@ -38,7 +38,7 @@ kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
  * represents exactly. On failure returns NULL and fills *err.
  *
  * Matrices, embeddings and learned positions are close to normal with variance 1 / columns; gains
- * are 1 and biases 0. A matrix product then keeps about the size of its input vector.
+ * are 1 and biases 0. Products with such matrices keep the norm of vectors approximately.
  *
  * `path` is the name of the checkpoint in messages and files. `hash` is its content hash, which
  * must follow from configuration and seed.
@@ -55,7 +55,10 @@ void kvd_checkpoint_close(kvd_checkpoint *c);
 
 const kvd_config *kvd_checkpoint_config(const kvd_checkpoint *c);
 const char *kvd_checkpoint_path(const kvd_checkpoint *c);
-/* Returns NULL if the weight file contains the configuration (GGUF, llama2.c). */
+/*
+ * Returns the path of config.json, or NULL if the weight file contains the configuration (GGUF,
+ * llama2.c).
+ */
 const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
 /*
@@ -89,14 +92,14 @@ int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err
 
 /*
  * Fills *out with the tensor `name`, which must have the shape [rows][cols], or [rows] if cols is
- * 0. If the tensor is missing or has another shape, returns -1 and fills *err. kvd_checkpoint_has
- * returns 1 if the tensor exists, even with an unsupported data type, else 0.
+ * 0. If the tensor is missing or has another shape, returns -1 and fills *err. The function
+ * kvd_checkpoint_has returns 1 if the tensor exists, even with an unsupported data type, else 0.
  */
 int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,
                           kvd_tensor *out, kvd_err *err);
 int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name);
 
-/* Returns NULL if the checkpoint is not made of safetensors files. */
+/* Returns the safetensors files of the checkpoint, or NULL if it has none. */
 const kvd_shards *kvd_checkpoint_shards(const kvd_checkpoint *c);
 
 /*

@@ -29,8 +29,9 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
 }
 
 /*
- * Finds the model family from `model_type`, or without it from the first known architecture. If the
- * key `architectures` is present, it must list the language model of this family.
+ * Finds the model family from the key `model_type` of config.json. If this key is absent, uses the
+ * first known name in the list `architectures`. The list `architectures`, if present, must contain
+ * the language model of this family.
  */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
@@ -63,7 +64,10 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
     return refuse_family("architectures", found, err);
 }
 
-/* Quantised weights are refused, except routed experts in MXFP4 for families that support them. */
+/*
+ * Fails if the weights are quantised, except for routed experts in MXFP4 in families that support
+ * them.
+ */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
     const json_t *const how = kvd_cfg_member(root, "quantization_config"), *const method =

@@ -8,7 +8,7 @@
 
 #include "common/err.h"
 
-/* The first value (0) of each enumeration is the variant of Llama models. */
+/* The first value (0) of each enumeration is the variant that Llama models use. */
 
 typedef enum { KVD_POSITIONS_ROPE, KVD_POSITIONS_LEARNED } kvd_positions;
 
@@ -21,7 +21,9 @@ typedef enum {
     KVD_ROPE_DEFAULT,
     KVD_ROPE_LINEAR, /* positions are divided by rope_factor */
     KVD_ROPE_LLAMA3,
-    /* Phi-3: each frequency has a divisor; long sequences have a second set. */
+    /*
+     * LongRoPE of Phi-3: each frequency has a divisor; long sequences use a second set of divisors.
+     */
     KVD_ROPE_LONGROPE,
     /* YaRN: low frequencies are divided by a factor, middle ones by a blend of 1 and the factor. */
     KVD_ROPE_YARN
@@ -64,7 +66,7 @@ typedef struct {
     /* Name of a family in family.h, such as "llama"; for llama2.c files "llama2.c". */
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, d_ffn, vocab_size;
-    /* Columns of the embedding and of the output head; 0 if equal to d_model. */
+    /* Width of the embedding and of the output head; 0 if equal to d_model. */
     int d_embed;
     int max_positions;
     double norm_eps;
@@ -91,8 +93,8 @@ typedef struct {
     /* Leading dimensions of a head that RoPE rotates, an even number; 0 means all. */
     int rope_dims;
     /*
-     * RoPE base of the layers with a sliding window, whose RoPE is not scaled. If 0, these layers
-     * use rope_theta and the scaling.
+     * RoPE base theta of the layers with a sliding window, which then have no RoPE scaling. If 0,
+     * these layers use rope_theta and the scaling of the other layers.
      */
     double rope_local_theta;
     kvd_rope_layout rope_layout;
@@ -100,15 +102,16 @@ typedef struct {
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     /*
      * Context length in tokens before RoPE scaling extended it. With LongRoPE, longer sequences use
-     * rope_long.
+     * the divisors rope_long.
      */
     int rope_original_positions;
     /* With LongRoPE or YaRN: factor on RoPE's cosines and sines. */
     double rope_attention_factor;
     /*
-     * YaRN keeps RoPE frequencies of more than beta_fast turns within the original context, and
-     * divides those of fewer than beta_slow turns by the factor. A ramp blends the frequencies
-     * between; rope_truncate rounds the ends of the ramp to whole frequencies.
+     * YaRN leaves RoPE frequencies unchanged that make more than beta_fast turns within the
+     * original context. Frequencies of fewer than beta_slow turns are divided by the factor.
+     * Frequencies between are blended linearly; rope_truncate rounds both ends of this range to
+     * whole indices of frequencies.
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
@@ -129,12 +132,12 @@ typedef struct {
     int d_shared;
     /* The shared expert's output is multiplied by sigmoid(x w) with a learned vector w. */
     bool shared_gate;
-    /* Router probabilities of the chosen experts are divided by their sum. */
+    /* Router probabilities of a token's chosen experts are divided by their sum. */
     bool chosen_add_up;
     bool bias_experts;
     /*
-     * Layout in a gpt-oss file: true if the experts' gate and up matrices are two tensors, false if
-     * one tensor interleaves their rows.
+     * In a gpt-oss file: true if the gate and up matrices of the experts are in two tensors, false
+     * if one tensor interleaves their rows.
      */
     bool experts_apart;
     /*
@@ -142,7 +145,10 @@ typedef struct {
      * min(g, limit) sigmoid(alpha min(g, limit)) (1 + clamp(u, -limit, limit)).
      */
     double expert_limit, expert_alpha;
-    /* Attention sinks: a learned logit of each head enters the sum of its softmax. */
+    /*
+     * Attention sinks (gpt-oss): each head has a learned logit, whose exponential is added to the
+     * denominator of its softmax.
+     */
     bool sinks;
     /* Bit l is 1 if layer l has one feed-forward block and no routed experts. */
     uint64_t dense_layers[KVD_CONFIG_EXPERT_LAYERS / 64];
@@ -180,8 +186,8 @@ typedef struct {
 } kvd_config;
 
 /*
- * In kvd_config_parse, `name` is the file's name in messages. The functions return 0, or -1 with
- * *err.
+ * Read the configuration of a model from config.json into *c. Return 0, or -1 with *err. In
+ * kvd_config_parse, `name` is the file's name in messages.
  *
  * An absent or null key takes the default that the Hugging Face library has for the model family.
  *
@@ -193,21 +199,25 @@ int kvd_config_read(const char *path, kvd_config *c, kvd_err *err);
 int kvd_config_parse(const char *name, const char *json, size_t len, kvd_config *c, kvd_err *err);
 
 /*
- * The score is softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0. If `sink`
- * is not NULL, exp(*sink) is added to the denominator of the softmax (attention sinks of gpt-oss).
+ * Parameters of attention scores. The score is softcap * tanh(scale * q . k / softcap), or scale *
+ * q . k if softcap is 0. If `sink` is not NULL, exp(*sink) is added to the denominator of the
+ * softmax (attention sinks of gpt-oss).
  */
 typedef struct {
     float scale, softcap;
     const float *sink;
 } kvd_scores;
-/* The returned `sink` is NULL. */
+/*
+ * Returns scale and softcap of the model. The member `sink`, the logit of an attention sink, is
+ * NULL.
+ */
 kvd_scores kvd_config_scores(const kvd_config *c);
 
 bool kvd_config_gated(const kvd_config *c);
 
 /*
- * Returns true if a norm is applied to the outputs of attention and feed-forward block before the
- * sum with the residual stream.
+ * Returns true if a norm is applied to the outputs of attention and feed-forward block before they
+ * are added to the residual stream.
  */
 bool kvd_config_norms_branches(const kvd_config *c);
 

@@ -129,7 +129,10 @@ int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, k
     return check_heads(c, err);
 }
 
-/* The key may be absent, an integer, or a list of ids, of which the first is used. */
+/*
+ * Reads a token id. The key may be absent, an integer, or a list of ids, of which the first is
+ * used.
+ */
 static int read_token(const json_t *root, const char *key, int vocab_size, int *out, kvd_err *err)
 {
     const json_t *value = kvd_cfg_member(root, key);
@@ -283,8 +286,8 @@ static int read_size(const json_t *root, const char *key, int absent, int *out, 
 }
 
 /*
- * Writes `absent` to *out if there is no such key. Hugging Face writes the number of experts as
- * num_experts or num_local_experts.
+ * Reads a number of experts, or writes `absent` to *out if the key is absent. The keys num_experts
+ * and num_local_experts are accepted in place of each other.
  */
 static int read_count(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {

@@ -10,7 +10,7 @@
 
 #include "model/checkpoint/config.h"
 
-/* Returns NULL if the member is absent or null. */
+/* Returns the member `key`, or NULL if it is absent or null. */
 const json_t *kvd_cfg_member(const json_t *object, const char *key);
 
 /*
@@ -29,15 +29,16 @@ int kvd_cfg_positive_or(const json_t *root, const char *key, double *out, kvd_er
 int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err);
 
 /*
- * All of these keys are required: num_hidden_layers, num_attention_heads, hidden_size, vocab_size
- * and max_position_embeddings.
+ * Reads num_hidden_layers, num_attention_heads, hidden_size, vocab_size and
+ * max_position_embeddings, all of which are required.
  */
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 
 /*
  * Reads num_key_value_heads into c->n_kv_heads and head_dim into c->d_head. kvd_cfg_sizes must have
- * been called before. The arguments are the defaults for absent keys. If such a default is 0 or the
- * key is null, n_kv_heads becomes n_heads, and d_head becomes d_model / n_heads.
+ * been called before. kv_heads and d_head are the defaults if these keys are absent. If such a
+ * default is 0 or the key is null, n_kv_heads becomes n_heads, and d_head becomes d_model /
+ * n_heads.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
@@ -59,9 +60,9 @@ int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const ch
 /* Reads the activation of a GeGLU block, which must be gelu_pytorch_tanh or absent. */
 int kvd_cfg_geglu(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 
-/* `what` names the unsupported feature in the message. */
+/* Fails if the key is true; the message names `what`, the unsupported feature. */
 int kvd_cfg_refuse_true(const json_t *root, const char *key, const char *what, kvd_err *err);
-/* A value of null is accepted. */
+/* Fails if the key is present, unless its value is null. */
 int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err);
 
 /*
@@ -74,18 +75,18 @@ int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
 /*
- * Reads the list layer_types. If `decides`, the list must name every layer, and only layers called
- * sliding_attention get the window. Otherwise fails if the list disagrees with the windows already
- * set in *c.
+ * Reads the list layer_types. If `decides`, the list must name every layer, and the layers called
+ * sliding_attention get the window. Otherwise fails if the list contradicts the sliding windows
+ * that are already set in *c.
  */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
 /*
- * Reads the base rope_theta (10000 if absent) and the scaling of RoPE from rope_parameters,
- * rope_scaling or the top level. The model's sizes must have been read before.
+ * kvd_cfg_rope reads the base rope_theta (10000 if absent) and the scaling of RoPE from
+ * rope_parameters, rope_scaling or the top level. The model's sizes must have been read before.
  *
- *   original  default of original_max_position_embeddings; if 0, the key is required. YaRN takes
- *             max_position_embeddings instead, as Hugging Face does
+ *   original  default of the key original_max_position_embeddings; 0: required. YaRN's
+ *             default is max_position_embeddings, as in the Hugging Face library
  *   types     scalings that the family supports, as bits 1 << kvd_rope_scaling, and
  *             KVD_CFG_ROPE_PARTIAL if it supports partial_rotary_factor
  */
@@ -96,18 +97,18 @@ enum {
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
 /*
- * Reads RoPE of families whose layers with a sliding window have their own RoPE base and no
- * scaling. rope_parameters may hold the objects `full_attention` and `sliding_attention`. Otherwise
- * the base of sliding layers is rope_local_base_freq at the top level. The defaults of the bases
- * are `theta` (full attention) and `local` (sliding); if `local` is 0, sliding layers use the base
- * of the full layers.
+ * Reads the RoPE parameters of families whose layers with a sliding window have their own RoPE base
+ * and no scaling. rope_parameters may hold the objects `full_attention` and `sliding_attention`.
+ * Otherwise the base of sliding layers is rope_local_base_freq at the top level. The defaults of
+ * the bases are `theta` (full attention) and `local` (sliding); if `local` is 0, sliding layers use
+ * the base of the full layers.
  */
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
 /*
- * Names of the keys that describe routed experts, followed by the values for absent keys. A value
- * of 0 means that the key is required.
+ * Keys of config.json that describe routed experts: their names, then the default value of each if
+ * it is absent. A default of 0 means that the key is required.
  */
 typedef struct {
     const char *experts, *chosen, *width;
@@ -115,15 +116,15 @@ typedef struct {
 } kvd_routed_keys;
 
 /*
- * kvd_cfg_sizes must have been called before. num_experts and num_local_experts are accepted in
- * place of each other. Fails if the model has more than KVD_CONFIG_EXPERT_LAYERS layers, or if a
- * token uses more experts than there are.
+ * Reads the numbers of experts and their hidden size. kvd_cfg_sizes must have been called before.
+ * num_experts and num_local_experts are accepted in place of each other. Fails if the model has
+ * more than KVD_CONFIG_EXPERT_LAYERS layers, or if a token uses more experts than there are.
  */
 int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
 
 /*
- * Layers without routed experts are those in mlp_only_layers, and those whose number, counted from
- * 1, is not a multiple of decoder_sparse_step.
+ * Reads which layers have no routed experts: those in mlp_only_layers, and those whose number,
+ * counted from 1, is not a multiple of decoder_sparse_step.
  */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 

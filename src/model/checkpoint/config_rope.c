@@ -17,7 +17,10 @@ static const struct {
                    {"su", KVD_ROPE_LONGROPE}}; /* the first Phi-3 models call longrope "su" */
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
 
-/* Three objects of config.json may contain rope_theta; if two of them do, the values must agree. */
+/*
+ * Reads rope_theta from one of three objects of config.json. If two objects state it, the values
+ * must agree.
+ */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
 {
@@ -69,7 +72,10 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
     return refuse_type(*name, types, err);
 }
 
-/* The number of rotated dimensions is rounded down, as in the Hugging Face library. */
+/*
+ * Reads the fraction of rotated dimensions; their number is rounded down, as in the Hugging Face
+ * library.
+ */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
     double factor = 1;
@@ -94,8 +100,8 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
 }
 
 /*
- * Fails if `rope` has a scaling parameter that its type does not use, because it would silently
- * have no effect.
+ * Fails if the object `rope` has a parameter that its scaling type does not use, because the
+ * parameter would silently have no effect.
  */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
@@ -185,8 +191,8 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
 }
 
 /*
- * LongRoPE (Ding et al. 2024) has a divisor for each frequency, and a factor on cosines and sines
- * that grows with the extension of the context.
+ * LongRoPE (Ding et al. 2024) has a divisor for each frequency, and a factor on cosines and sines,
+ * which grows with the ratio of new to original context length.
  */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
@@ -285,8 +291,8 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
 }
 
 /*
- * `parameters` is the object rope_parameters or one of its members. `theta` is the base if none of
- * the objects states it.
+ * Reads RoPE base and scaling. `parameters` is the object rope_parameters or one of its members.
+ * `theta` is the default if config.json does not state rope_theta.
  */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)

@@ -224,8 +224,9 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
 }
 
 /*
- * For a tensor that stores several matrices one after another: place->first is the number of rows
- * before the matrix, place->stored_rows the rows of the whole tensor.
+ * Fills *place for a matrix in a tensor that stores several matrices one after another.
+ * place->first becomes the number of rows before the matrix, place->stored_rows the number of rows
+ * of the tensor.
  */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
@@ -322,10 +323,9 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
 }
 
 /*
- * of_layer is a tensor name without the prefix of the layer, such as
- * "mlp.experts.7.up_proj.weight", whose index is 7. In the pattern s->name, '#' has the place of
- * the index. Returns -1 if the name does not match the pattern, or if the index is not below the
- * number of experts.
+ * Returns the index of the routed expert in `of_layer`, a tensor name without the prefix of the
+ * layer: 7 for "mlp.experts.7.up_proj.weight". In the pattern s->name, '#' matches the index.
+ * Returns -1 if the name does not match, or if the index is not below the number of experts.
  */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {

@@ -12,7 +12,7 @@
 #include "common/err.h"
 #include "model/checkpoint/config.h"
 
-/* Kinds of weights: a matrix such as W_Q, or the gain of a norm, with its bias if it has one. */
+/* Kinds of weights: a matrix such as W_Q, or the gain of a norm. A weight may have a bias. */
 typedef enum {
     /* Weights of a layer, in the order in which the forward pass uses them. */
     KVD_PART_NORM_ATTENTION,
@@ -20,8 +20,8 @@ typedef enum {
     KVD_PART_K,
     KVD_PART_V,
     /*
-     * Gains [d_head], common to all heads of a layer. With qk_norm_whole, [n_heads * d_head] for Q
-     * and [n_kv_heads * d_head] for K.
+     * Gain of the norm of Q: [d_head], common to all heads of a layer. With qk_norm_whole, [n_heads
+     * * d_head]. For the norm of K, [n_kv_heads * d_head].
      */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
@@ -40,7 +40,7 @@ typedef enum {
     KVD_PART_SHARED_GATE,
     KVD_PART_SHARED_UP,
     KVD_PART_SHARED_DOWN,
-    /* w [1][d_model]: the output of the shared expert is multiplied by sigmoid(x w). */
+    /* Vector w [1][d_model]: the output of the shared expert is multiplied by sigmoid(x w). */
     KVD_PART_SHARED_SCALE,
     /* Attention sink logits [n_heads]; the tensor name has no ".weight". */
     KVD_PART_SINKS,
@@ -52,12 +52,15 @@ typedef enum {
      */
     KVD_PART_Q_DOWN,
     KVD_PART_NORM_Q_DOWN, /* gain [q_rank] of the norm after Q_DOWN */
-    /* Maps the input to latent and rotated key: [latent + rope_dims][d_model]. */
+    /*
+     * Matrix from the layer's input to the latent and the rotated key: [latent +
+     * rope_dims][d_model].
+     */
     KVD_PART_LATENT,
     KVD_PART_NORM_LATENT, /* gain [latent] of the norm of the latent */
     /*
-     * Maps the latent, head by head, to d_nope dimensions of the key and d_value dimensions of the
-     * value: [n_heads * (d_nope + d_value)][latent].
+     * Matrix from the latent, for each head, to d_nope dimensions of the key and d_value dimensions
+     * of the value: [n_heads * (d_nope + d_value)][latent].
      */
     KVD_PART_LATENT_UP,
     KVD_N_LAYER_PARTS,
@@ -77,7 +80,10 @@ typedef enum {
     KVD_N_ALL_PARTS
 } kvd_part;
 
-/* Arrangement of a matrix's rows in its tensor. KVD_ROWS_ALL: no other matrix is in it. */
+/*
+ * Arrangement of a weight matrix's rows in its stored tensor. KVD_ROWS_ALL: the tensor holds no
+ * other matrix.
+ */
 typedef enum {
     KVD_ROWS_ALL,
     /* One tensor holds several matrices, one after another in the order of kvd_part. */
@@ -114,8 +120,8 @@ typedef struct {
     /* Fills the zeroed *c from the JSON object `root` of config.json, except for c->family. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
     /*
-     * Prefix of all tensor names except the output head's, such as "model.". A file saved from a
-     * model without its output head may omit the prefix.
+     * Prefix of all tensor names except the output head's, such as "model.". The prefix is absent
+     * in a file that was saved from a model without its output head.
      */
     const char *base;
     /*
@@ -129,18 +135,18 @@ typedef struct {
     const kvd_stored *stored;
     size_t n_stored;
     /*
-     * Name of a tensor in each layer of old exports that is not read, because it follows from the
-     * configuration; NULL if there is none.
+     * Name of a tensor in each layer of old files. It is not read, because its values follow from
+     * the configuration. NULL if there is none.
      */
     const char *ignored_layer;
     /*
-     * Name of a tensor outside the layers that is not read, because it follows from the
-     * configuration; NULL if there is none.
+     * Name of a tensor outside the layers. It is not read, because its values follow from the
+     * configuration. NULL if there is none.
      */
     const char *ignored;
     /*
-     * One tensor of a safetensors file stores the same matrix of all experts of a layer (shards.h).
-     * With the key quantization_config, the tensor holds blocks of MXFP4.
+     * True if one tensor of a safetensors file stores a matrix of all experts of a layer
+     * (shards.h). If config.json has the key quantization_config, the tensor holds blocks of MXFP4.
      */
     bool experts_together;
 } kvd_family;
@@ -150,14 +156,14 @@ size_t kvd_family_count(void);
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
 
-/* For a llama2.c file, returns the family llama. */
+/* Returns the family of the model, which is Llama for a llama2.c file. */
 const kvd_family *kvd_family_of(const kvd_config *c);
 
 enum { KVD_PART_NAME = 128 };
 
 /*
- * Location of a weight in its stored tensor: row i is row first + (i / block) * stride + i % block
- * of the tensor.
+ * Location of a weight in its stored tensor: row i of the weight is row first + (i / block) *
+ * stride + i % block of the tensor.
  */
 typedef struct {
     char name[KVD_PART_NAME];
@@ -194,8 +200,8 @@ bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, b
                       kvd_place *place);
 
 /*
- * Returns true if a file of such a model may contain a tensor of that name: a weight, a tied output
- * head, or a tensor that is ignored.
+ * Returns true if a file of a model with this configuration may contain a tensor of that name: a
+ * weight, a tied output head, or a tensor that kvdim ignores.
  */
 bool kvd_family_knows(const kvd_config *c, const char *tensor);
 

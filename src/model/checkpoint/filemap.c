@@ -14,8 +14,9 @@
 #include <unistd.h>
 
 /*
- * The SIGBUS handler reads the list in any thread, so entries are reused but never freed. Other
- * fields change only while len is 0, which marks an unused entry.
+ * Entry of the list of mapped files. Entries are reused but never freed, because the SIGBUS handler
+ * reads the list in any thread. len is 0 in an unused entry; the other fields change only while len
+ * is 0.
  */
 typedef struct entry {
     _Atomic uintptr_t begin;
@@ -39,8 +40,8 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
 }
 
 /*
- * If the address is in a mapped file, ends the program with one line that names the file. Otherwise
- * restores the earlier handler.
+ * If the address whose access failed is in a mapped file, ends the program with one line that names
+ * the file. Otherwise restores the earlier handler of SIGBUS.
  */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
@@ -64,7 +65,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     char line[4608];
     const size_t size = sizeof line - 1;
     size_t n = 0;
-    /* The terminal may show a progress line without a newline at its end. */
+    /* A newline ends the progress line that the terminal may show. */
     if (on_terminal)
         line[n++] = '\n';
     n = append(line, size, n, program_invocation_short_name);
@@ -80,7 +81,7 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     _exit(1);
 }
 
-/* The caller must hold list_lock. */
+/* Installs the SIGBUS handler. The caller must hold list_lock. */
 static int install_handler(kvd_err *err)
 {
     struct sigaction now, action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
@@ -171,7 +172,6 @@ int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
         }
         m->bytes = p;
         m->len = (size_t)st.st_size;
-        /* A failure of this advice changes no result. */
         (void)madvise(p, m->len, MADV_SEQUENTIAL);
     }
     status = 0;

@@ -39,7 +39,7 @@ typedef struct {
     const char *key;
     size_t key_len;
     uint32_t type, item; /* type of the value; `item` is the type of a list's items */
-    /* Bytes of a text, or items of a list. */
+    /* Number of bytes of a text, or of items of a list. */
     size_t n;
     const unsigned char *at;
 } value;
@@ -246,7 +246,6 @@ static bool whole_at(const unsigned char *at, uint32_t type, int64_t *out)
     if (!has_sign && u > INT64_MAX)
         return false;
     uint64_t v = u << unused;
-    /* Extends the sign of a negative number into the unused higher bits. */
     if (has_sign && v >> 63)
         v = unused ? v >> unused | ~(UINT64_MAX >> unused) : v;
     else
@@ -488,7 +487,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /* Smallest number of bytes that a named value and a tensor's description take in the file. */
+    /* Fewest bytes in the file of a named value, and of the description of a tensor. */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;

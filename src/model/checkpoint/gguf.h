@@ -30,16 +30,16 @@ void kvd_gguf_close(kvd_gguf *g);
 const char *kvd_gguf_path(const kvd_gguf *g);
 
 /*
- * The functions below return 0 if the key is found, 1 without a message if there is no such key,
- * and -1 with *err if the value has another type.
+ * The functions that look up a key return 0 if the key is found, 1 without a message if there is no
+ * such key, and -1 with *err if the value has another type.
  */
 
-/* Accepts every integer type. */
+/* Reads an integer of any integer type. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
-/* Accepts f32 and f64. */
+/* Reads a number of type f32 or f64. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* The text may contain any bytes and is not zero-terminated. */
+/* Finds a text, which may contain any bytes and is not zero-terminated. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
 /* Iterator over the items of a list value. A zeroed iterator is at its end. */
@@ -53,24 +53,24 @@ int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 /*
- * Store the next item and return true, or return false at the end. The list must hold items of the
- * type in the function's name.
+ * Store the next item of the list and return true, or return false at the end. The list must hold
+ * items of the type in the function's name.
  */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
 bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
 
 size_t kvd_gguf_count(const kvd_gguf *g);
-/* Tensors are counted in the order of the file. The name is valid until kvd_gguf_close. */
+/* Returns the name of tensor i in the order of the file. The name is valid until kvd_gguf_close. */
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
 /* Returns the index of the tensor `name`, or kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
-/* Returns -1 with *err if the tensor's type is not supported. */
+/* Fills *out with tensor i. Returns -1 with *err if its type is not supported. */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
 /*
  * A model in a GGUF file: its configuration, and its tensors under their Hugging Face names
- * (family.h). Rows that the conversion to GGUF reordered are read in their original order.
+ * (family.h). Matrix rows that the conversion to GGUF reordered are read in their original order.
  */
 
 typedef struct kvd_gguf_model kvd_gguf_model;
@@ -104,15 +104,15 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
 /*
- * Returns true if the tensor holds divisors of RoPE's frequencies, which are read as a part of the
- * configuration.
+ * Returns true if the tensor holds divisors of RoPE's frequencies. Such a tensor is read as a part
+ * of the configuration, not as a weight.
  */
 bool kvd_gguf_is_setting(const char *tensor);
 
 /*
- * Fills *c from the values of a GGUF file, renamed to the keys of config.json and read as config.h
- * describes. Messages therefore use the names of config.json. Returns 0, or -1 with *err. Fails for
- * models in several files, and for features that the reader of the architecture does not support.
+ * Fills *c from the values of a GGUF file. The values are first renamed to the keys of config.json,
+ * so messages use these names. Returns 0, or -1 with *err. Fails for models in several files, and
+ * for features that the reader of the architecture does not support.
  */
 int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err);
 

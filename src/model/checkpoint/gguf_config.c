@@ -45,7 +45,10 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
                : kvd_no_memory(err, "a configuration", KEY);
 }
 
-/* The name of the architecture is put before `key`, as in "llama.block_count". */
+/*
+ * Reads the integer with key `key`, before which the name of the architecture is put, as in
+ * "llama.block_count".
+ */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
     char full[KEY];
@@ -61,7 +64,10 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
     return !status && !isfinite(*out) ? kvd_fail(err, "'%s' is not a finite number", full) : status;
 }
 
-/* An absent value leaves the key out; the reader of config.json may require it. */
+/*
+ * Copies an integer to the key `to` of config.json. If the GGUF file lacks the value, does not set
+ * the key.
+ */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
     int64_t v = 0;
@@ -116,8 +122,8 @@ static bool is(const builder *b, const char *arch)
 }
 
 /*
- * Fails for features that kvdim does not support, such as a model in several files. A factor or cap
- * of 0 or 1 is accepted as unset.
+ * Fails for features that kvdim does not support, such as a model in several files. Factors and
+ * softcaps of 0 or 1 are accepted.
  */
 static int refuse(const builder *b, kvd_err *err)
 {
@@ -197,8 +203,8 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
 }
 
 /*
- * GGUF files of Llama 3.1 and later hold RoPE's divisors in a tensor instead of the parameters from
- * which config.json computes them.
+ * Writes RoPE's divisors as parameters of LongRoPE. GGUF files of Llama 3.1 and later hold these
+ * divisors in a tensor, instead of the scaling parameters of config.json.
  */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
@@ -231,7 +237,10 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
                : 0;
 }
 
-/* The factor on cosines and sines is computed from the scaling factor, as in llama.cpp. */
+/*
+ * Writes the parameters of YaRN to *rope. The factor on cosines and sines is computed from the
+ * scaling factor, as in llama.cpp.
+ */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     double factor = 0, changed = 1;
@@ -349,8 +358,8 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * The file does not tell which layers have the sliding window. The reader of config.json gives it
- * to every second layer.
+ * Leaves the key layer_types unset, because the GGUF file does not tell which layers have the
+ * sliding window. The reader of config.json then gives the window to every second layer.
  */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
@@ -367,9 +376,9 @@ static int put_gpt_oss(builder *b, kvd_err *err)
 }
 
 /*
- * GGUF files lack the scale of attention scores; as in llama.cpp, it is derived from the size of
- * the model. In Gemma 2 every second layer has the sliding window, in Gemma 3 all but every sixth,
- * unless the file states another period.
+ * GGUF files lack the factor on attention scores; as in llama.cpp, it depends on the number of
+ * layers. Unless the file states another period, every second layer of Gemma 2 has the sliding
+ * window, and all but every sixth of Gemma 3.
  */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
@@ -408,7 +417,10 @@ static int put_partial(builder *b, kvd_err *err)
                    ? 0
                    : kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
                               b->arch, rotated, d_head);
-    /* Half a dimension is added because the reader of config.json rounds down. */
+    /*
+     * 0.5 is added to the number of rotated dimensions, because the reader of config.json rounds it
+     * down.
+     */
     return put(b->root, "partial_rotary_factor",
                json_real(((double)rotated + 0.5) / (double)d_head), err);
 }
@@ -424,7 +436,9 @@ static int put_starcoder2(builder *b, kvd_err *err)
                : 0;
 }
 
-/* No GGUF value tells the variant of Falcon, but its tensors do. */
+/*
+ * Distinguishes the variants of Falcon by their tensors, because no GGUF value states the variant.
+ */
 static int put_falcon(builder *b, kvd_err *err)
 {
     int64_t kv_heads = 1;

@@ -13,15 +13,15 @@ typedef struct {
     /* True if the model needs a matrix of one row, but the GGUF file may store a vector. */
     bool column;
     /*
-     * If one GGUF tensor holds n_experts experts, `expert` is the index of the one with this name.
-     * For other tensors, n_experts is 0.
+     * If the GGUF tensor holds the matrices of n_experts experts, `expert` is the index of this
+     * weight's expert. For other tensors, n_experts is 0.
      */
     size_t expert, n_experts;
 } entry;
 
 struct kvd_gguf_model {
     kvd_gguf *file;
-    /* Weights of the model in the order of the GGUF tensors that hold them. */
+    /* Weights of the model, in the order of the GGUF tensors. */
     entry *entries;
     const entry **by_name;
     size_t n;
@@ -123,9 +123,9 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
 }
 
 /*
- * Writes one Hugging Face name to e[], or one per routed expert if the GGUF tensor holds all
- * experts. Returns the number of names, or 0 if a model of this configuration does not have the
- * tensor.
+ * Fills e[] with the Hugging Face names of the weights that a GGUF tensor holds: one name, or one
+ * per routed expert. Returns the number of names, or 0 if a model of this configuration does not
+ * have the tensor.
  */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
@@ -191,7 +191,7 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Takes ownership of `file`, which may be NULL. */
+/* Starts the model of an open GGUF file. Takes ownership of `file`, which may be NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)
@@ -277,7 +277,10 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* A key that is no text also counts as a tokenizer; reading it then fails with a message. */
+    /*
+     * If the key has a value of another type, the file counts as one with a tokenizer; reading the
+     * tokenizer then fails with a message.
+     */
     kvd_err ignored;
     const char *s;
     size_t len;

@@ -9,8 +9,8 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 typedef enum { ONCE, PER_LAYER } repeat;
 
 /*
- * One kind of tensor, such as all matrices wq; the file stores those of all layers one after
- * another. Sizes are those of one layer's tensor.
+ * One kind of tensor, such as wq. The file stores the wq of all layers one after another. Sizes are
+ * those of one layer's tensor.
  */
 typedef struct {
     /* Hugging Face name, without "model.layers.N." if PER_LAYER; "" if not read. */
@@ -22,8 +22,8 @@ typedef struct {
 enum { N_PARTS = 14 };
 
 /*
- * Lists the kinds of tensors in the order of the file. Numbers of elements cannot overflow, because
- * every size is at most KVD_CONFIG_MAX_SIZE.
+ * Writes to p[] the kinds of tensors in the order of the file. Numbers of elements cannot overflow,
+ * because every size is at most KVD_CONFIG_MAX_SIZE.
  */
 static int list_parts(const kvd_config *c, part *p)
 {
@@ -173,7 +173,7 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     c->rope_layout = KVD_ROPE_INTERLEAVED;
     c->rope_scaling = KVD_ROPE_DEFAULT;
     c->rope_factor = c->rope_low_freq_factor = c->rope_high_freq_factor = 1;
-    /* llama2.c fixes these ids. */
+    /* The format llama2.c fixes the token ids 1 and 2. */
     c->bos_id = c->vocab_size > 1 ? 1 : -1;
     c->eos_id = c->vocab_size > 2 ? 2 : -1;
     return 0;
@@ -181,7 +181,7 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
 
 /*
  * Sets *layer to 12 and returns "mlp.up_proj.weight" for "model.layers.12.mlp.up_proj.weight".
- * Returns NULL for names that are not a layer's.
+ * Returns NULL for names of tensors outside the layers.
  */
 static const char *split_layer(const char *name, size_t *layer)
 {

@@ -38,8 +38,8 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 #if defined(__x86_64__)
 
 /*
- * Each 32-bit word of the Philox state is in the lower half of a 64-bit lane, where vpmuludq reads
- * it. Without intrinsics the compiler makes twice as many instructions.
+ * Each 32-bit word of the Philox state is in the lower half of a 64-bit lane, from which the
+ * instruction vpmuludq reads. Without intrinsics the compiler makes twice as many instructions.
  */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)

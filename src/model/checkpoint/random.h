@@ -11,13 +11,12 @@
 typedef struct {
     uint64_t key;
     float scale;    /* standard deviation; if 0, every element is `constant` */
-    float constant; /* exact in bf16 */
+    float constant; /* value of every element if scale is 0; exact in bf16 */
 } kvd_random_tensor;
 
 kvd_random_tensor kvd_random_tensor_of(uint64_t seed, const char *name, float scale,
                                        float constant);
 
-/* Runs on the calling thread: about 6e8 elements per second with AVX2. */
 void kvd_random_read(const kvd_random_tensor *t, size_t first, size_t n, float *out);
 
 #endif

@@ -11,8 +11,8 @@
 #include "model/checkpoint/filemap.h"
 
 /*
- * LENGTH_BYTES is the size of the header's length at the start of the file. MAX_HEADER_BYTES is the
- * limit of the format's reference reader.
+ * LENGTH_BYTES is the size of the number at the start of a file that states the length of the
+ * header. MAX_HEADER_BYTES is the limit of the format's reference reader.
  */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
@@ -67,7 +67,7 @@ unsigned kvd_safetensors_bits(const char *dtype)
     return d ? d->bits : 0;
 }
 
-/* Returns -1 for anything but an integer of 0 or more, such as true or 1.0. */
+/* Reads an integer of 0 or more. Returns -1 for anything else, such as true or 1.0. */
 static int read_size(const json_t *value, size_t *out)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -151,7 +151,7 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* If two tensors begin at one byte, the empty one is sorted first. */
+    /* If two tensors begin at the same byte, the empty tensor is sorted first. */
     return (x->end > y->end) - (x->end < y->end);
 }
 
@@ -363,7 +363,7 @@ struct kvd_safetensors_writer {
     char *path;
     FILE *file;
     const kvd_tensor_spec *spec;
-    size_t n, at; /* n tensors; `at` is the one that is being written */
+    size_t n, at; /* n tensors; at: index of the tensor that is being written */
     size_t left;
 };
 

@@ -22,7 +22,7 @@ typedef struct {
     size_t dims[KVD_TENSOR_RANK];
 } kvd_tensor_spec;
 
-/* Returns the bits of one element, or 0 if the format has no such dtype. */
+/* Returns the number of bits of one element of this dtype, or 0 if the format has no such dtype. */
 unsigned kvd_safetensors_bits(const char *dtype);
 
 /*
@@ -38,7 +38,7 @@ kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size
                                        kvd_err *err);
 void kvd_safetensors_close(kvd_safetensors *s);
 
-/* Names are sorted (strcmp) and valid until kvd_safetensors_close. */
+/* Tensors are sorted by name (strcmp). Their names are valid until kvd_safetensors_close. */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
 /*
@@ -48,8 +48,8 @@ const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
 int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
 
 /*
- * Describes tensor i of any dtype as it is stored. *data points to `bytes` bytes. The results are
- * valid until kvd_safetensors_close.
+ * Describes tensor i of any dtype as it is stored. *data becomes the address of its *bytes bytes.
+ * The results are valid until kvd_safetensors_close.
  */
 void kvd_safetensors_stored(const kvd_safetensors *s, size_t i, kvd_tensor_spec *spec,
                             const void **data, size_t *bytes);
@@ -68,8 +68,8 @@ const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const c
 /*
  * Writes one safetensors file, tensor after tensor, without buffering. The header comes first, so
  * all names, dtypes and shapes must be given before the data. As in the reference writer, the
- * header is padded to a multiple of 8 bytes, and larger elements come first, so that every tensor
- * is aligned.
+ * header is padded to a multiple of 8 bytes, and tensors with larger elements come first, so that
+ * every tensor is aligned.
  */
 
 /* Returns "F32", "F16" or "BF16". */
@@ -78,7 +78,10 @@ const char *kvd_safetensors_dtype(kvd_dtype t);
 /* Comparison function for qsort of tensor specs: larger elements first, then by name. */
 int kvd_tensor_spec_order(const void *a, const void *b);
 
-/* Fails if the dtype is unknown, the size overflows, or the bits are not whole bytes. */
+/*
+ * Fails if the dtype is unknown, the size overflows, or the bits of the tensor are not a multiple
+ * of 8.
+ */
 int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *err);
 
 /* A {key, value} entry of __metadata__. A list of entries ends with key NULL. */
@@ -98,8 +101,8 @@ kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tenso
                                                kvd_err *err);
 
 /*
- * Appends bytes to one tensor: the one that is not yet complete, or the next in the order of the
- * header.
+ * Appends n bytes to the tensor `name`, which must be the tensor that is not yet complete, or else
+ * the next in the order of the header.
  */
 int kvd_safetensors_append(kvd_safetensors_writer *w, const char *name, const void *bytes, size_t n,
                            kvd_err *err);

@@ -18,17 +18,17 @@ typedef struct {
     const char *json;
 } kvd_shape;
 
-/* The option --seed of the programs does not change this seed of the weights. */
+/* Seed of the random weights; the option --seed of the programs does not change it. */
 enum { KVD_SHAPE_SEED = 1 };
 
 size_t kvd_shape_count(void);
 const kvd_shape *kvd_shape_at(size_t i);
-/* If there is none of this name, returns NULL, and *err lists all names. */
+/* Returns NULL if there is no shape `name`; *err then lists all names. */
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
 /*
  * Returns a checkpoint with random weights and the path "shape:NAME". *s need not be a published
- * shape and is not needed afterwards. The content hash follows from s->json and the seed. On
+ * shape; the caller may free it afterwards. The content hash follows from s->json and the seed. On
  * failure returns NULL and fills *err.
  */
 kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_err *err);

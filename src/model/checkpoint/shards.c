@@ -164,7 +164,7 @@ int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err)
     return list_entries(s, err);
 }
 
-/* The index may not name files in other folders. */
+/* Fails if the index names a file in another folder. */
 static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err)
 {
     const char *name = json_string_value(file);
@@ -307,7 +307,10 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 
 static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scales",
                   biases[] = "_bias", weight[] = ".weight", bias[] = ".bias";
-/* NAME is the room for a tensor name. CODES are the bytes of the 32 codes of an MXFP4 block. */
+/*
+ * NAME is the size of buffers for tensor names. CODES is the number of bytes of the 32 codes of an
+ * MXFP4 block.
+ */
 enum { NAME = 160, CODES = 16 };
 
 static bool ends_with(const char *s, const char *end)
@@ -331,8 +334,8 @@ bool kvd_stacked_name(const char *stored, char *name, size_t size)
 }
 
 /*
- * Splits the tensor name "x.experts.7.y.weight" of an expert into index 7 and "x.experts.y", the
- * tensor that stores all experts. Sets *of_bias if the name ends with ".bias".
+ * Splits the name of an expert's tensor: "x.experts.7.y.weight" gives the index 7 and
+ * "x.experts.y", the tensor that stores all experts. Sets *of_bias if the name ends with ".bias".
  */
 static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
 {
@@ -379,7 +382,10 @@ static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kv
     return 0;
 }
 
-/* Returns 1 if the file does not store this expert's matrix in MXFP4. */
+/*
+ * Finds an expert's matrix in MXFP4. Returns 1 if the file does not store the matrix in this
+ * format.
+ */
 static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
                       kvd_tensor *out, kvd_err *err)
 {

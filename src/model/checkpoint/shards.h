@@ -9,8 +9,8 @@
 #include "model/checkpoint/safetensors.h"
 
 /*
- * The caller frees the paths that these functions return. If memory runs out, they return NULL and
- * fill *err.
+ * The functions for paths return allocated text, which the caller frees. If memory runs out, they
+ * return NULL and fill *err.
  */
 
 /* Returns "folder/name". */
@@ -20,10 +20,10 @@ char *kvd_path_beside(const char *path, const char *name, kvd_err *err);
 /* Returns `path` with its ending `old` replaced by `fresh`. */
 char *kvd_path_with_ending(const char *path, const char *old, const char *fresh, kvd_err *err);
 
-/* Returns false if `path` equals `end`. */
+/* Returns true if `path` ends with `end` and is longer. */
 bool kvd_path_ends_with(const char *path, const char *end);
 
-/* Returns 1 if the file exists, 0 if not, or -1 with *err if neither can be determined. */
+/* Returns 1 if the file exists, 0 if not, or -1 with *err if this cannot be determined. */
 int kvd_path_exists(const char *path, kvd_err *err);
 
 /*
@@ -59,8 +59,8 @@ typedef struct {
 int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err);
 
 /*
- * Opens the files in `folder` that the index model.safetensors.index.json names. Fails for a tensor
- * that is in two files, and for any difference between index and files.
+ * Opens the files in `folder` that the index model.safetensors.index.json names. Fails if a tensor
+ * is in two files, or if the index and the files disagree.
  */
 int kvd_shards_open_index(kvd_shards *s, const char *folder, const char *index_path, kvd_err *err);
 void kvd_shards_release(kvd_shards *s);
@@ -79,13 +79,13 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
                       const void **data, size_t *bytes, const char **file);
 
 /*
- * One tensor may hold the same matrix of all experts of a layer, as in the files of gpt-oss. Each
- * expert's matrix is found under a name that contains the expert's index N:
+ * One tensor may hold a matrix, such as the gate matrix, of all experts of a layer, as in the files
+ * of gpt-oss. Each expert's matrix is found under a name that contains the expert's index N:
  *
- *   "x.experts.N.y.weight"  is expert N of "x.experts.y" [n_experts][in][out], or of
+ *   "x.experts.N.y.weight"  is matrix N of "x.experts.y" [n_experts][in][out], or of
  *                           "x.experts.y_blocks" [n_experts][out][in / 32][16] (U8) and
  *                           "x.experts.y_scales" [n_experts][out][in / 32] (U8), MXFP4
- *   "x.experts.N.y.bias"    is expert N of "x.experts.y_bias" [n_experts][out]
+ *   "x.experts.N.y.bias"    is row N of "x.experts.y_bias" [n_experts][out]
  */
 
 /*
@@ -97,8 +97,9 @@ int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kv
                      kvd_err *err);
 
 /*
- * Writes the name of expert 0, such as "x.experts.0.y.weight" for the stored tensor
- * "x.experts.y_blocks". Returns false if the tensor does not hold experts or the name is too long.
+ * Writes the name under which expert 0 is found, such as "x.experts.0.y.weight" for the stored
+ * tensor "x.experts.y_blocks". Returns false if the tensor does not hold experts or the name is too
+ * long.
  */
 bool kvd_stacked_name(const char *stored, char *name, size_t size);
 

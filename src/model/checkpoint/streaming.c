@@ -6,11 +6,14 @@
 
 typedef struct {
     const unsigned char *first;
-    /* Size in bytes of the pages; 0 if the tensor is not in a mapped file. */
+    /* Size of the pages in bytes; 0 if the tensor is not in a mapped file. */
     size_t bytes;
 } pages;
 
-/* Rounding to whole pages is safe, because a file map consists of whole pages. */
+/*
+ * Returns the whole memory pages that contain the data. Even beyond the data they belong to the
+ * mapped file.
+ */
 static pages pages_around(const void *data, size_t n)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -41,8 +44,9 @@ void kvd_mapped_drop(const void *data, size_t bytes)
 }
 
 /*
- * Reads one byte of every page. MADV_WILLNEED reads only 128 KiB ahead by default, and
- * MADV_POPULATE_READ requires a recent kernel.
+ * Reads one byte of every page of the tensors, so that the pages are in memory. madvise would not
+ * do this: MADV_WILLNEED reads only 128 KiB ahead by default, and MADV_POPULATE_READ requires a
+ * recent kernel.
  */
 static void *touch(void *of)
 {

@@ -13,7 +13,7 @@
 
 /* Lets the kernel drop the tensor's memory pages if it is in a mapped file. */
 void kvd_tensor_drop(const kvd_tensor *t);
-/* `data` must be in a mapped file. */
+/* Lets the kernel drop the memory pages of `data`, which must be in a mapped file. */
 void kvd_mapped_drop(const void *data, size_t bytes);
 
 typedef struct {
@@ -24,9 +24,9 @@ typedef struct {
 } kvd_prefetch;
 
 /*
- * Starts a thread that reads the n weights at `part` ahead of use. *p must be zeroed or have been
- * waited for, and `part` must stay valid until the next kvd_prefetch_wait. If the system cannot
- * start a thread, nothing is read ahead.
+ * Starts a thread that reads the pages of the n weights at `part` into memory. *p must be zeroed,
+ * or kvd_prefetch_wait must have been called for it, and `part` must stay valid until the next
+ * kvd_prefetch_wait. If the system cannot start a thread, nothing is read ahead.
  */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
 void kvd_prefetch_wait(kvd_prefetch *p);

@@ -38,8 +38,8 @@ static int as_signed(unsigned char byte)
 }
 
 /*
- * 4-bit code of element i of a block of 32. The low halves of the 16 bytes at q hold elements 0 to
- * 15, the high halves elements 16 to 31.
+ * 4-bit code of element i of a block of 32. The low 4 bits of the 16 bytes at q hold elements 0 to
+ * 15, the high 4 bits elements 16 to 31.
  */
 static int nibble(const unsigned char *q, size_t i)
 {
@@ -80,7 +80,7 @@ static float small_value(kvd_packing packing, const unsigned char *b, float d, s
 static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/* Format E8M0; 255 is NaN. */
+/* Returns the value of a scale of format E8M0: 2^(scale - 127), or NaN for 255. */
 static float power(unsigned char scale)
 {
     return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
@@ -95,8 +95,8 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 }
 
 /*
- * Q2_K: 16 bytes, each with a 4-bit scale and a 4-bit minimum of 16 weights; 64 bytes of 2-bit
- * codes; float16 factors d and m.
+ * Dequantises a Q2_K block: 16 bytes, each with a 4-bit scale and a 4-bit minimum of 16 weights; 64
+ * bytes of 2-bit codes; float16 factors d and m.
  */
 static void read_q2_k(const unsigned char *b, float *out)
 {
@@ -109,8 +109,8 @@ static void read_q2_k(const unsigned char *b, float *out)
 }
 
 /*
- * Q3_K: bit 2 of the codes (32 bytes), bits 0 and 1 (64 bytes), 6-bit scales (12 bytes), float16
- * factor d.
+ * Dequantises a Q3_K block: bit 2 of the codes (32 bytes), bits 0 and 1 (64 bytes), 6-bit scales
+ * (12 bytes), float16 factor d.
  */
 static void read_q3_k(const unsigned char *b, float *out)
 {
@@ -142,8 +142,8 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
 }
 
 /*
- * Q4_K: float16 factors d and m, scales (12 bytes), 4-bit codes (128 bytes). In Q5_K, bit 4 of the
- * codes (32 bytes) comes before the 4-bit codes.
+ * Dequantises a Q4_K block: float16 factors d and m, scales (12 bytes), 4-bit codes (128 bytes). In
+ * Q5_K, bit 4 of the codes (32 bytes) comes before the 4-bit codes.
  */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
@@ -163,8 +163,8 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 }
 
 /*
- * Q6_K: bits 0 to 3 of the codes (128 bytes), bits 4 and 5 (64 bytes), signed scales (16 bytes),
- * float16 factor d.
+ * Dequantises a Q6_K block: bits 0 to 3 of the codes (128 bytes), bits 4 and 5 (64 bytes), signed
+ * scales (16 bytes), float16 factor d.
  */
 static void read_q6_k(const unsigned char *b, float *out)
 {

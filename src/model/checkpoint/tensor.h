@@ -10,8 +10,8 @@
 #include "model/checkpoint/random.h"
 
 /*
- * Quantised weights are stored in blocks: consecutive elements of a row share scales. The layouts
- * and the order of the operations are those of ggml
+ * Quantised weights are stored in blocks: consecutive elements of a row that share scales. The
+ * block layouts and the order of floating-point operations are those of ggml
  * (https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), so the float32 values have the
  * same bits.
  */
@@ -20,8 +20,8 @@
  * Formats in which a file stores the elements of a tensor.
  *
  * KVD_PLAIN has no blocks: one number after another. KVD_RANDOM takes no bytes: its elements are
- * computed (random.h). The other names are those of ggml. q is an element's code. d, m, s and s'
- * are float16 or integer scales of the block or of a group of 16 or 32 elements.
+ * computed (random.h). The other names are those of ggml. In the formulas, q is an element's code;
+ * d, m, s and s' are float16 or integer scales of the block or of a group of 16 or 32 elements.
  *
  *   Q4_0, Q5_0, Q8_0    blocks of 32: d (q - 8), d (q - 16), d q
  *   Q4_1, Q5_1          blocks of 32: d q + m
@@ -57,7 +57,7 @@ typedef struct {
     size_t bytes;
 } kvd_block_layout;
 
-/* Returns NULL for KVD_PLAIN and KVD_RANDOM. */
+/* Returns the block layout of a quantised format, or NULL for KVD_PLAIN and KVD_RANDOM. */
 const kvd_block_layout *kvd_block_layout_of(kvd_packing packing);
 
 /* Dequantises elements first .. first+n-1 of the block at `block`, which may be unaligned. */
@@ -66,8 +66,8 @@ void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t firs
 
 /*
  * Dequantises n 4-bit codes of an MXFP4 block, beginning with code `first`. `codes` holds two codes
- * per byte, the low half first. A scale of 255 means NaN, as in the OCP Microscaling Formats
- * specification, version 1.0.
+ * per byte, the first in the low 4 bits. A scale of 255 means NaN, as in the OCP Microscaling
+ * Formats specification, version 1.0.
  */
 void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t first, size_t n,
                     float *out);
@@ -104,13 +104,13 @@ typedef struct {
      * weights.
      */
     const void *data;
-    /* For KVD_MXFP4_APART: one byte per block, in the mapped file. */
+    /* For KVD_MXFP4_APART: scales of the blocks, one byte each, in the mapped file. */
     const unsigned char *scales;
     bool mapped;
     kvd_random_tensor random;
     const char *file;
     kvd_row_order order;
-    /* Unused with KVD_ROWS_IN_ORDER. */
+    /* Sizes that the reordering of rows needs; unused with KVD_ROWS_IN_ORDER. */
     size_t d_head, group, n_kv_heads;
 } kvd_tensor;
 
@@ -124,8 +124,8 @@ const char *kvd_tensor_type_name(const kvd_tensor *t);
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
 /*
- * Replaces a tensor of shape [n][...] by its slice number `at`. Returns 0, or -1 with *err if the
- * first dimension is not n or is the only one.
+ * Turns *t, a tensor of shape [n][...], into its slice number `at` along the first dimension.
+ * Returns 0, or -1 with *err if the first dimension is not n or is the only one.
  */
 int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err);
 

@@ -16,7 +16,9 @@ static bool is_matrix_of_layers(kvd_part part)
            part == KVD_PART_LATENT_UP || part >= KVD_PART_EXPERT_GATE;
 }
 
-/* Returns true if `part` is the gain of a norm that the family (such as Gemma) stores less 1. */
+/*
+ * Returns true if `part` is the gain g of a norm that the family, such as Gemma, stores as g - 1.
+ */
 static bool is_plus_one(const kvd_config *c, kvd_part part)
 {
     switch (part) {
@@ -53,7 +55,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Families such as Gemma store a norm's gain less 1. Random gains are already the full gain. */
+    /* Families such as Gemma store a norm's gain g as g - 1. Random weights are already g. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     if (!bias && is_matrix_of_layers(part))
@@ -81,7 +83,10 @@ const float *kvd_weight_in_place(const kvd_weight *w)
     return (uintptr_t)p % sizeof(float) == 0 ? p : NULL;
 }
 
-/* The rows may be scattered over the tensor, so each consecutive run is read on its own. */
+/*
+ * Reads n elements of a weight. Its rows may be scattered over the tensor, so each run of
+ * consecutive rows is read separately.
+ */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {
@@ -102,7 +107,7 @@ static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
     kvd_quantise_group(out, n, 1, w->bits, out);
 }
 
-/* Quantisation groups are read whole, even if they begin or end outside the requested range. */
+/* Reads whole quantisation groups, even if they begin or end outside the requested range. */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     float group[KVD_WEIGHT_GROUP];

@@ -1,5 +1,5 @@
 /*
- * Reads weights of a model as float32. The file may store another dtype, or a tensor that holds the
+ * Reads weights of a model as float32. The file may store another dtype, or one tensor may hold the
  * rows of several matrices. kvd_checkpoint_quantise may reduce the precision.
  */
 #ifndef KVD_MODEL_CHECKPOINT_WEIGHTS_H
@@ -20,7 +20,7 @@ typedef struct {
     size_t first, block, stride;
     int bits;     /* bits per weight after simulated quantisation; 0: as stored */
     size_t group; /* weights of a row that share a quantisation scale */
-    float plus;   /* added to each element when it is read */
+    float plus;   /* added to each element when it is read; 1 for gains g stored as g - 1 */
 } kvd_weight;
 
 /*
@@ -48,8 +48,8 @@ const float *kvd_weight_in_place(const kvd_weight *w);
 void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out);
 
 /*
- * Stores the bytes of all weights. Quantised weights count with codes, scales and zero points,
- * random weights with 2 bytes each. A tied output head is not counted again. Fails if
+ * Stores in *bytes the size of all weights. Quantised weights count with codes, scales and zero
+ * points, random weights with 2 bytes each. A tied output head is counted once. Fails if
  * kvd_weight_find fails.
  */
 int kvd_weights_bytes(const kvd_checkpoint *c, double *bytes, kvd_err *err);

@@ -11,8 +11,9 @@
 
 /*
  * Computes attention of one head for the queries of tokens first .. first+rows-1; q and out point
- * to the first of these tokens. No query sees a key before `from`. `scores` [rows][lds] is scratch;
- * on return element j of a row is the probability of key from + j, up to element `width` - 1.
+ * to the first of these tokens, k and v to token 0. No query sees a key before token `from`.
+ * `scores` [rows][lds] is scratch; on return, element j of row i is the probability that query i
+ * gives to key from + j, for j < width.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
@@ -113,7 +114,10 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
                  group = heads / (size_t)c->n_kv_heads;
     const size_t ldq = heads * d, ldk = (size_t)c->n_kv_heads * d;
 
-    /* Dense attention keeps no keys of earlier batches, so a batch cannot continue a sequence. */
+    /*
+     * Dense attention keeps no keys of earlier batches, so a batch must begin at position 0 of its
+     * sequences.
+     */
     assert(!in->start);
     size_t longest = 0;
     for (size_t s = 0; s < in->n_sequences; s++)
@@ -132,7 +136,6 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
         for (size_t s = 0; s < in->n_sequences; s++) {
             const size_t at = in->offset[s], n = in->offset[s + 1] - at;
             const size_t blocks = (n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
-            /* The longest blocks come first, so that all threads finish at nearly the same time. */
 #pragma omp for schedule(dynamic) collapse(2) nowait
             for (size_t b = 0; b < blocks; b++)
                 for (size_t h = 0; h < heads; h++) {

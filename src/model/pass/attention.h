@@ -20,12 +20,12 @@ typedef struct {
     size_t n_sequences;
     /* Sequence s is tokens offset[s] .. offset[s+1]-1; offset[n_sequences] is n_tokens. */
     const size_t *offset;
-    size_t first_sequence; /* index in the corpus */
+    size_t first_sequence; /* index in the corpus of sequence 0 of the batch */
     size_t n_tokens;
-    const float *q; /* after RoPE: [n_tokens][n_heads][d_head] */
-    const float *k; /* after RoPE: [n_tokens][n_kv_heads][d_head] */
+    const float *q; /* Q after RoPE: [n_tokens][n_heads][d_head] */
+    const float *k; /* K after RoPE: [n_tokens][n_kv_heads][d_head] */
     const float *v; /* [n_tokens][n_kv_heads][d_head] */
-    /* Before RoPE, in the shapes of q and k; NULL unless the hook set wants_pre. */
+    /* Q and K before RoPE, in the shapes of q and k; NULL unless the hook set wants_pre. */
     const float *q_pre;
     const float *k_pre;
     /*
@@ -34,16 +34,19 @@ typedef struct {
      */
     const float *input;
     /*
-     * Position of each sequence's first token in this batch: [n_sequences]. NULL if the batch has
-     * all tokens of every sequence.
+     * Position within its sequence of the first token of each sequence in this batch:
+     * [n_sequences]. NULL if the batch has all tokens of every sequence.
      */
     const size_t *start;
     /*
-     * Final length in tokens of each sequence: [n_sequences] (model/pass/batch.h). NULL if the
-     * batch has all tokens of every sequence.
+     * Length in tokens of each complete sequence, later batches included: [n_sequences]. NULL if
+     * the batch has all tokens of every sequence.
      */
     const size_t *whole;
-    /* Position t sees positions t - window + 1 .. t; if window is 0, all positions up to t. */
+    /*
+     * Position t attends to positions t - window + 1 .. t. If window is 0, it attends to all
+     * positions up to t.
+     */
     size_t window;
     /* Logits of the attention sinks: [n_heads], or NULL. */
     const float *sinks;
@@ -63,7 +66,10 @@ struct kvd_attention {
     int wants_input;
 };
 
-/* Receives the probabilities of one head of one sequence; row i of prob is query i's. */
+/*
+ * Callback that receives the attention probabilities of one head of one sequence; row i of prob
+ * belongs to query i.
+ */
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);
 
@@ -102,7 +108,7 @@ void kvd_attend_head(size_t n, size_t window, size_t d_qk, size_t d_v, const flo
                      float *scores, float *out, size_t ldo);
 
 /*
- * Does the work of kvd_attend_head for the queries of tokens first .. first + rows - 1, on the
+ * Computes the part of kvd_attend_head for the queries of tokens first .. first + rows - 1, on the
  * calling thread. The arguments q and out point to the first of these tokens, k and v to token 0.
  * scores [rows][first + rows] is scratch.
  */
@@ -111,9 +117,10 @@ void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
 /*
- * For every layer this hook calls `record` with Q, K and V, then the hook `inner`, then `output`
- * with the result. `output` may be NULL. hook.wants_pre and hook.wants_input are initialised from
- * `inner`; set them to 1 if `record` reads those arrays. The first error ends the run.
+ * An attention hook that observes another one. For every layer it calls `record` with Q, K and V,
+ * then the hook `inner`, then `output` with the attention output of `inner`. `output` may be NULL.
+ * hook.wants_pre and hook.wants_input are initialised from `inner`; set them to 1 if `record` reads
+ * Q and K before RoPE, or the input of the projections. The first error ends the run.
  */
 typedef struct {
     kvd_attention hook;

@@ -18,10 +18,10 @@
 #include "model/pass/vector.h"
 
 enum {
-    /* Most and fewest token rows that a thread takes through the steps of a layer at a time. */
+    /* Largest and smallest number of token rows that a thread processes at a time. */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
-    /* Token rows whose logits are in memory at one time. */
+    /* Number of tokens whose logits are in memory at one time. */
     PIECE = 256,
     HEAD_SLAB = 16 * 1024 * 1024,
 };
@@ -34,15 +34,18 @@ struct kvd_backward {
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
     kvd_weight *part;
     kvd_weight head;
-    /* NULL if the model has none. */
+    /* Weights in float32, each NULL if the model does not have it. */
     float *final_gain, *final_bias, *project_out;
     float *layer;
-    /* slab_rows rows of the output head in float32; NULL if the file stores the head in float32. */
+    /*
+     * Buffer for slab_rows rows of the output head in float32; NULL if the file stores the head in
+     * float32.
+     */
     float *slab;
     size_t slab_rows;
     /*
-     * [n_layers + 1][max_tokens][d_model]: the input of each layer, then the output of the last
-     * layer.
+     * [n_layers + 1][max_tokens][d_model]: the input of each layer, and at the end the output of
+     * the last layer.
      */
     float *x;
     /* Gradient of the residual stream: [max_tokens][d_model]. */
@@ -68,7 +71,7 @@ struct kvd_backward {
     size_t block, work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* For each token a random number in [0, 1) from which its target is drawn. */
+    /* For each token a random number in [0, 1) by which its target token is drawn. */
     double *drawn;
 };
 
@@ -431,12 +434,14 @@ static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t
         if (w->capped)
             through_softcap(w->capped + i * w->vocab, w->vocab, (float)w->c->logit_softcap, row);
     }
-    /* Added in row order, so that the sum does not depend on the number of threads. */
+    /*
+     * The losses are added in row order, so that their sum does not depend on the number of
+     * threads.
+     */
     for (size_t i = 0; i < rows; i++)
         sum += loss_of[i];
     *loss += sum;
     head_back(w, rows);
-    /* d_hidden overwrites an array that is no longer read. */
     float *const d_hidden = w->final_gain ? hidden : dx;
     if (w->project_out)
         kvd_linear_back(w->d_embedded, w->project_out, rows, w->d, w->d_embed, d_hidden, 0);
@@ -453,7 +458,10 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
                      kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
-    /* The array of positions is free, because nothing reads it after the batch has been checked. */
+    /*
+     * w->position is reused for the target tokens. Positions are read only while the batch is
+     * checked.
+     */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
         target[i] = b->id[i + 1];
@@ -501,8 +509,8 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
 }
 
 /*
- * Turns dx from the gradient of the layer's output into the gradient of its input. If `last`,
- * attention does not contribute to dx, because no lower layer needs it.
+ * Turns dx from the gradient of the layer's output into the gradient of its input. If `last`, no
+ * lower layer follows, so the contribution of attention to dx is not computed.
  */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {

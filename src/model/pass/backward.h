@@ -56,7 +56,7 @@ typedef struct {
 
 typedef struct {
     /*
-     * Receives the gradients of one layer, from the last layer to the first. An error that it
+     * Callback for the gradients of one layer; called for the last layer first. An error that it
      * returns ends the run.
      */
     int (*take)(void *ctx, const kvd_gradients *g, kvd_err *err);
@@ -81,8 +81,8 @@ typedef struct kvd_backward kvd_backward;
 void kvd_backward_draw(kvd_backward *w, uint64_t seed);
 
 /*
- * max_tokens limits a batch, max_len a sequence. The checkpoint is borrowed. On failure returns
- * NULL and fills *err.
+ * max_tokens is the most tokens of a batch, max_len the most of a sequence. The checkpoint is
+ * borrowed. On failure returns NULL and fills *err.
  */
 kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                kvd_err *err);
@@ -90,8 +90,8 @@ void kvd_backward_free(kvd_backward *w);
 
 /*
  * Passes the gradients of layers n_layers - 1 .. first_layer to *sink. Adds the losses to *loss,
- * and the number of positions that predict a token to *n_predicted. Fails under the conditions of
- * kvd_forward_run, and if a gradient is not finite.
+ * and the number of positions that predict a token to *n_predicted. Fails if an activation or a
+ * gradient is not finite, or if the batch is invalid.
  */
 int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer,
                      const kvd_gradient_sink *sink, double *loss, size_t *n_predicted,

@@ -15,7 +15,10 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
     return 0;
 }
 
-/* LongRoPE has other frequencies in sequences beyond the original context length. */
+/*
+ * Returns true if the RoPE tables need both sets of LongRoPE's frequencies: for short sequences,
+ * and for sequences longer than the original context.
+ */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {
     return c->rope_scaling == KVD_ROPE_LONGROPE && max_len > (size_t)c->rope_original_positions;

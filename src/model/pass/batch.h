@@ -15,18 +15,21 @@ typedef struct {
     size_t n_sequences;
     /* First token of each sequence, then the number of tokens: [n_sequences + 1]. */
     const size_t *offset;
-    /* Index in the corpus. */
+    /* Index in the corpus of sequence 0 of the batch. */
     size_t first_sequence;
-    const uint32_t *id; /* all sequences: [offset[n_sequences]] */
+    const uint32_t *id; /* token ids of all sequences: [offset[n_sequences]] */
     /*
-     * For continued sequences, whose earlier tokens are in a KV cache: [n_sequences] positions of
-     * the first token in the batch (start) and final lengths in tokens (whole). The arrays are NULL
-     * if the batch has all tokens of every sequence.
+     * Arrays [n_sequences] for continued sequences, whose earlier tokens are in a KV cache:
+     * position of the first token in this batch (start), and length in tokens of the complete
+     * sequence, later batches included (whole). NULL if the batch has all tokens of every sequence.
      */
     const size_t *start, *whole;
 } kvd_batch;
 
-/* Return 0 and the number of tokens of sequence s if b->start and b->whole are NULL. */
+/*
+ * Return b->start[s] and b->whole[s]. If these arrays are NULL, return 0 and the number of tokens
+ * of sequence s.
+ */
 size_t kvd_batch_start(const kvd_batch *b, size_t s);
 size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 
@@ -36,7 +39,7 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
 /*
  * Returns the number of rows (positions) of the RoPE tables, or 0 without RoPE. There are max_len
  * rows for each set of frequencies. LongRoPE has a second set for long sequences, and layers with a
- * sliding window may have their own.
+ * sliding window may have their own sets.
  */
 size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
 void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *sine);
@@ -45,8 +48,9 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
 /*
- * Returns the row of position 0 of a sequence, counted from the layer's first row. The row is 0, or
- * max_len if `whole` tokens are so many that LongRoPE uses its second set of frequencies.
+ * Returns the row of the RoPE tables for position 0 of a sequence of `whole` tokens, relative to
+ * kvd_batch_rope_layer. The row is max_len if LongRoPE uses its second set of frequencies for this
+ * length, else 0.
  */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 

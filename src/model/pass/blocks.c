@@ -83,8 +83,8 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
         threads = 1;
 
     /*
-     * Each thread packs its rows of x and of W once, so the division into by_row x by_column parts
-     * that copies the least is chosen.
+     * Each thread copies its rows of x and of W once. Chooses the division into by_row x by_column
+     * rectangles that copies the fewest rows.
      */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
@@ -134,8 +134,9 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
 }
 
 /*
- * Llama 3.1: wavelengths above original/low are divided by the factor, those below original/high
- * are unchanged, and those between are blended.
+ * Scales a RoPE frequency as in Llama 3.1. With the original context length n, a frequency of
+ * wavelength above n / low_freq_factor is divided by the factor. A frequency of wavelength below n
+ * / high_freq_factor is unchanged. Frequencies between are blended.
  */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
@@ -162,8 +163,8 @@ static double pair_of(const kvd_config *c, double turns)
 }
 
 /*
- * YaRN (Peng et al. 2023): frequencies with an index below `low` are unchanged, those above `high`
- * are divided by the factor, those between are blended.
+ * Scales RoPE frequency number i as in YaRN (Peng et al. 2023): frequencies with small indices are
+ * unchanged, those with large indices are divided by the factor, those between are blended.
  */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
@@ -321,7 +322,6 @@ void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, flo
         swiglu_clamped_chunk(gate + i, up + i, n - i < CHUNK ? n - i : CHUNK, alpha, limit);
 }
 
-/* gcc does not vectorise erff, but its time is negligible. */
 static void gelu_chunk(float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -350,7 +350,7 @@ void kvd_gelu_tanh(float *x, size_t n)
         gelu_tanh_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
 }
 
-/* The comparison is written such that a NaN stays NaN, so that later checks find it. */
+/* A NaN stays NaN, so that later checks find it. */
 void kvd_relu(float *x, size_t n)
 {
 #pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
@@ -371,7 +371,10 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /* If exp(sink) is infinite, 1 / sum is 0, and every key rightly gets probability 0. */
+        /*
+         * If this exponential of the attention sink is infinite, 1 / sum is 0, and every key
+         * rightly gets probability 0.
+         */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd
@@ -380,8 +383,8 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
 }
 
 /*
- * x = softcap * tanh(scale x / softcap), with a polynomial near 0 (Cephes tanhf, S. L. Moshier).
- * NaN stays NaN.
+ * x = softcap * tanh(scale x / softcap), where tanh of small arguments is a polynomial (Cephes
+ * tanhf, S. L. Moshier). NaN stays NaN.
  */
 KVD_CLONES static void softcap_chunk(float *x, size_t n, float scale, float softcap)
 {
@@ -423,7 +426,10 @@ void kvd_causal_softmax(float *product, size_t n, kvd_scores scores)
         kvd_softmax_row(product + i * n, 0, i + 1, n, scores);
 }
 
-/* Returns the bits of the largest |x[i]|; exponent bits are 1 if one is not finite. */
+/*
+ * Returns the bits of the largest |x[i]|. If an element is not finite, all exponent bits of the
+ * result are 1.
+ */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {
     uint32_t top = 0;

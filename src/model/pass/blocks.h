@@ -1,10 +1,10 @@
 /*
- * The arithmetic of all model families in float32. Each row of a matrix x or y belongs to one
- * token.
+ * The operations of the forward pass of all model families, in float32 on the CPU. Each row of a
+ * matrix x or y belongs to one token.
  *
- * Products are divided among OpenMP threads, each with a single-threaded cblas_sgemm. Inside a
- * parallel region a function runs on the calling thread alone. For a fixed number of threads, equal
- * calls give bitwise equal results.
+ * Products are divided among OpenMP threads, each with a single-threaded cblas_sgemm. If called
+ * inside a parallel region, a function runs on the calling thread alone. For a fixed number of
+ * threads, equal calls give bitwise equal results.
  */
 #ifndef KVD_MODEL_PASS_BLOCKS_H
 #define KVD_MODEL_PASS_BLOCKS_H
@@ -31,7 +31,10 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
  */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
-/* Computes kvd_linear into columns of a wider matrix: row i starts at y + i * ldy. */
+/*
+ * Computes kvd_linear, and writes the result to columns of a wider matrix: row i starts at y + i *
+ * ldy.
+ */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);
 
@@ -40,22 +43,23 @@ void kvd_scale(float *x, size_t n, float factor);
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
 /*
- * Fills the tables [n_positions][d_head/2]. seq_len matters for LongRoPE only, which has other
- * angles in long sequences. `local` selects the frequencies of layers with a sliding window
- * (kvd_rope_local). Dimensions that RoPE does not rotate have cosine 1 and sine 0.
+ * Fills the tables `cosine` and `sine` [n_positions][d_head/2]. seq_len matters for LongRoPE only,
+ * which has other angles in long sequences. `local` selects the frequencies of layers with a
+ * sliding window (kvd_rope_local). Dimensions that RoPE does not rotate have cosine 1 and sine 0.
  */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
 /*
- * Returns true if the model has a separate RoPE base for layers with a sliding window, and this
- * layer has one.
+ * Returns true if the model has a separate RoPE base for layers with a sliding window, and `layer`
+ * is such a layer.
  */
 bool kvd_rope_local(const kvd_config *c, int layer);
 
 /*
- * Returns the scaled angle per position, theta^(-2i/dims) if unscaled, for i < d_head/2. Returns 0
- * for dimensions that RoPE does not rotate. `local` and seq_len are as in kvd_rope_tables.
+ * Returns RoPE frequency i, the angle per position: theta^(-2i/dims) without scaling, for i <
+ * d_head/2. Returns 0 for dimensions that RoPE does not rotate. `local` and seq_len are as in
+ * kvd_rope_tables.
  */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
@@ -80,7 +84,7 @@ void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
 /*
- * All work in place. kvd_gelu: x Phi(x), where Phi is the cumulative normal distribution.
+ * Activations in place. kvd_gelu: x Phi(x), where Phi is the cumulative normal distribution.
  * kvd_gelu_tanh: x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)). kvd_relu: max(x, 0).
  */
 void kvd_gelu(float *x, size_t n);
@@ -91,14 +95,14 @@ void kvd_relu(float *x, size_t n);
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
 /*
- * Turns product [n][n], q . k of query i (row) and key j (column), into probabilities in place.
- * Keys after the query get probability 0.
+ * Turns product [n][n] into attention probabilities in place. Element (i, j) is q . k of query i
+ * and key j. Keys after the query get probability 0.
  */
 void kvd_causal_softmax(float *product, size_t n, kvd_scores scores);
 
 /*
- * Computes the softmax of elements from .. to-1 of row [n], which holds q . k of one query, in
- * place. The other elements become 0; from < to <= n.
+ * Computes in place the softmax of elements from .. to-1 of row [n], the products q . k of one
+ * query. The other elements become 0; from < to <= n.
  */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 

@@ -18,7 +18,7 @@ enum {
     WEIGHTS = 2 * MATRICES,
 };
 
-/* A token that uses an expert, and the factor p on the expert's output. */
+/* A token row that uses an expert, and the factor p on the expert's output for it. */
 typedef struct {
     size_t row;
     float p;
@@ -27,11 +27,14 @@ typedef struct {
 struct kvd_experts {
     const kvd_config *c;
     size_t d, experts, chosen, piece;
-    /* [n_layers][n_experts][WEIGHTS]; zeroed in layers without experts. */
+    /* Weights of the experts: [n_layers][n_experts][WEIGHTS]; zeroed in layers without experts. */
     kvd_weight *part;
     float *copy;
     float *normed; /* input of the experts: [max_tokens][d_model] */
-    /* Values of latent attention: [max_tokens][n_heads * d_value], or NULL. */
+    /*
+     * Values of latent attention, scratch of the output projection: [max_tokens][n_heads *
+     * d_value], or NULL.
+     */
     float *values;
     float *logits;
     /* Experts of each token with their factors: [max_tokens][n_chosen]. */
@@ -42,7 +45,7 @@ struct kvd_experts {
     use *by_expert;
     /* Elements first[x] .. first[x + 1] - 1 of by_expert belong to expert x: [n_experts + 1]. */
     size_t *first;
-    /* Input and output of one expert: [piece][d_model]. */
+    /* Input and output of one expert for up to `piece` tokens: [piece][d_model]. */
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;
@@ -171,8 +174,8 @@ void kvd_experts_free(kvd_experts *e)
 }
 
 /*
- * A logit that is NaN is never picked. If too few other logits are left, the factors are NaN, which
- * makes the token's output NaN.
+ * Chooses the experts of one token. A logit that is NaN is never chosen. If too few other logits
+ * are left, the factors are NaN.
  */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
@@ -310,7 +313,10 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
-/* Experts run in ascending order, while the weights of the next chosen expert are read ahead. */
+/*
+ * Calls `run` for every expert that a token of the batch chose, in ascending order. The weights of
+ * the next chosen expert are read ahead meanwhile.
+ */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {
     for (size_t i = 0; i < e->experts; i++) {
@@ -339,7 +345,9 @@ static block shared_block(const kvd_experts *e, const kvd_layer_weights *w)
         .width = (size_t)e->c->d_shared};
 }
 
-/* Returns sigmoid(in . scale), or 1 if `scale` is NULL. */
+/*
+ * Returns the factor on the shared expert's output: sigmoid(in . scale), or 1 if `scale` is NULL.
+ */
 static float shared_factor(const kvd_experts *e, const float *scale, const float *in)
 {
     double z = 0;
@@ -418,8 +426,8 @@ static float dot(const float *x, const float *y, size_t n)
 }
 
 /*
- * Computes e->d_in, the gradient of an expert's input, from e->d_out. On entry e->d_gate holds the
- * gate projection, and e->up the up projection. Overwrites e->d_gate.
+ * Computes e->d_in, the gradient of an expert's input, from e->d_out, the gradient of its output.
+ * On entry e->d_gate holds the gate projection, and e->up the up projection. Overwrites e->d_gate.
  */
 static void block_back(kvd_experts *e, const block *m, size_t n)
 {
@@ -496,8 +504,8 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 }
 
 /*
- * Turns the gradients of one token's factors into gradients of its router logits, in place. With
- * chosen_add_up, the factors are the softmax of the chosen experts' logits alone.
+ * Turns the gradients of the factors of one token's experts into gradients of its router logits, in
+ * place. With chosen_add_up, the factors are the softmax of the chosen experts' logits alone.
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)

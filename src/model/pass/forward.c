@@ -17,9 +17,9 @@ enum {
     /* Bytes of the output head that are converted to float32 at a time. */
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
-     * Smallest and largest number of token rows that a thread takes through a layer at a time. The
-     * BLAS copies all weights again for each such block: with 256 rows this cost is negligible,
-     * with 32 rows it halves the speed.
+     * Largest and smallest number of token rows that a thread processes at a time. The BLAS copies
+     * all weights again for each such block: with 256 rows this cost is negligible, with 32 rows it
+     * halves the speed.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -50,20 +50,22 @@ struct kvd_forward {
     /* Weights and biases outside the layers, such as the final norm, or NULL. */
     float *once[N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
-    /* q and o are [max_tokens][width_q], k and v [max_tokens][width_k]. */
+    /*
+     * Queries and attention output: [max_tokens][width_q]; keys and values: [max_tokens][width_k].
+     */
     float *q, *k, *v, *o;
     /* Arrays for attention hooks that read them; NULL before they are first requested. */
     float *q_pre, *k_pre, *input;
-    float *cosine, *sine; /* [kvd_batch_rope_rows][d_head / 2] */
+    float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position;
     uint32_t *rope_row;
 
-    /* Token rows that a thread processes at a time in the running batch. */
+    /* Number of token rows that a thread processes at a time. */
     size_t block;
     size_t work_size;
     size_t work_n;
     float *work;
-    /* Input of the output head if a projection precedes it: narrow_n floats. */
+    /* Input of the output head after projection to d_embed: narrow_n floats; NULL if not needed. */
     float *narrow;
     size_t narrow_n;
 };
@@ -121,7 +123,10 @@ static size_t work_width(const kvd_forward *f)
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/* Returns the most numbers of one layer that the file does not store as float32. */
+/*
+ * Returns the size of the buffer for converted weights: the largest number of elements of a layer
+ * that the file does not store as float32.
+ */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;
@@ -319,8 +324,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * Computes `rows` token rows from row `first` on. Returns the first row with a value that is not
- * finite, or SIZE_MAX.
+ * Computes Q, K and V of token rows first .. first + rows - 1. Returns the first row with a value
+ * that is not finite, or SIZE_MAX.
  */
 static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_weights *w,
                                   const kvd_attention *hook, size_t first, size_t rows)
@@ -341,10 +346,7 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     kvd_layer_before_attention(&f->config, w, f->x + first * f->d_model, rows,
                                f->work + kvd_thread_index() * f->work_size, &out);
 
-    /*
-     * Q, K and V are checked before attention, because an infinite key may have no visible effect
-     * after the softmax.
-     */
+    /* Q, K and V are checked before attention, because the softmax may hide an infinite key. */
     const size_t bad = smaller(kvd_first_nonfinite_f32(out.q, rows * width_q) / width_q,
                                smaller(kvd_first_nonfinite_f32(out.k, rows * width_k) / width_k,
                                        kvd_first_nonfinite_f32(out.v, rows * width_k) / width_k));
@@ -352,8 +354,8 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
 }
 
 /*
- * Computes `rows` token rows from row `first` on. Returns the first row that is not finite, or
- * SIZE_MAX.
+ * Computes the steps of a layer after attention for token rows first .. first + rows - 1. Returns
+ * the first row that is not finite, or SIZE_MAX.
  */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
@@ -425,7 +427,10 @@ static int compute_layer(kvd_forward *f, const kvd_batch *b, int layer, const kv
     return bad != SIZE_MAX ? kvd_batch_not_finite(b, where, bad, err) : 0;
 }
 
-/* The weights of layer `next` are read ahead; -1 means that no layer follows. */
+/*
+ * Runs one layer. Meanwhile the weights of layer `next` are read ahead; -1 means that no layer
+ * follows.
+ */
 static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kvd_attention *hook,
                      int stop, kvd_err *err)
 {
@@ -450,7 +455,7 @@ static int prepare(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook
     return hook->wants_pre && rotates(f) ? reserve_pre(f, err) : 0;
 }
 
-/* Position t reads row t + 2 of the table (OPT's convention). */
+/* Adds learned position vectors. Position t reads row t + 2 of the table (OPT's convention). */
 static void add_positions(kvd_forward *f, size_t first, size_t rows)
 {
     float *row = f->work + kvd_thread_index() * f->work_size;
@@ -485,14 +490,14 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
     return check_finite(b, "embedding", f->x, f->d_model, err);
 }
 
-/* If `whole` is 0, layer `last` ends after its attention. */
+/* Runs layers first .. last. If `whole` is 0, layer `last` ends after its attention. */
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first, int last,
                       int whole, kvd_err *err)
 {
     int status = 0;
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
-    /* The caller may close the checkpoint next, so the prefetch thread must end. */
+    /* The prefetch thread must end here, because the caller may close the checkpoint next. */
     kvd_prefetch_wait(&f->prefetch);
     return status;
 }
@@ -549,8 +554,8 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 }
 
 /*
- * Returns `hidden` itself, or its projection if the model has one before the head. On failure
- * returns NULL and fills *err.
+ * Returns the input of the output head: `hidden` itself, or its projection if the model has one
+ * before the head. On failure returns NULL and fills *err.
  */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
@@ -640,7 +645,10 @@ static int check_layer(const kvd_forward *f, int layer, kvd_err *err)
 
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
-    /* 16 floats fill a cache line, so each line of the transposed W_O is written once. */
+    /*
+     * Rows of a tile of the transposed matrix: 16 floats fill a cache line, so that each line is
+     * written once.
+     */
     enum { TILE = 16 };
     if (check_layer(f, layer, err))
         return -1;

@@ -19,18 +19,18 @@
 typedef struct kvd_forward kvd_forward;
 
 /*
- * Finds every tensor that the model needs and checks its shape. max_tokens limits a batch, and
- * max_len, at most max_positions, a sequence. The checkpoint is borrowed and must stay open. On
- * failure returns NULL and fills *err. Only one thread may use a kvd_forward at a time; it creates
- * its own threads.
+ * Finds every tensor that the model needs and checks its shape. max_tokens is the most tokens of a
+ * batch, max_len (at most max_positions) the most of a sequence. The checkpoint is borrowed and
+ * must stay open. On failure returns NULL and fills *err. Only one thread may use a kvd_forward at
+ * a time; it creates its own threads.
  */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
 
 /*
- * Computes the bytes of a forward pass: *weights in float32, and *activations with dense attention.
- * Set `pre` if the attention hook reads Q and K before RoPE.
+ * Computes the bytes that a forward pass needs: *weights for weights in float32, *activations for
+ * all other arrays with dense attention. Set `pre` if the attention hook reads Q and K before RoPE.
  */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
@@ -48,8 +48,9 @@ int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int
                     float *hidden, kvd_err *err);
 
 /*
- * Together both functions do what kvd_forward_run does, bit for bit, for studies that change one
- * layer at a time.
+ * For studies that change one layer at a time. kvd_forward_residual writes the residual stream that
+ * enters `layer`, and kvd_forward_run_from continues from it. Together they give the same bits as
+ * kvd_forward_run.
  */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
@@ -57,15 +58,16 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
                          const float *residual, float *hidden, kvd_err *err);
 
 /*
- * Writes logits [n][vocab_size] of n rows of the array `hidden` of kvd_forward_run. Fails if a
+ * Writes logits [n][vocab_size] for n rows of `hidden`, the output of kvd_forward_run. Fails if a
  * logit is not finite. A large output head is converted again in every call, so n should not be
  * small.
  */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
 /*
- * Return the floating-point operations per token in matrix products: of all layers, in a sequence
- * of seq_len tokens, and of the output head.
+ * Return the floating-point operations of matrix products per token: kvd_forward_flop_per_token
+ * those of all layers in a sequence of seq_len tokens, kvd_head_flop_per_token those of the output
+ * head.
  */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
@@ -97,8 +99,8 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
     /*
-     * Callback, or NULL, that may change K before RoPE and V of a layer, both
-     * [n][n_kv_heads][d_head].
+     * Callback, or NULL, that may change the keys before RoPE (k_pre) and the values (v) of a
+     * layer, both [n][n_kv_heads][d_head].
      */
     void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
     void *ctx;

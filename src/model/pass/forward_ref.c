@@ -24,7 +24,7 @@ typedef struct {
     size_t n, d_model, d_ffn, d_embed, d_head, heads, kv_heads;
     double *x;
     double *y;
-    /* [n][heads or kv_heads][d_head] */
+    /* Q, K, V and attention output of a layer: [n][heads or kv_heads][d_head] */
     double *q, *k, *v, *o;
     double *gate, *up;
     double *sum;
@@ -60,8 +60,8 @@ static int load(const state *s, kvd_part part, bool bias, size_t layer, double *
 }
 
 /*
- * y [n][out] = x [n][in] W^T + b with the matrix W [out][in] and bias b of `part`; x and y must
- * differ.
+ * Computes y [n][out] = x [n][in] W^T + b with the matrix W [out][in] and bias b of the weight
+ * `part`. y must not be x.
  */
 static int project(const state *s, kvd_part part, size_t layer, const double *x, size_t in,
                    size_t out, double *y, kvd_err *err)
@@ -87,8 +87,8 @@ static double cap(double x, double softcap)
 }
 
 /*
- * y = x / sqrt(mean(x^2) + eps) * gain + bias for rows of d elements, after subtracting the mean of
- * x unless `rms`. If the model does not have this norm, y = x.
+ * Norm of rows of d elements: y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, the mean
+ * of x is subtracted from x first. If the model does not have the norm `part`, y = x.
  */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
@@ -145,8 +145,8 @@ static double yarn(const kvd_config *c, double dims, double omega, size_t i)
 }
 
 /*
- * Returns the i-th RoPE angle per position in a sequence of n tokens. `local` selects the base of
- * layers with a sliding window.
+ * Returns the angle per position of RoPE frequency i in a sequence of n tokens. `local` selects the
+ * base of layers with a sliding window.
  */
 static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 {
@@ -269,7 +269,10 @@ static const double *expand(const state *s, const double *up, size_t h, bool val
     return up + (h * (nope + wide) + (values ? nope : 0)) * (size_t)s->c->latent;
 }
 
-/* In each head the rotated dimensions come first, then W_UK^T times the other ones. */
+/*
+ * Computes the queries of latent attention: in each head the rotated dimensions, then W_UK^T times
+ * the other dimensions.
+ */
 static int latent_queries(const state *s, size_t layer, const double *y, const double *up,
                           double *raw, double *low, kvd_err *err)
 {
@@ -292,7 +295,10 @@ static int latent_queries(const state *s, size_t layer, const double *y, const d
     return 0;
 }
 
-/* A key is the rotated dimensions and the latent; a value is zeros and the latent. */
+/*
+ * Computes keys and values of latent attention. A key is the rotated dimensions, then the latent; a
+ * value is zeros, then the latent.
+ */
 static int latent_keys(const state *s, size_t layer, const double *y, double *raw, kvd_err *err)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -328,7 +334,7 @@ static int latent_queries_keys_values(const state *s, size_t layer, const double
     return status;
 }
 
-/* s->sum [n][d_model] = W_O W_UV o, head by head. */
+/* Output of latent attention: s->sum [n][d_model] = the sum over heads of W_O W_UV o. */
 static int latent_output(const state *s, size_t layer, kvd_err *err)
 {
     const size_t wide = (size_t)s->c->d_value, latent = (size_t)s->c->latent;
@@ -414,7 +420,10 @@ static int branch_norm(const state *s, kvd_part part, size_t layer, kvd_err *err
                : 0;
 }
 
-/* x += W_O o + b; some models apply a norm to W_O o + b first. */
+/*
+ * Adds the output of attention to the residual stream: x += W_O o + b. Some models apply a norm to
+ * W_O o + b first.
+ */
 static int add_attention(const state *s, size_t layer, kvd_err *err)
 {
     if ((s->c->latent ? latent_output(s, layer, err)
@@ -435,8 +444,8 @@ static double clamped(const kvd_config *c, double gate, double up)
 }
 
 /*
- * s->sum [n][d_model] becomes the output for input y. `gate` is the kvd_part of the gate matrix;
- * those of up and down follow.
+ * Computes the output s->sum [n][d_model] of a feed-forward block with a gate for input y. `gate`
+ * is the kvd_part of its gate matrix; the next two values of kvd_part are its up and down matrices.
  */
 static int gated(const state *s, size_t layer, kvd_part gate, const double *y, size_t width,
                  kvd_err *err)
@@ -452,9 +461,9 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
 }
 
 /*
- * p [n][n_experts] are the factors on the experts' outputs, 0 for experts that a token does not
- * use. Without groups, the experts with the largest logits are used. The factors are the softmax
- * over all experts or, with chosen_add_up, over the chosen ones.
+ * Fills p [n][n_experts], the factors on the experts' outputs, which are 0 for experts that a token
+ * does not use. Without groups, the experts with the largest logits are used. The factors are the
+ * softmax over all experts or, with chosen_add_up, over the chosen ones.
  */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
@@ -575,8 +584,9 @@ static int run_layer(const state *s, size_t layer, const kvd_forward_ref_out *ou
 }
 
 /*
- * x = W_in e(id) + p(position + 2), from token embeddings e and learned positions p. In most models
- * W_in is the identity and p is 0. Gemma multiplies the embedding by a constant, in float32.
+ * Computes the input of layer 0: x = W_in e(id) + p(position + 2), from token embeddings e and
+ * learned positions p. In most models W_in is the identity and p is 0. Gemma multiplies the
+ * embedding by a constant, in float32.
  */
 static int embed(const state *s, const uint32_t *id, kvd_err *err)
 {

@@ -12,8 +12,8 @@ static size_t query_width(const kvd_config *c)
 }
 
 /*
- * Returns one head's rows of LATENT_UP: the rows for its keys (W_UK), followed by those for its
- * values (W_UV).
+ * Returns one head's rows of the matrix `up` (KVD_PART_LATENT_UP): the rows for its keys (W_UK),
+ * followed by those for its values (W_UV).
  */
 static const float *up_of(const kvd_config *c, const float *up, size_t head)
 {
@@ -32,7 +32,7 @@ size_t kvd_latent_scratch(const kvd_config *c)
 }
 
 /*
- * In every head of a query the dimensions that RoPE will rotate come first, then the other
+ * Computes queries: in every head the dimensions that RoPE will rotate come first, then the other
  * dimensions times W_UK.
  */
 static void queries(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,

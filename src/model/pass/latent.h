@@ -16,7 +16,7 @@
 /* Epsilon of the norms inside latent attention, whatever rms_norm_eps of config.json is. */
 #define KVD_LATENT_EPS 1e-6
 
-/* Floats of scratch per token; 0 for models without latent attention. */
+/* Returns the floats of scratch per token that latent attention needs; 0 for other models. */
 size_t kvd_latent_scratch(const kvd_config *c);
 
 /*
@@ -38,7 +38,8 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
  * part [KVD_LAYER_WEIGHTS] are the weights of a layer; w_o or w_v may be NULL. Returns 0, or -1
  * with *err if memory runs out.
  *
- * The rows of both results for the rope_dims rotated dimensions are 0. The other rows are:
+ * The rows of both results for the rope_dims rotated dimensions are 0. With the latent c, the other
+ * rows are:
  *
  *   w_o [n_heads][d_head][d_model]  the map from c to the residual stream through head h: row j is
  *                                   column j of W_O^h W_UV^h. W_UV maps c to the head's values, and
@@ -52,7 +53,9 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
 int kvd_latent_weights(const kvd_config *c, const kvd_weight *part, float *w_o, float *w_v,
                        kvd_err *err);
 
-/* Returns the multiplications by weights per token, without attention scores. */
+/*
+ * Returns the number of multiplications by weights per token and layer, without attention scores.
+ */
 double kvd_latent_multiplications(const kvd_config *c);
 
 #endif

@@ -203,7 +203,6 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
         behind_with_branch_norms(c, w, o, rows, scratch, x);
         return;
     }
-    /* With KVD_ORDER_PARALLEL, the feed-forward block reads the norm of the layer's input. */
     if (c->order == KVD_ORDER_PARALLEL)
         normalise(c, w, second, x, rows, normed);
     kvd_layer_output(c, w, o, rows, scratch, x, 1);

@@ -11,7 +11,10 @@
 
 #include "model/checkpoint/weights.h"
 
-/* w[part] is a matrix or gain, b[part] its bias; NULL if the model does not have it. */
+/*
+ * Weights of a layer, indexed by kvd_part: matrix or gain w[part] and bias b[part]. NULL if the
+ * model does not have the weight.
+ */
 typedef struct {
     const float *w[KVD_N_LAYER_PARTS], *b[KVD_N_LAYER_PARTS];
 } kvd_layer_weights;
@@ -25,12 +28,12 @@ enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
 /* Fills part [KVD_LAYER_WEIGHTS] and checks the shapes. Returns 0, or -1 with *err. */
 int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err);
 
-/* Returns how many numbers of a layer the file does not store as float32. */
+/* Returns how many elements of the layer's weights the file does not store as float32. */
 size_t kvd_layer_buffer_size(const kvd_weight *part);
 
 /*
- * Points *w into the mapped file if it stores float32, else to converted copies in buffer
- * [kvd_layer_buffer_size].
+ * Sets the pointers of *w: into the mapped file for weights that it stores as float32, else to
+ * converted copies in buffer [kvd_layer_buffer_size].
  */
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
@@ -56,13 +59,16 @@ typedef struct {
     const uint32_t *rope_row;   /* row of the RoPE tables for each token: [rows] */
 } kvd_layer_qkv;
 
-/* x [rows][d_model] is the layer's input; scratch [rows][kvd_layer_scratch]. */
+/*
+ * Computes Q, K and V of a layer. x [rows][d_model] is the layer's input; scratch
+ * [rows][kvd_layer_scratch].
+ */
 void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                                 size_t rows, float *scratch, const kvd_layer_qkv *out);
 
 /*
- * y [rows][out] = x [rows][in] W^T + b with the matrix and bias of `part`. If `add` is not 0, adds
- * the result to y.
+ * Computes y [rows][out] = x [rows][in] W^T + b with the matrix W and bias b of the weight `part`.
+ * If `add` is not 0, adds the result to y.
  */
 void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part, size_t rows,
                        size_t in, size_t out, float *y, int add);
@@ -82,7 +88,7 @@ void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x);
 
-/* Floats of scratch per token. */
+/* Returns the floats of scratch per token that the functions of this file need. */
 size_t kvd_layer_scratch(const kvd_config *c);
 
 /*
@@ -100,8 +106,9 @@ void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_p
                           size_t rows, float *out, float *x);
 
 /*
- * Does everything that follows attention in a layer: x [rows][d_model] is its input, then its
- * output; o [rows][n_heads][d_head] is the attention output. scratch [rows][kvd_layer_scratch].
+ * Computes the steps of a layer after attention, up to the layer's output: x [rows][d_model] is its
+ * input, then its output; o [rows][n_heads][d_head] is the attention output. scratch
+ * [rows][kvd_layer_scratch].
  */
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o,
                                 size_t rows, float *scratch, float *x);
@@ -111,8 +118,8 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
  * the chosen experts e of p_e F_e(y), where F_e is the expert's feed-forward block. The shared
  * expert, if any, is added for every token.
  *
- * p is the softmax of the router's logits. The n_chosen largest are used, as they are or divided by
- * their sum; ties go to the lower index.
+ * p is the softmax of the router's logits. The n_chosen experts with the largest p are chosen; ties
+ * go to the lower index. Their p may be divided by its sum over the chosen experts.
  *
  * The weights of one expert at a time are converted to float32. Experts that no token of the batch
  * chose are not read.
@@ -121,8 +128,8 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
 typedef struct kvd_experts kvd_experts;
 
 /*
- * *out is NULL if the model has no routed experts. The checkpoint must stay open. Returns 0, or -1
- * with *err.
+ * Creates the buffers for routed experts; *out is NULL if the model has none. The checkpoint must
+ * stay open. Returns 0, or -1 with *err.
  */
 int kvd_experts_new(const kvd_checkpoint *c, size_t max_tokens, kvd_experts **out, kvd_err *err);
 void kvd_experts_free(kvd_experts *e);
@@ -132,18 +139,18 @@ void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 
 /*
- * Does everything that follows attention in a layer with routed experts: x [n][d_model] is its
- * input, then its output; o [n][n_heads][d_head] is the attention output. The result does not
- * depend on the number of threads.
+ * Computes the steps after attention of a layer with routed experts: x [n][d_model] is its input,
+ * then its output; o [n][n_heads][d_head] is the attention output. The result does not depend on
+ * the number of threads.
  */
 void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, int layer,
                                   const float *o, size_t n, float *x);
 
 /*
  * Gradient of kvd_experts_behind_attention for the layer's input x [n][d_model]. On entry dx is the
- * gradient of the layer's output; on return it is the gradient of x without the contribution of
- * attention. d_o receives the gradient of o. The choice of experts counts as constant, but their
- * factors do not. Returns 0, or -1 with *err if memory runs out.
+ * gradient of the layer's output; on return it is the gradient of x, without the contribution
+ * through Q, K and V. d_o receives the gradient of o. The choice of experts counts as constant, but
+ * their factors do not. Returns 0, or -1 with *err if memory runs out.
  */
 int kvd_experts_behind_back(kvd_experts *e, const kvd_layer_weights *w, int layer, const float *x,
                             const float *o, size_t n, float *dx, float *d_o, kvd_err *err);

@@ -10,8 +10,8 @@
 #include "model/pass/vector.h"
 
 /*
- * RMS norm y = x s g with gain g and s = (mean(x^2) + eps)^-1/2: dx += s (g dy - x s^2 mean(g dy
- * x)).
+ * Adds the gradient of an RMS norm to dx. With y = x s g, gain g and s = (mean(x^2) + eps)^-1/2: dx
+ * += s (g dy - x s^2 mean(g dy x)).
  */
 KVD_CLONES static void rms_row(const float *restrict x, const float *restrict gain, double eps,
                                size_t d, const float *restrict dy, float *restrict dx)
@@ -37,8 +37,8 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
 }
 
 /*
- * Layer norm y = z g + b with gain g, z = (x - mean(x)) s and s = 1 / std(x): dx += s (g dy -
- * mean(g dy) - z mean(g dy z)).
+ * Adds the gradient of a layer norm to dx. With y = z g + b, gain g, z = (x - mean(x)) s and s = 1
+ * / std(x): dx += s (g dy - mean(g dy) - z mean(g dy z)).
  */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
@@ -93,7 +93,10 @@ void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy)
     swiglu_back(gate, up, n, dy);
 }
 
-/* The gradient is 0 where the forward pass clamped the gate or the up projection. */
+/*
+ * Gradient of kvd_swiglu_clamped, which is 0 where the forward pass clamped the gate or the up
+ * projection.
+ */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -115,8 +118,8 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 }
 
 /*
- * x s(u), with the sigmoid s and u = 1.59576912 (x + 0.044715 x^3), has the derivative s + x s (1 -
- * s) u'.
+ * The factor x s(u) of the gate, with the sigmoid s and u = 1.59576912 (x + 0.044715 x^3), has the
+ * derivative s + x s (1 - s) u'.
  */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
@@ -144,8 +147,8 @@ static void gelu_back(const float *x, size_t n, float *dy)
 }
 
 /*
- * x s(u), with the sigmoid s and u = 2 sqrt(2/pi) (x + a x^3), has the derivative s + x s (1 - s)
- * u'.
+ * The activation x s(u), with the sigmoid s and u = 2 sqrt(2/pi) (x + a x^3), has the derivative s
+ * + x s (1 - s) u'.
  */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
@@ -182,8 +185,9 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
 }
 
 /*
- * dprob [keys] is the gradient dp of the probabilities p. On return dprob is scale * p (dp - p .
- * dp). The sum p . dp equals o . d_o, with the attention output o.
+ * On entry dprob [keys] is the gradient dp of the attention probabilities p. On return dprob is the
+ * gradient of q . k: scale * p (dp - p . dp). The sum p . dp equals o . d_o, with the attention
+ * output o.
  */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
@@ -199,8 +203,8 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
 }
 
 /*
- * Handles one query head, for the queries of tokens first .. first + rows - 1. Writes dq, and adds
- * to dk and dv.
+ * Computes the gradients of attention for one query head and the queries of tokens first .. first +
+ * rows - 1. Writes dq, and adds to dk and dv.
  */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
@@ -346,8 +350,8 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 }
 
 /*
- * Gradient for KVD_ORDER_AROUND and KVD_ORDER_BRANCH, from the layer's input x and the output o of
- * attention:
+ * Gradient of what follows attention with KVD_ORDER_AROUND or KVD_ORDER_BRANCH, for the layer's
+ * input x and the output o of attention:
  *
  *   x1     = x + norm_o(W_O o)
  *   y      = norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH
@@ -432,8 +436,8 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
 
 /*
  * Computes the gradient of the norm over each head of Q or K, or over all heads with qk_norm_whole.
- * raw [rows][heads][d_head] is the projection of `in`, which is computed again. dy is the gradient
- * of the norm's output, d_raw the gradient of raw.
+ * raw [rows][heads][d_head], the norm's input, is recomputed as the projection of `in`. dy is the
+ * gradient of the norm's output, d_raw the gradient of raw.
  */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,

@@ -24,8 +24,8 @@ void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_
                      int add);
 
 /*
- * On entry gate and up [n] are the activation's inputs and dy [n] is the gradient of its output. On
- * return dy is the gradient of up, and gate the gradient of gate.
+ * On entry gate [n] and up [n] are the inputs of the activation, and dy [n] is the gradient of its
+ * output. On return the array dy holds the gradient of up, and the array gate that of gate.
  */
 void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
@@ -39,7 +39,8 @@ void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy);
 
 /*
- * One KV head of one sequence of n tokens, and the `group` adjacent query heads that read it.
+ * Input and output of kvd_attend_back, for one KV head of one sequence of n tokens, and the `group`
+ * adjacent query heads that read it.
  *   q, o, d_o, dq   [n][group][d], tokens ldq floats apart: queries, attention output, gradient
  *                   of o, gradient of q (written)
  *   k, v, dk, dv    [n][d], tokens ldk floats apart: keys, values, their gradients (written)
@@ -57,7 +58,7 @@ typedef struct {
 } kvd_attend_back_in;
 void kvd_attend_back(const kvd_attend_back_in *in, float *scratch);
 
-/* Floats of scratch per token. */
+/* Returns the floats of scratch per token that the functions of this file need. */
 size_t kvd_layer_back_scratch(const kvd_config *c);
 
 /* dx [rows][d_model] += gradient of the input x of kvd_layer_normalise. */
@@ -67,14 +68,14 @@ void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *
 /*
  * Computes the gradients of the steps of a layer after attention. x [rows][d_model] is the layer's
  * input, o [rows][n_heads][d_head] the output of attention. On entry dx [rows][d_model] is the
- * gradient of the layer's output; on return it is the gradient of x without the contribution of
- * attention. d_o [rows][n_heads][d_head] receives the gradient of o.
+ * gradient of the layer's output; on return it is the gradient of x, without the contribution
+ * through Q, K and V. d_o [rows][n_heads][d_head] receives the gradient of o.
  */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            const float *o, size_t rows, float *scratch, float *dx, float *d_o);
 
 typedef struct {
-    const float *cosine, *minus_sine; /* tables of the inverse rotation; NULL without RoPE */
+    const float *cosine, *minus_sine; /* RoPE tables for the inverse rotation; NULL without RoPE */
     const uint32_t *rope_row;
     const float *dq, *dk, *dv;
     float *dq_pre, *dk_pre;
@@ -85,8 +86,8 @@ typedef struct {
 } kvd_layer_back_qkv;
 
 /*
- * Fills the outputs of *g, and adds the gradient that reaches the layer's input x through Q, K and
- * V to dx [rows][d_model]. dx may be NULL.
+ * Fills the outputs of *g. Adds the gradient with respect to the layer's input x through Q, K and V
+ * to dx [rows][d_model]. dx may be NULL.
  */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);

@@ -3,7 +3,10 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Softmax of one token's router logits, or their sigmoids if route_sigmoid. */
+/*
+ * Computes the scores of one token's experts: the softmax of its router logits, or their sigmoids
+ * if route_sigmoid.
+ */
 static void scores(const kvd_config *c, const float *logit, double *score)
 {
     const size_t n = (size_t)c->n_experts;
@@ -28,7 +31,10 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/* DeepSeek ranks a group by its largest value, or by the sum of its two largest if `two`. */
+/*
+ * Returns the value by which DeepSeek ranks a group of experts: its largest value, or the sum of
+ * its two largest if `two`.
+ */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;
@@ -82,7 +88,7 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
             (float)((double)factor[j] / (c->chosen_add_up ? sum + 1e-20 : 1) * c->expert_scale);
 }
 
-/* Returns the number of values that are larger than x[i], or equal and at a lower index. */
+/* Returns the rank of x[i]: the number of values that are larger, or equal and at a lower index. */
 static size_t rank_of(const double *x, size_t n, size_t i)
 {
     size_t before = 0;

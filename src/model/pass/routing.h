@@ -23,9 +23,9 @@
 #endif
 
 /*
- * Returns the expert after `last` in the order of falling logits, or n if none follows. If `last`
- * is n, returns the first. Ties go to the lower index. An expert whose logit is NaN is never
- * returned.
+ * Returns the expert that follows expert `last` in the order of falling logits, or n if none
+ * follows. If `last` is n, returns the expert with the largest logit. Ties go to the lower index.
+ * An expert whose logit is NaN is never returned.
  */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
 {
@@ -50,8 +50,8 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
                       float *factor);
 
 /*
- * Reference implementation for forward_ref.c. Writes the factors p [n_experts] of all experts, 0
- * for those that are not chosen.
+ * Reference implementation of kvd_route_groups, for forward_ref.c. Writes the factors p [n_experts]
+ * of all experts, 0 for those that are not chosen.
  */
 void kvd_route_groups_ref(const kvd_config *c, const double *logit, const double *bias, double *p);
 

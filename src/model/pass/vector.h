@@ -6,8 +6,9 @@
 #include <string.h>
 
 /*
- * Compiles a function for the baseline, AVX2 and AVX-512; the loader picks one version. Use the
- * macro on functions that contain only the loop: the body of a parallel region would not be cloned.
+ * KVD_CLONES compiles a function for the baseline, AVX2 and AVX-512; the loader picks one version.
+ * The function must contain only the loop, because the body of a parallel region would not be
+ * cloned.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
@@ -30,7 +31,7 @@
  */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
-    const float round_to_int = 12582912.0f; /* 1.5 * 2^23: adding it leaves n in the low bits */
+    const float round_to_int = 12582912.0f; /* 1.5 * 2^23: the low bits of a sum hold n */
     /*
      * x is clamped to [-88, 89] with bit masks, which keep NaN. With the `?:` operator gcc does not
      * vectorise the loop.

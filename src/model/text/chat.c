@@ -10,7 +10,7 @@
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
 
-/* System message of Llama 3.1, with the date that its chat template uses by default. */
+/* System message of Llama 3.1, with the default date of its chat template. */
 #define LLAMA_31_SYSTEM                                                                            \
     "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"        \
     "Today Date: 26 Jul 2024\n\n<|eot_id|>"
@@ -245,7 +245,7 @@ const kvd_chat *kvd_chat_form(int word)
 
 /*
  * Changes a chat template so that equal templates compare equal: the escape \n becomes a line feed,
- * " becomes ', and literals 'a' + 'b' become 'ab'.
+ * " becomes ', and the sum of literals 'a' + 'b' becomes 'ab'.
  */
 static void normalise(char *s)
 {
@@ -309,7 +309,10 @@ static char *read_text(const char *path, kvd_err *err)
     return text;
 }
 
-/* Returns a string of `root` (tokenizer_config.json), or NULL with *err on failure. */
+/*
+ * Returns the chat template in `root`, the JSON of tokenizer_config.json. On failure returns NULL
+ * and fills *err.
+ */
 static const char *template_of(const json_t *root, const char *path, kvd_err *err)
 {
     const json_t *x = json_object_get(root, "chat_template"), *entry;
@@ -371,7 +374,10 @@ static json_t *load(const char *path, kvd_err *err)
     kvd_filemap map;
     if (kvd_filemap_load(&map, path, err))
         return NULL;
-    /* Integers are read as real numbers, because model_max_length is often 10^30. */
+    /*
+     * Integers are read as real numbers, because model_max_length is often 10^30, which no integer
+     * type holds.
+     */
     json_t *const root =
         json_loadb(map.bytes, map.len, JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &where);
     kvd_filemap_release(&map);
@@ -422,7 +428,10 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err)
     return form;
 }
 
-/* Python's str.strip, which chat templates call, removes this white space. */
+/*
+ * Returns true if s begins with white space that Python's str.strip removes; chat templates call
+ * str.strip.
+ */
 static bool is_space(const char *s)
 {
     unsigned width;

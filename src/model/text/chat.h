@@ -29,19 +29,19 @@ typedef struct {
     const char *stop;
     bool trim;
     /*
-     * The template removes reasoning from earlier answers. A KV cache still holds the reasoning, so
-     * the format is only correct for one turn.
+     * True if the template removes reasoning from earlier answers. A KV cache still holds the
+     * reasoning, so such a format is only correct for one turn.
      */
     bool one_turn;
     bool end_eos;
     /*
-     * A template has the format if it contains all strings of `has` and none of `lacks`. NULL ends
-     * a list.
+     * A chat template has this format if it contains all strings of `has` and none of `lacks`. NULL
+     * ends a list.
      */
     const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
 } kvd_chat;
 
-/* Values of the option --chat; NULL ends the list. */
+/* Values that the option --chat accepts; NULL ends the list. */
 extern const char *const kvd_chat_words[];
 enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 
@@ -57,7 +57,7 @@ const kvd_chat *kvd_chat_recognise(const char *template_text);
  */
 const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 
-/* One turn of a conversation, as strings that are tokenized one after another. */
+/* One turn of a conversation, as strings that are tokenized separately, in this order. */
 typedef struct {
     /*
      * Texts before the user's message, each maybe empty: beginning-of-text token (first turn),
@@ -72,8 +72,9 @@ typedef struct {
 } kvd_chat_pieces;
 
 /*
- * `first` is true for the first turn; a later turn begins with c->end. If c is NULL, returns the
- * message alone. `text` must be valid UTF-8.
+ * Returns the texts of one turn with the user's message `text`. `first` is true for the first turn;
+ * a later turn begins with c->end. If c is NULL, returns the message alone. `text` must be valid
+ * UTF-8.
  */
 kvd_chat_pieces kvd_chat_around(const kvd_chat *c, const char *text, bool first);
 

@@ -19,18 +19,21 @@ struct kvd_corpus {
     FILE *ids; /* temporary file with the ids of all tokens as uint32 */
     FILE *starts;
     /*
-     * Mapped from `starts`: for each sequence the number of tokens before it, then the number of
-     * all tokens.
+     * Array that is mapped from the file `starts`: for each sequence the number of tokens in all
+     * earlier sequences, then the number of all tokens.
      */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
-    /* Number of sequences before each of the n_texts texts, then the number of all sequences. */
+    /*
+     * For each of the n_texts texts the number of sequences of earlier texts, then the number of
+     * all sequences.
+     */
     size_t n_texts, *text_first;
     char hash[40];
 };
 
-/* State while documents are cut into windows, sequences of at most seq_len tokens. */
+/* State while documents are cut into windows: sequences of at most seq_len tokens. */
 typedef struct {
     const kvd_corpus_spec *spec;
     const kvd_tokenizer *tok;
@@ -39,12 +42,15 @@ typedef struct {
     uint32_t *window;
     size_t n_window;
     kvd_ids ids;
-    /* Number of tokens left out so that the windows can have exactly max_tokens tokens. */
+    /*
+     * Number of tokens that were left out to reach exactly max_tokens tokens in windows of at least
+     * 2 tokens.
+     */
     size_t passed_over;
-    /* True if the last window was written without its last token, which begins the next one. */
+    /* True if the last token of the last window was left for the next window. */
     bool shortened;
     bool full;
-    /* Number of tokens of earlier texts if max_tokens applies to each text, else 0. */
+    /* Number of tokens of earlier texts if max_tokens is a limit for each text, else 0. */
     size_t before;
 } cutter;
 
@@ -116,7 +122,10 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Writes the current window. Tokens beyond max_tokens stay as the beginning of the next window. */
+/*
+ * Writes the current window as a sequence. Tokens beyond max_tokens stay, as the beginning of the
+ * next window.
+ */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -128,8 +137,8 @@ static int cut(cutter *k, kvd_err *err)
             take = left;
         if (left - take == 1) {
             /*
-             * Only 3 of max_tokens tokens are missing. If these 2 were taken, 1 would be missing,
-             * but no window has fewer than 2 tokens.
+             * These 2 tokens would leave 1 token for the last window, but a window has at least 2
+             * tokens.
              */
             if (take == 2) {
                 k->passed_over += k->n_window;
@@ -184,8 +193,8 @@ static int push_document(cutter *k, kvd_err *err)
 }
 
 /*
- * Tokenizes `text`, a document or (if `start`) the beginning of one. *pushed is the number of the
- * document's ids that earlier calls appended to the window.
+ * Tokenizes `text`, a document or, if `start`, its beginning, and appends the ids to the window.
+ * *pushed is the number of the document's ids that earlier calls appended, which are skipped.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -198,7 +207,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* A longer beginning yields the ids of a shorter one first; only later ids are new. */
+    /* The ids of a shorter beginning of a document must be the first ids of a longer one. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -207,8 +216,8 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
 }
 
 /*
- * Returns the bytes of text for all tokens that are missing to max_tokens; most tokens have 3 to 5
- * bytes.
+ * Estimates the bytes of text that give the tokens still missing to max_tokens. Most tokens have 3
+ * to 5 bytes; the estimate is larger.
  */
 static size_t likely_bytes(const cutter *k)
 {
@@ -307,7 +316,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* -1 stops the CSV reader; read_ids checks `full` to distinguish this stop from an error. */
+    /* Returning -1 stops the CSV reader. k->full distinguishes this stop from an error. */
     return k->full ? -1 : 0;
 }
 

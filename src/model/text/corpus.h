@@ -20,7 +20,7 @@
 #include "model/text/tokenizer.h"
 
 typedef struct {
-    /* .jsonl, .json (list), .csv (with a header row); any other is plain text. */
+    /* Paths of the texts: .jsonl, .json (a list), .csv (with a header row), else plain text. */
     const char *const *text;
     size_t n_text;
     /*
@@ -28,16 +28,19 @@ typedef struct {
      * value itself in a JSON list of strings.
      */
     const char *field;
-    /* Value of `field` for each of the n_texts texts; NULL means that `field` applies to all. */
+    /*
+     * Replaces `field` by a value for each of the n_text texts; NULL means that `field` applies to
+     * all.
+     */
     const char *const *fields;
-    /* The special tokens that the tokenizer adds around a document are left out. */
+    /* True: the special tokens that the tokenizer adds to a document, such as BOS, are left out. */
     bool no_special;
     const char *ids; /* CSV file of token ids, one sequence per line, or NULL */
     size_t n_random;
     uint64_t seed;
     /* Number of tokens to take; 0 means all. If the source has fewer, opening fails. */
     size_t max_tokens;
-    bool by_text;   /* max_tokens applies to each text, not to their sum */
+    bool by_text;   /* max_tokens is a limit for each text, not for their sum */
     size_t seq_len; /* tokens per window, 2 to max_positions */
     size_t vocab_size;
 } kvd_corpus_spec;
@@ -51,8 +54,8 @@ void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *labe
 typedef struct kvd_corpus kvd_corpus;
 
 /*
- * Exactly one of spec->text, spec->ids and spec->n_random must be set. The tokenizer may be NULL
- * without texts. On failure returns NULL and fills *err. Empty input is an error.
+ * Exactly one of spec->text, spec->ids and spec->n_random must be set. The tokenizer may be NULL if
+ * there are no texts. On failure returns NULL and fills *err. Empty input is an error.
  */
 kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *tok, kvd_err *err);
 void kvd_corpus_close(kvd_corpus *c);
@@ -61,25 +64,26 @@ size_t kvd_corpus_n_tokens(const kvd_corpus *c);
 size_t kvd_corpus_n_sequences(const kvd_corpus *c);
 size_t kvd_corpus_n_documents(const kvd_corpus *c);
 /*
- * kvd_corpus_text_first returns the number of sequences before each text, followed by the number of
- * all sequences. Without texts, there is one text.
+ * Sequences of one text follow one another. kvd_corpus_text_first returns, for each text, the
+ * number of sequences of earlier texts, then the number of all sequences. A corpus without texts
+ * counts as one text.
  */
 size_t kvd_corpus_n_texts(const kvd_corpus *c);
 const size_t *kvd_corpus_text_first(const kvd_corpus *c);
-/* Returns how many tokens were left out because each would have been a window of one token. */
+/* Returns the number of tokens that were left out because a window needs at least 2 tokens. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
-/* kvd_corpus_offset returns the number of tokens in all sequences before s. */
+/* kvd_corpus_offset returns the number of tokens in all sequences before sequence s. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
 /*
- * For a batch of the sequences first .. first + n - 1: offset [n + 1] becomes the number of the
- * batch's tokens before each sequence, and at the end of all its tokens.
+ * Fills offset [n + 1] for a batch of the sequences first .. first + n - 1: for each sequence the
+ * number of tokens before it in the batch, then the number of all tokens of the batch.
  */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
 const char *kvd_corpus_hash(const kvd_corpus *c);
 /*
- * Returns the hash of a corpus of only the first n_sequences sequences. Reads the ids. Returns 0,
- * or -1 with *err.
+ * Computes the hash that a corpus of only the first n_sequences sequences has. Reads their ids from
+ * the temporary file. Returns 0, or -1 with *err.
  */
 int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_err *err);
 
@@ -90,8 +94,8 @@ int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[40], kvd_
 int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err *err);
 
 /*
- * Returns how many sequences from `first` on have at most max_tokens tokens together, but at least
- * 1 if any is left.
+ * Returns how many sequences, beginning with sequence `first`, have at most max_tokens tokens
+ * together. The result is at least 1 if a sequence is left.
  */
 size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens);
 

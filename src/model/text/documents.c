@@ -26,7 +26,7 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    /* For CSV: index of the column with the header name[i]. */
+    /* For CSV: column[i] is the index of the column whose header is name[i]. */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
@@ -79,7 +79,8 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
 
 /*
  * Passes one document to the callback; returns 0, 1 to stop, or -1 with *err. Messages name the
- * place as `unit` and number `where`, such as "line 3"; if unit is NULL, the caller adds the place.
+ * document as `unit` and number `where`, such as "line 3"; if unit is NULL, the caller adds this to
+ * the message.
  */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
@@ -149,7 +150,7 @@ static bool blank(const char *s, size_t n)
     return true;
 }
 
-/* Returns the bytes of a UTF-8 byte order mark, which is not part of the text. */
+/* Returns 3 if s begins with a UTF-8 byte order mark, which is not part of the text, else 0. */
 static size_t mark_bytes(const char *s, size_t n)
 {
     return n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3) ? 3 : 0;
@@ -248,7 +249,7 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     size_t text_len;
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
-    /* Returning -1 ends the CSV reader; r->stopped is true if the caller asked to stop. */
+    /* Returning -1 ends the CSV reader. If this is not an error, r->stopped is true. */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 
@@ -259,7 +260,7 @@ static int read_csv(reader *r, kvd_err *err)
     return 0;
 }
 
-/* The file is mapped, so only the used part is read from disk. */
+/* Reads a plain text file. The file is mapped, so that only the used part is read from disk. */
 static int read_plain(reader *r, kvd_err *err)
 {
     kvd_filemap map;

@@ -10,8 +10,8 @@
 #include "common/err.h"
 
 /*
- * `text` is valid during the call only and may contain zero bytes. Returns 0 to continue, 1 to stop
- * without an error, or -1 with *err.
+ * Callback that receives one document. `text` is valid during the call only and may contain zero
+ * bytes. Returns 0 to continue, 1 to stop without an error, or -1 with *err.
  */
 typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *err);
 

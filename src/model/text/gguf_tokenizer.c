@@ -10,7 +10,10 @@
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 enum { MAX_TOKENS = 1 << 24 };
 
-/* How a BPE tokenizer splits text into words, selected by tokenizer.ggml.pre. */
+/*
+ * Rule by which a BPE tokenizer splits text into words. The GGUF value tokenizer.ggml.pre selects
+ * it.
+ */
 typedef struct {
     const char *name;
     /* Regular expression of a word; NULL means GPT-2's pattern. */
@@ -40,7 +43,7 @@ enum { N_WORD_KINDS = sizeof word_kinds / sizeof word_kinds[0] };
 
 typedef struct {
     const kvd_gguf *g;
-    const word_kind *words; /* NULL for SentencePiece */
+    const word_kind *words; /* NULL for a SentencePiece tokenizer */
     const char **token;     /* n texts, not zero-terminated */
     size_t *len;
     size_t n;
@@ -76,7 +79,10 @@ static int read_tokens(source *s, kvd_err *err)
     return kvd_vocab_build(&s->vocab, err) ? kvd_in(err, "'tokenizer.ggml.tokens'") : 0;
 }
 
-/* `status` is the result of looking up the list; 1 (no such list) is accepted. */
+/*
+ * Fails if a list of the GGUF file does not have one entry per token. `status` is the result of
+ * looking up the list; 1 (no such list) is accepted.
+ */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
 {
@@ -105,8 +111,8 @@ static json_t *token_text(const source *s, size_t i)
 }
 
 /*
- * The neighbouring tokens `left` and `right` are replaced by the token `product`, whose text is
- * their concatenation.
+ * A merge rule of BPE: the neighbouring tokens `left` and `right` are replaced by the token
+ * `product`, whose text is their concatenation.
  */
 typedef struct {
     double score;
@@ -119,7 +125,10 @@ typedef struct {
     size_t n, capacity;
 } merges;
 
-/* Higher score first, then the longer left token, the longer right one, the smaller id. */
+/*
+ * Order of merge rules: higher score of the product first, then the longer left token, the longer
+ * right token, the smaller id.
+ */
 static int compare_merges(const void *a, const void *b)
 {
     const merge *x = a, *y = b;
@@ -164,7 +173,7 @@ static int add_merges_of(const source *s, size_t product, double score, merges *
 static json_t *merges_from_scores(const source *s, kvd_err *err)
 {
     static const char key[] = "tokenizer.ggml.scores";
-    enum { LONGEST = 1024 }; /* longer tokens would make the search for merge rules slow */
+    enum { LONGEST = 1024 }; /* bytes; longer tokens would make the search for merge rules slow */
     kvd_gguf_list scores;
     merges all = {0};
     json_t *list = NULL;
@@ -345,8 +354,8 @@ static json_t *build_decoder(const source *s, bool space)
 }
 
 /*
- * Appends BOS or EOS to the template `single` if the GGUF value `flag` is true (if missing:
- * `absent`). The GGUF key `key` holds the id of the token.
+ * Appends the special token BOS or EOS to the JSON array `single` if the GGUF value `flag` is true.
+ * If that value is missing, `absent` replaces it. The GGUF value `key` is the id of the token.
  */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)

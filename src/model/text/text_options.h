@@ -15,7 +15,10 @@ enum { KVD_LABEL_BYTES = 63 };
                  .help = "Local Hugging Face folder, NAME.safetensors, NAME.gguf or llama2.c's "   \
                          "NAME.bin"                                                                \
     }
-/* `others` names the options that exclude these, because they select other sources of tokens. */
+/*
+ * Options for texts. `others` names the options that must not be used together with --text, because
+ * they select other sources of tokens.
+ */
 #define KVD_OPTIONS_TEXT(T, others)                                                                \
     {"text",                                                                                       \
      .type = KVD_OPT_TEXTS,                                                                        \

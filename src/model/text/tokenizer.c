@@ -13,7 +13,7 @@
 #include "model/text/tokenizer/json_fields.h"
 #include "model/text/tokenizer/steps.h"
 
-/* Working memory of one call of encode, kept between calls. */
+/* Buffers of one call of encode, kept for later calls. */
 typedef struct {
     kvd_pieces pieces;
     kvd_bpe_work *bpe;
@@ -24,7 +24,7 @@ typedef struct {
 
 struct kvd_tokenizer {
     char *name;
-    /* NULL unless the tokenizer is llama2.c's; the members below are for all other files. */
+    /* Tokenizer of llama2.c, else NULL. The members below are used by all other tokenizers. */
     kvd_llama2c *llama2c;
     kvd_normalizer *normalizer;
     kvd_pretokenizer *pretokenizer;
@@ -33,7 +33,7 @@ struct kvd_tokenizer {
     kvd_template around;
     kvd_token_decoder *decoder;
     size_t size;
-    /* N_IDLE working memories that no thread uses now. */
+    /* N_IDLE pointers: buffers of encode that no thread uses now, or NULL. */
     _Atomic(encode_work *) *idle;
 };
 
@@ -87,7 +87,7 @@ static encode_work *work_take(const kvd_tokenizer *t, kvd_err *err)
 
 static void work_give_back(const kvd_tokenizer *t, encode_work *w)
 {
-    /* Buffers that grew for an unusually long document are freed. */
+    /* Buffers that grew beyond 4 MiB for a long document are not kept. */
     if (w->pieces.text.capacity > (size_t)4 << 20) {
         work_free(w);
         return;
@@ -151,7 +151,10 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/* Takes ownership of `root`. If `root` is NULL, *err is already filled, and -1 is returned. */
+/*
+ * Reads a tokenizer.json, and takes ownership of `root`. If `root` is NULL, *err is already filled,
+ * and -1 is returned.
+ */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)
@@ -182,7 +185,7 @@ static int parse(kvd_tokenizer *t, const char *bytes, size_t len, size_t vocab_s
         return parse_gguf(t, bytes, len, vocab_size, err);
     while (i < len && (bytes[i] == ' ' || bytes[i] == '\t' || bytes[i] == '\n' || bytes[i] == '\r'))
         i++;
-    /* A llama2.c binary may also begin with '{', but zero bytes follow. */
+    /* A llama2.c binary may begin with the byte '{' too, but zero bytes follow it. */
     const bool is_json = i < len && bytes[i] == '{' && !(len - i >= 4 && memchr(bytes + i, 0, 4));
     if (!is_json && !vocab_size)
         return kvd_fail(
@@ -221,7 +224,6 @@ kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t l
     return t;
 }
 
-/* The file is mapped, so the tensors are not read from disk. */
 static kvd_tokenizer *open_gguf(const char *path, size_t vocab_size, kvd_err *err)
 {
     kvd_filemap map;
@@ -326,7 +328,10 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     const size_t bad = kvd_utf8_first_bad(text, len);
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
-        /* The text ends inside a character, whose other bytes may follow later. */
+        /*
+         * The incomplete character at the end of the text is ignored, because its other bytes may
+         * follow.
+         */
         len = bad;
     if (bad < len)
         return kvd_fail(err, "text is not valid UTF-8 at byte %zu", bad);

@@ -1,7 +1,7 @@
 /*
  * Generates random weights on the GPU. Each thread makes 8 neighbouring elements of a row with the
- * Philox generator. Threads store 16-byte words if the addresses are aligned, which halves the
- * work. Bound by integer throughput: 4e11 elements per second on an H200.
+ * Philox generator. Threads store 16-byte words if the addresses are aligned. The speed is bound by
+ * integer throughput: 4e11 elements per second on an H200.
  */
 #include <cuda_bf16.h>
 

@@ -19,8 +19,8 @@ enum {
 };
 
 /*
- * Partial RoPE is supported only in serving and only with the interleaved layout. The tables then
- * have angle 0 for dimensions that are not rotated.
+ * Partial RoPE is supported only in serving, and only with the interleaved layout. The RoPE tables
+ * then have angle 0 for dimensions that are not rotated.
  */
 static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
 {
@@ -100,7 +100,7 @@ typedef struct {
     void *pinned[BUFFERS];
     cudaEvent_t copied[BUFFERS];
     int turn;
-    /* [threads][CHUNK] for conversions */
+    /* Buffers for conversions to the element type: [threads][CHUNK]. */
     float *scratch;
 } loader;
 
@@ -136,8 +136,8 @@ static int loader_close(loader *l, kvd_err *err)
 }
 
 /*
- * Rectangle of a weight matrix: columns first_col .. first_col + cols - 1 of the rows from
- * first_row on. Callers pass the size as a number of elements, counted row by row.
+ * Rectangle of a weight matrix: columns first_col .. first_col + cols - 1 of consecutive rows,
+ * beginning with row first_row. The number of rows is not stored.
  */
 typedef struct {
     kvd_weight weight;
@@ -230,9 +230,9 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 }
 
 /*
- * Visits all weights of a model in a fixed order; each array gets an address in one device
- * allocation, the arena. If `base` (the address of the arena) is NULL, only the bytes are counted
- * in `used`.
+ * State while all weights of a model are visited in a fixed order. Each array gets an address in
+ * the arena, one device allocation at `base`. If base is NULL, the weights are not loaded, and only
+ * their bytes are counted in `used`.
  */
 typedef struct {
     const kvd_config *c;
@@ -253,8 +253,9 @@ typedef struct {
 } piece;
 
 /*
- * Assigns one array of the arena (the device memory of all weights) to n pieces of weight matrices.
- * Stores the array's address in *to, or NULL if the model has none of these matrices.
+ * Assigns one array in the arena (the device memory of all weights) to the concatenation of n
+ * pieces of weight matrices. Stores the array's address in *to, or NULL if the model has none of
+ * these matrices.
  */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
@@ -302,8 +303,8 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
 }
 
 /*
- * `part` is the expert's gate matrix; the next two values of kvd_part are its up and down matrices.
- * Only hidden units first .. first + n - 1 are placed.
+ * Loads hidden units first .. first + n - 1 of a routed expert. `part` is the expert's gate matrix;
+ * the next two values of kvd_part are its up and down matrices.
  */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
@@ -468,10 +469,13 @@ struct kvd_gpu_expert_stream {
     kvd_config config;
     kvd_gpu_share share;
     loader load;
-    /* Places an expert in the device buffer place.base. */
+    /* Loads an expert into a slot, the device buffer at place.base. */
     walk place;
     char *slot[SLOTS];
-    /* For each slot: event after the last work that reads it. */
+    /*
+     * Per slot (device buffer of one expert): event recorded after the last work that reads the
+     * slot.
+     */
     cudaEvent_t used[SLOTS];
     cudaEvent_t copied;
     int turn;

@@ -20,8 +20,8 @@
 #include "model/checkpoint/family.h"
 
 /*
- * The forward pass supports all models. The other uses fail for models with a feature that they do
- * not support, and name the feature.
+ * Purpose of the weights. KVD_GPU_PASS, the forward pass, supports all models. The other purposes
+ * fail for models with an unsupported feature, and name the feature.
  */
 typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
 
@@ -31,9 +31,9 @@ typedef struct {
     int first_head, n_heads;
     int first_kv_head, n_kv_heads;
     int first_ffn, n_ffn;
-    /* Hidden units of every routed expert that this GPU holds. */
+    /* First hidden unit and number of hidden units of each routed expert on this GPU. */
     int first_expert, n_expert;
-    /* Hidden units of the shared expert, which every token uses, that this GPU holds. */
+    /* First hidden unit and number of hidden units of the shared expert, which every token uses. */
     int first_shared, n_shared;
 } kvd_gpu_share;
 
@@ -43,7 +43,7 @@ typedef struct {
     void *gate_up;
     /* [d_model][n] */
     void *down;
-    /* bias_gate_up [2 n], and bias_down [d_model], which every GPU holds whole. */
+    /* bias_gate_up [2 n]; bias_down [d_model], whose values are not split among GPUs. */
     float *bias_gate_up, *bias_down;
 } kvd_gpu_expert;
 
@@ -52,7 +52,10 @@ typedef struct {
     /* First matrix of a factored query projection: [q_rank][d_model], or NULL. */
     void *q_down;
     float *norm_q_down; /* gains of the norm after q_down: [q_rank], or NULL */
-    /* [n_heads * (d_nope + rope_dims)] rows of q_rank columns, or of d_model without q_down. */
+    /*
+     * Query projection: [n_heads * (d_nope + rope_dims)] rows of q_rank columns, or of d_model
+     * without q_down.
+     */
     void *q;
     /* Projection to the latent and rotated key: [latent + rope_dims][d_model]. */
     void *down;
@@ -78,16 +81,20 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
 typedef struct {
     /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
     void *qkv;
-    /* [d_model][n_heads * d_head], with latent attention [d_model][n_heads * d_value]. */
+    /*
+     * Output projection of attention: [d_model][n_heads * d_head], with latent attention
+     * [d_model][n_heads * d_value].
+     */
     void *o;
     /* Gate and up matrix: [2 n_ffn][d_model]; without a gate only up [n_ffn][d_model]. */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
-    /* Every GPU holds the whole bias_o and bias_down. */
+    /* Biases; bias_o and bias_down are not split among GPUs. */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
     /*
-     * Norms of attention [0] and of the feed-forward block [1]. Each reads the input of its block;
-     * with KVD_ORDER_AFTER it reads the sum of the block's output and the residual.
+     * Norms of attention [0] and of the feed-forward block [1]. A norm is applied to the input of
+     * its block. With KVD_ORDER_AFTER it is applied to the sum of the block's output and the
+     * residual stream.
      */
     float *norm[2], *norm_bias[2];
     /* Norms of the outputs of attention [0] and of the feed-forward block [1]. */
@@ -105,12 +112,15 @@ typedef struct {
      * experts.
      */
     float *router, *bias_router, *bias_choice;
-    /* Host array [n_experts] of device pointers, which are NULL if experts are streamed. */
+    /*
+     * Host array [n_experts] with the device pointers of each expert, which are NULL if experts are
+     * streamed.
+     */
     kvd_gpu_expert *expert;
     kvd_gpu_expert shared;
     /*
-     * w [d_model]: the output of the shared expert is multiplied by sigmoid(x w), where x is the
-     * block's input.
+     * Vector w [d_model]: the output of the shared expert is multiplied by sigmoid(x w), where x is
+     * the input of the feed-forward block.
      */
     float *shared_scale;
     /*
@@ -126,19 +136,24 @@ typedef struct kvd_gpu_weights {
     kvd_config config;
     kvd_dtype type;
     kvd_gpu_share share;
-    kvd_gpu_layer *layer; /* host array [n_layers] */
+    kvd_gpu_layer *layer; /* weights of the layers: host array [n_layers] */
     void *embedding;      /* [vocab_size][d_embed] */
-    /* [vocab_size][d_embed], on the first GPU only; if tied, the same pointer as `embedding`. */
+    /*
+     * Output head [vocab_size][d_embed], on the first GPU only; if tied, the pointer `embedding`.
+     */
     void *head;
-    /* Learned position vectors [max_positions + 2][d_model], or NULL. */
+    /* Learned position vectors [max_positions + 2][d_model]; NULL if the model uses RoPE. */
     float *positions;
-    /* Embedding to residual stream: [d_model][d_embed], or NULL. */
+    /* Projection from the embedding to the residual stream: [d_model][d_embed], or NULL. */
     void *project_in;
-    /* Residual stream to output head: [d_embed][d_model], or NULL; first GPU only. */
+    /*
+     * Projection from the residual stream to the output head's input: [d_embed][d_model], or NULL;
+     * first GPU only.
+     */
     void *project_out;
     float *norm_final, *norm_final_bias;
     size_t bytes;
-    /* NULL if all experts are in device memory. */
+    /* Buffers for streaming experts; NULL if all experts are in device memory. */
     kvd_gpu_expert_stream *streamed;
     void *arena;
 } kvd_gpu_weights;
@@ -147,10 +162,9 @@ size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_
                              bool streamed);
 
 /*
- * Allocates and fills the weights on the current device. The checkpoint is read with all threads,
- * and only the needed conversions are made. If the device has too little free memory, fails with
- * the needed and the free bytes. If `streamed`, routed experts are not loaded, and the checkpoint
- * must stay open.
+ * Allocates and fills the weights on the current device. All threads read the checkpoint. If the
+ * device has too little free memory, fails with the needed and the free bytes. If `streamed`,
+ * routed experts are not loaded, and the checkpoint must stay open.
  */
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);

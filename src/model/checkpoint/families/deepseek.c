@@ -9,7 +9,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* An absent key is accepted. */
+/* Fails if the key is present and its value is not the string `only`. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -21,8 +21,9 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
 }
 
 /*
- * The model gets one KV head, the latent with its rotated key. The key num_key_value_heads, which
- * counts the heads that the latent is expanded to, is only checked.
+ * Reads the sizes of latent attention. The model gets one KV head: the latent with its rotated key.
+ * The key num_key_value_heads, which counts the heads that the latent is expanded to, is only
+ * checked.
  */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -58,7 +59,10 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Scale = 1 / sqrt(dimensions of a query head), times the square of YaRN's factor. */
+/*
+ * Sets the factor on attention scores: 1 / sqrt(dimensions of a query head), times the square of
+ * YaRN's factor.
+ */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *rope = kvd_cfg_member(root, "rope_parameters");
@@ -71,7 +75,10 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* n_group 0 or absent means one group. Fails if a group has fewer than `least` experts. */
+/*
+ * Reads the grouped routing of experts. n_group 0 or absent means one group. Fails if a group has
+ * fewer than `least` experts.
+ */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -93,8 +100,9 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * The arguments are the Hugging Face library's defaults for absent keys: `shared` for
- * n_shared_experts, `dense` for first_k_dense_replace, `scale` for routed_scaling_factor.
+ * Reads the keys that V2 and V3 share. Defaults of absent keys, as in the Hugging Face library:
+ * `shared` for n_shared_experts, `dense` for first_k_dense_replace, `scale` for
+ * routed_scaling_factor.
  */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)

@@ -26,11 +26,17 @@ extern const kvd_family kvd_family_starcoder2;
 extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
 
-/* kvd_llama_stored lists Llama's tensors, followed by Qwen3's norms of Q and K. */
+/*
+ * Numbers of tensors in kvd_llama_stored without and with Qwen3's norms of Q and K, which are the
+ * last two.
+ */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
 
-/* Members of a kvd_family, and rows of its table of stored tensors, that most families share. */
+/*
+ * Initialisers for the tables of other families that name some tensors as Llama does: members of a
+ * kvd_family (KVD_LLAMA_NAMES), and rows of its list of stored tensors.
+ */
 #define KVD_LLAMA_NAMES                                                                            \
     .base = "model.", .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq", \
     .ignored = "model.rotary_emb.inv_freq"

@@ -18,7 +18,10 @@ static int read_windows(const json_t *root, int window, int pattern, kvd_config 
     return kvd_cfg_window_pattern(c, window, pattern, err);
 }
 
-/* The bound c of c tanh(x / c). An absent key gives `absent`, and null gives 0 (no cap). */
+/*
+ * Reads the bound c of a softcap c tanh(x / c). If the key is absent, the bound is `absent`; null
+ * gives 0 (no softcap).
+ */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -27,7 +30,7 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
 }
 
 /*
- * Reads the keys that Gemma 2 and Gemma 3 share. `softcap` holds the default bounds of attention
+ * Reads the keys that Gemma 2 and Gemma 3 share. `softcap` holds the default softcaps of attention
  * scores and of logits.
  */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
@@ -50,7 +53,10 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
     return 0;
 }
 
-/* The first published files say "gelu" in hidden_act, but mean gelu_pytorch_tanh. */
+/*
+ * Reads the activation function. In Gemma's first published files, "gelu" in hidden_act means
+ * gelu_pytorch_tanh.
+ */
 static int read_gemma_activation(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const old = kvd_cfg_member(root, "hidden_act");
@@ -87,7 +93,10 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
 
-/* Published multimodal files omit sizes that equal the default of the Hugging Face library. */
+/*
+ * Reads the sizes of Gemma 3. Published multimodal files omit sizes that equal the defaults of the
+ * Hugging Face library.
+ */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->n_layers = 26;
@@ -177,8 +186,8 @@ const kvd_family kvd_family_gemma3_text = {
 };
 
 /*
- * Prefixes in multimodal files as published (Transformers up to 4.51) and as saved from
- * Transformers 4.52 on.
+ * Prefixes of tensor names in multimodal files: as published (Transformers up to 4.51), and as
+ * saved by Transformers 4.52 or later.
  */
 static const char *const other_bases[] = {"language_model.model.", "model.language_model.", NULL};
 static const char *const other_models[] = {"vision_tower.", "multi_modal_projector.",

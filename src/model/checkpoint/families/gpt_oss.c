@@ -1,11 +1,14 @@
 /*
- * Reads configurations of gpt-oss (arXiv:2508.10925). One tensor holds the same matrix of all
- * experts of a layer: in MXFP4 as published, or transposed in another type.
+ * Reads configurations of gpt-oss (arXiv:2508.10925). One tensor holds a matrix, such as the down
+ * matrix, of all experts of a layer: in MXFP4 as published, or transposed in another type.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Without the key layer_types, every second layer has the window, beginning with the first. */
+/*
+ * Reads the sliding window. Without the key layer_types, every second layer has the window,
+ * beginning with the first.
+ */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : 128;

@@ -55,7 +55,9 @@ static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *e
     return kvd_cfg_layer_types(root, window, false, c, err);
 }
 
-/* If the key sliding_window is absent, the window is that of Mistral 7B v0.1. */
+/*
+ * Reads Mistral models. If the key sliding_window is absent, the window is that of Mistral 7B v0.1.
+ */
 
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -84,8 +86,8 @@ const kvd_family kvd_family_mistral = {
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     /*
-     * ORIGINAL is original_max_position_embeddings that the Hugging Face library assumes if the key
-     * is absent. ROPE has a bit for each RoPE variant that Phi-3 models use.
+     * ORIGINAL is the Hugging Face library's default of original_max_position_embeddings. ROPE has
+     * a bit for each RoPE variant that Phi-3 models use.
      */
     enum {
         ORIGINAL = 4096,
@@ -123,7 +125,7 @@ const kvd_family kvd_family_phi3 = {
     .n_stored = sizeof phi3_stored / sizeof phi3_stored[0],
 };
 
-/* StarCoder2: Lozhkov et al. 2024, arXiv:2402.19173. Every layer has the sliding window. */
+/* Reads StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173). Every layer has the sliding window. */
 
 static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * Reads configurations of OPT. The norms are before attention and feed-forward block, in the 350m
- * after them. If word_embed_proj_dim differs from hidden_size, two projections convert between the
- * two sizes.
+ * Reads configurations of OPT. Norms come before attention and feed-forward block, except in
+ * OPT-350m, where they come after. If word_embed_proj_dim differs from hidden_size, two projections
+ * convert between the two sizes.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"

@@ -5,7 +5,10 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Without the key layer_types, the layers from max_window_layers on have the window. */
+/*
+ * Reads the sliding window. Without the key layer_types, layers number max_window_layers and above
+ * have it.
+ */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
@@ -13,7 +16,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     if (kvd_cfg_bool(root, "use_sliding_window", &used, err) ||
         kvd_cfg_size_or(root, "sliding_window", &window, err))
         return -1;
-    /* max_window_layers may be 0, which kvd_cfg_size would refuse. */
+    /* max_window_layers may be 0, but kvd_cfg_size refuses 0. */
     const json_t *stated = kvd_cfg_member(root, "max_window_layers");
     if (stated && (!json_is_integer(stated) || json_integer_value(stated) < 0))
         return kvd_fail(err, "'max_window_layers' is not an integer from 0 on");
@@ -74,8 +77,9 @@ const kvd_family kvd_family_qwen3 = {
 };
 
 /*
- * Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B) has a gated shared expert, which every token uses.
- * Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B) has no shared expert.
+ * Reads Qwen's mixture-of-experts models. Qwen2-MoE (Qwen1.5-MoE, Qwen2-57B-A14B) has a gated
+ * shared expert, which every token uses. Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B) has no shared
+ * expert.
  */
 
 static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *keys, kvd_config *c,

@@ -9,8 +9,8 @@
 static const char what[] = "attention";
 
 /*
- * Bytes of scratch per attention score: a float32 score and, unless `type` is float32, the
- * probability in 2 bytes.
+ * Bytes of scratch per attention score: 4 for a float32 score, plus 2 for the probability unless
+ * `type` is float32.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -35,7 +35,7 @@ typedef struct {
     float *scores;
     char *prob;
     void **pointers;
-    /* all rows of heads are aligned to 16 bytes */
+    /* 1 if the rows of all heads are aligned to 16 bytes */
     int aligned;
 } call;
 
@@ -78,7 +78,7 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 /*
  * Computes attention for a block of queries of n units; a unit is one query head of one sequence.
  * cuBLAS sees row-major matrices as their transposes: scores^T [keys][rows] = K Q^T and out^T
- * [d][rows] = V^T P^T.
+ * [d][rows] = V^T P^T, with the probabilities P.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units,
                         size_t n, kvd_err *err)
@@ -108,8 +108,9 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
 }
 
 /*
- * Returns the addresses for one block of queries in several neighbouring sequences of `len` tokens
- * each. `at` is the first token of the first of these sequences, as an index in the batch.
+ * Returns the addresses of the matrices for one block of queries in several neighbouring sequences
+ * of `len` tokens each. `at` is the first token of the first of these sequences, as an index in the
+ * batch.
  */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {

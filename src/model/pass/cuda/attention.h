@@ -1,4 +1,7 @@
-/* The attention hook on the device (model/pass/attention.h is its CPU version). */
+/*
+ * The attention hook on the GPU: the interface through which the forward pass gives Q, K and V to
+ * attention (model/pass/attention.h is its CPU version).
+ */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_H
 
@@ -22,15 +25,15 @@ typedef struct {
     size_t n_sequences;
     /* Host array: first token of each sequence, then n_tokens. */
     const size_t *offset;
-    size_t first_sequence; /* index in the corpus */
-    /* Tokens of the batch, and of its longest sequence. */
+    size_t first_sequence; /* index in the corpus of sequence 0 of the batch */
+    /* Numbers of tokens of the batch, and of its longest sequence. */
     size_t n_tokens, longest;
     /*
-     * Host arrays [n_sequences] if earlier tokens are in a KV cache: positions of the first token
-     * in the batch (start) and final lengths (whole); else NULL.
+     * Host arrays [n_sequences] if earlier tokens are in a KV cache, else NULL: position of the
+     * first token in this batch (start), and length of the complete sequence (whole).
      */
     const size_t *start, *whole;
-    kvd_dtype type; /* of Q, K and V: KVD_F32 or KVD_BF16 */
+    kvd_dtype type; /* type of Q, K and V: KVD_F32 or KVD_BF16 */
     /*
      * Q, K and V after RoPE. With wants_raw they are the output of the QKV projection, without
      * bias, norm and RoPE.
@@ -40,7 +43,7 @@ typedef struct {
     /* Q and K before RoPE; NULL unless the hook set wants_pre. */
     const void *q_pre, *k_pre;
     size_t ld_pre;
-    size_t window; /* in tokens; 0: none */
+    size_t window; /* sliding window in tokens; 0: none */
     /* Device array of the attention sink logits of this GPU's query heads, or NULL. */
     const float *sinks;
     cudaStream_t stream;
@@ -49,8 +52,8 @@ typedef struct {
 } kvd_gpu_attention_in;
 
 /*
- * If several GPUs hold the model, their hooks run at the same time, each in its own thread with its
- * device current.
+ * Several GPUs that hold parts of one model run their hooks at the same time. Each hook runs in its
+ * own thread, with its device current.
  */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
@@ -61,15 +64,14 @@ struct kvd_gpu_attention {
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
     /*
-     * True if `run` wants Q, K and V as the projection returns them. `run` must then add bias,
-     * norms and RoPE.
+     * True if `run` wants the output of the QKV projection, and then adds bias, norms and RoPE
+     * itself.
      */
     int wants_raw;
 };
 
 /*
- * Exact attention, by kernels or by cuBLAS. Create and use it with one device current, on one
- * stream.
+ * Exact attention on one device and one stream, by kernels or by cuBLAS.
  *
  * The attention kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 128, at most
  * KVD_HEADS_MAX heads, no softcap, no sinks, and no sliding window shorter than max_len. The
@@ -94,8 +96,8 @@ const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d, size_t window);
 /*
  * Attention by cuBLAS products. q and out [n_tokens][n_heads][d_head] have tokens ldq and ldo
  * elements apart; k and v [n_tokens][n_kv_heads][d_head] ldk and ldv. *in gives all other
- * parameters; its members q, k, v, type and n_tokens are not read. A cache with fewer than d_head
- * dimensions must pad heads with zeros.
+ * parameters; its members q, k, v, type and n_tokens are not read. Heads with fewer than d_head
+ * dimensions must be padded with zeros.
  *
  * kvd_gpu_attend_scratch returns the bytes of `scratch` for sequences of up to max_len tokens and
  * n_heads query heads: about 256 MiB at most, or the scores of one query of one head if these are
@@ -107,8 +109,8 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
                    void *scratch, kvd_err *err);
 
 /*
- * Attention hook that calls `record` with Q, K and V, then the hook `inner`, then `output` with the
- * result. `output` may be NULL.
+ * Attention hook that observes another one: calls `record` with Q, K and V, then the hook `inner`,
+ * then `output` with the attention output of `inner`. `output` may be NULL.
  */
 typedef struct {
     kvd_gpu_attention hook;

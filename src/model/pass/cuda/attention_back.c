@@ -10,8 +10,8 @@
 static const char what[] = "gradient of attention";
 
 /*
- * Bytes of scratch per attention score: score and gradient of its probability in float32. Unless
- * `type` is float32, 2 more bytes each for the probability and the gradient of the score.
+ * Bytes of scratch per attention score: 8 for the score and the gradient of its probability in
+ * float32. Unless `type` is float32, 4 more for the probability and the gradient of the score.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -36,7 +36,7 @@ typedef struct {
      */
     char *score[4];
     void **pointers;
-    /* all rows of heads are aligned to 16 bytes */
+    /* 1 if the rows of all heads are aligned to 16 bytes */
     int aligned;
 } call;
 
@@ -120,9 +120,9 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_back_un
 }
 
 /*
- * Returns the addresses for one block of queries in several neighbouring sequences of `len` tokens
- * each. `at` is the first token of the first of these sequences, as an index in the batch. `member`
- * chooses one of the query heads that share a KV head.
+ * Returns the addresses of the matrices for one block of queries in several neighbouring sequences
+ * of `len` tokens each. `at` is the first token of the first of these sequences, as an index in the
+ * batch. `member` chooses one of the query heads that share a KV head.
  */
 static kvd_back_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                                size_t member)

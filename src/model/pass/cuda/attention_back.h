@@ -12,7 +12,10 @@
 #include "common/cuda/memory.h"
 #include "common/half.h"
 
-/* Rows of arrays are tokens; the heads of a token follow one another. */
+/*
+ * Input and output of kvd_gpu_attend_back. Rows of arrays are tokens; the heads of a token follow
+ * one another.
+ */
 typedef struct {
     /* window is the sliding window in tokens; 0: none. */
     size_t n_sequences, longest, window;
@@ -20,7 +23,7 @@ typedef struct {
     const size_t *offset;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype type;
-    const void *q, *k, *v; /* tokens ld elements apart */
+    const void *q, *k, *v; /* tokens are ld elements apart */
     size_t ld;
     /* Gradient of the output of attention: [n][n_heads * d_head] of `type`. */
     const void *d_o;
@@ -33,8 +36,8 @@ typedef struct {
 } kvd_gpu_attention_back_in;
 
 /*
- * Bytes of scratch for sequences of up to max_len tokens. The result is about 256 MiB at most, or
- * the scores, probabilities and gradients of one query of one head if these are larger.
+ * Returns the bytes of scratch for sequences of up to max_len tokens: about 256 MiB at most, or the
+ * scores, probabilities and gradients of one query of one head if these are larger.
  */
 size_t kvd_gpu_attend_back_scratch(kvd_dtype type, size_t max_len, int n_kv_heads);
 

@@ -1,4 +1,7 @@
-/* Kernels that write arrays of addresses for cuBLAS. Each thread writes one address. */
+/*
+ * Kernels that write the addresses of matrices of attention for batched products of cuBLAS. Each
+ * thread writes one address.
+ */
 #include "model/pass/cuda/attention_units.h"
 
 enum { THREADS = 256 };

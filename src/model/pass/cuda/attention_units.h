@@ -1,4 +1,4 @@
-/* Addresses of the matrices of every head, for batched products of attention. */
+/* Addresses of the matrices of every head, for batched products of cuBLAS in attention. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 
@@ -75,8 +75,8 @@ typedef struct {
 
 /*
  * A unit is one KV head of one sequence, with one of the query heads that share it: unit u is KV
- * head u % n_heads of sequence u / n_heads. Scratch matrices follow one another from unit `first`
- * on.
+ * head u % n_heads of sequence u / n_heads. The scratch matrices of unit `first` and the units
+ * after it follow one another.
  */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];

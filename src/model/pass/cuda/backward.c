@@ -152,8 +152,9 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
 }
 
 /*
- * Checks for values that are not finite have numbers, called stages, in the order in which they are
- * reached. This is the first check of the backward pass, of the gradient after the last layer.
+ * Returns the number (stage) of the first check of the backward pass for values that are not
+ * finite. It checks the gradient of the last layer's output. Checks are numbered in the order of
+ * execution.
  */
 static unsigned stage_behind(const kvd_config *c)
 {
@@ -178,7 +179,10 @@ static void stage_name(const kvd_config *c, unsigned stage, char *to, size_t siz
     }
 }
 
-/* Sends the next token of every position, and the random numbers that draw targets. */
+/*
+ * Copies to the device, for every position, the next token and the random number by which a target
+ * token is drawn.
+ */
 static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
@@ -204,8 +208,8 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * On entry, rows first .. first + rows - 1 of w->dx hold the input of the output head; on return
- * they hold its gradient.
+ * Processes token rows first .. first + rows - 1 in the output head: on entry these rows of w->dx
+ * hold the input of the head, on return its gradient.
  */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {

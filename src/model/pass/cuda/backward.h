@@ -45,18 +45,24 @@ typedef struct {
      */
     const float *dq, *dk, *dv, *d_o;
     size_t ld_d;
-    /* Before RoPE, tokens ld_pre elements apart; equal to dq and dk without RoPE. */
+    /*
+     * Gradients of Q and K before RoPE, tokens ld_pre elements apart; equal to dq and dk without
+     * RoPE.
+     */
     const float *dq_pre, *dk_pre;
     size_t ld_pre;
-    /* Before the norm of K, tokens ld_d elements apart; equal to dk_pre without this norm. */
+    /*
+     * Gradient of K before the norm of K, tokens ld_d elements apart; equal to dk_pre without this
+     * norm.
+     */
     const float *dk_raw;
     cudaStream_t stream;
 } kvd_gpu_gradients;
 
 typedef struct {
     /*
-     * Queues work on the gradients of one layer; called from the last layer to the first. An error
-     * that it returns ends the run.
+     * Callback that queues work on the gradients of one layer; called for the last layer first. An
+     * error that it returns ends the run.
      */
     int (*take)(void *ctx, const kvd_gpu_gradients *g, kvd_err *err);
     /*
@@ -70,23 +76,24 @@ typedef struct {
 typedef struct kvd_gpu_backward kvd_gpu_backward;
 
 /*
- * `type` is KVD_F32 or KVD_BF16. Device `gpu` is current on return. The checkpoint is not needed
- * afterwards. On failure returns NULL and fills *err.
+ * `type` is KVD_F32 or KVD_BF16. Device `gpu` is current on return. The caller may close the
+ * checkpoint afterwards. On failure returns NULL and fills *err.
  */
 kvd_gpu_backward *kvd_gpu_backward_new(const kvd_checkpoint *c, kvd_dtype type, int gpu,
                                        size_t max_tokens, size_t max_len, kvd_err *err);
 void kvd_gpu_backward_free(kvd_gpu_backward *w);
 
 /*
- * Makes later runs draw targets as kvd_backward_draw does, with the same random numbers. Rounding
- * may still change a token whose random number is close to a boundary.
+ * Makes later runs draw target tokens from the model's probabilities, with the random numbers of
+ * kvd_backward_draw. Rounding may change the drawn token if its random number is close to a
+ * boundary.
  */
 void kvd_gpu_backward_draw(kvd_gpu_backward *w, uint64_t seed);
 
 /*
  * Computes gradients and loss as kvd_backward_run does. Returns after the device has finished,
- * including the work of the callbacks. If a gradient is not finite, fails, but `take` has already
- * received such values.
+ * including the work of the callbacks. Fails if a gradient is not finite, but only after the
+ * callback `take` has received it.
  */
 int kvd_gpu_backward_run(kvd_gpu_backward *w, const kvd_batch *b, int first_layer,
                          const kvd_gpu_gradient_sink *sink, double *loss, size_t *n_predicted,

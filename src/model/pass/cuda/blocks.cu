@@ -1,6 +1,6 @@
 /*
  * Embedding, and norms with the additions and checks that precede them. The kernels are bound by
- * memory; one block handles one token. A norm keeps its row in registers up to NORM_KEPT elements,
+ * memory; one block handles one token. A norm keeps rows of up to NORM_KEPT elements in registers,
  * and reads longer rows again for each sum.
  *
  * The squares of four neighbouring elements are added in float32, and these sums in float64. The
@@ -62,7 +62,7 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/* Reads x, adds a.add, stores the sum in x, and returns it in v. */
+/* Reads elements of x, adds a.add to them, stores the sums in x, and returns them in v. */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
 }
 
 /*
- * Handles rows of any length and address. A thread reads and writes the same elements each time, so
- * y may be x.
+ * Computes the norm of rows of any length and alignment. A thread reads and writes the same
+ * elements each time, so y may be x.
  */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
@@ -221,7 +221,6 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
                          const uint32_t *position, size_t n, size_t width, float *x,
                          cudaStream_t stream)
 {
-    /* Elements per thread; small, so that neighbouring threads write neighbouring addresses. */
     enum { N = 4 };
     if (width % N == 0 && aligned16(table) && aligned16(positions) && aligned16(x))
         embed_kernel<T, N><<<(unsigned)n, EMBED_THREADS, 0, stream>>>(table, scale, id, positions,
@@ -273,7 +272,7 @@ extern "C" cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, con
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /* This call adds nothing to x, so x is not written. */
+    /* Nothing is added to x, so kvd_gpu_norm does not write x. */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

@@ -1,8 +1,8 @@
 /*
- * The arithmetic of all model families on the device (model/pass/blocks.h defines each
- * computation). Rows of arrays are tokens. The residual stream, gains, biases and tables are
- * float32; matrices and the inputs of products have the element type of the pass, KVD_F32 or
- * KVD_BF16.
+ * The operations of the forward pass of all model families on the device (model/pass/blocks.h
+ * defines each computation). Rows of arrays are tokens. The residual stream, gains, biases and
+ * tables are float32; matrices and the inputs of products have the element type of the pass,
+ * KVD_F32 or KVD_BF16.
  *
  * The functions launch a kernel on the stream and return its error; they never synchronise,
  * allocate or print. Pointers are to memory of the current device.
@@ -32,8 +32,9 @@ static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 }
 
 /*
- * x [n][width] becomes the rows of `table` for n token ids, multiplied by `scale`; 0 means no
- * factor. If `positions` is not NULL (OPT), its row position[i] + 2 is added to row i of x.
+ * Fills x [n][width] with the rows of `table` (the embedding) for n token ids, multiplied by
+ * `scale`; 0 means no factor. If `positions` is not NULL (OPT), row position[i] + 2 of `positions`
+ * is added to row i of x.
  */
 cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
@@ -41,8 +42,9 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const 
 
 /*
  * y [n][d] is the norm of x; with KVD_F32 it may be x itself. If `add` [d] is not NULL, it is added
- * to every row of x first, and x keeps the sum. If `gain` is NULL, y (or NULL) receives x without a
- * norm. The first row of x that is not finite is recorded in *bad with the check number `stage`.
+ * to every row of x first, and x keeps the sum. If `gain` is NULL, y receives x without a norm, or
+ * y may be NULL. The first row of x that is not finite is recorded in *bad with the check number
+ * `stage`.
  */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
@@ -63,9 +65,9 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
-    /* [(n_heads + 2 n_kv_heads) * d_head], or NULL. */
+    /* Bias [(n_heads + 2 n_kv_heads) * d_head], or NULL. */
     const float *bias;
-    /* RMS norms of each head of Q and of K: [d_head], or NULL. */
+    /* Gains of the RMS norms of each head of Q and of K: [d_head], or NULL. */
     const float *gain_q, *gain_k;
     double eps;
     /*
@@ -88,7 +90,7 @@ cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage, k
 typedef struct {
     kvd_dtype type;
     int n_heads, d_head, rope_dims, d_nope;
-    const float *down; /* the latent, then the rotated key: [n][d_head] */
+    const float *down; /* the latent, then the rotated key, of n tokens: [n][d_head] */
     const float *gain; /* gains of the latent's RMS norm: [d_head - rope_dims] */
     double eps;
     /* Queries [n][n_heads][d_nope + rope_dims]; RoPE rotates the last rope_dims dimensions. */
@@ -96,8 +98,8 @@ typedef struct {
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
 /*
- * Writes queries, keys and values of n tokens to a->qkv, except for the dimensions of queries after
- * rope_dims, which are a product with W_UK.
+ * Writes queries, keys and values of n tokens to a->qkv. In queries, only the first rope_dims
+ * dimensions of each head are written; the others are a product with W_UK.
  */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
@@ -111,7 +113,7 @@ cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in
 /* Parameters of the attention scores of a block of queries. A unit is one head of one sequence. */
 typedef struct {
     float scale, softcap;
-    const float *sinks; /* [n_heads], or NULL */
+    const float *sinks; /* logits of the attention sinks: [n_heads], or NULL */
     /* Unit i belongs to head (first + i) % n_heads. */
     size_t first, n_heads;
 } kvd_gpu_scores;
@@ -147,11 +149,14 @@ typedef struct {
     size_t n, n_experts, n_chosen;
     int add_up; /* 1 if the factors of a token are divided by their sum */
     const float *bias;
-    /* Groups of experts (0: none), and groups from which a token's experts come. */
+    /*
+     * Number of groups of experts (0: none), and number of groups from which a token's experts
+     * come.
+     */
     size_t groups, groups_chosen;
     /* 1 if scores are sigmoids of the logits, 0 if they are the softmax. */
     int sigmoid;
-    double scale; /* with groups: constant on the factors */
+    double scale; /* with groups: factor on all router weights */
     /* With groups: bias [n_experts] that is added to the scores only to choose experts, or NULL. */
     const float *bias_choice;
     float *logit, *factor, *weight;
@@ -165,8 +170,8 @@ cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, s
 
 /*
  * Adds weight[i] * (y[i] + bias) to row row[i] of x, for the n rows of y [n][d]. The indices in
- * `row` must differ. bias [d] may be NULL. Without `row`, row i is added to row i; without
- * `weight`, all weights are 1.
+ * `row` must differ. bias [d] may be NULL. If `row` is NULL, row i of y is added to row i of x. If
+ * `weight` is NULL, all weights are 1.
  */
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
@@ -176,8 +181,8 @@ cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, flo
                          cudaStream_t stream);
 
 /*
- * y [n][ffn] = g sigmoid(alpha g) (1 + u), where g and u are the two halves of `in` [n][2 ffn] plus
- * bias [2 ffn] (or NULL), clamped as in kvd_swiglu_clamped.
+ * y [n][ffn] = g sigmoid(alpha g) (1 + u), where g and u are the first and second half of `in`
+ * [n][2 ffn] plus bias [2 ffn] (or NULL), both clamped as in kvd_swiglu_clamped.
  */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,

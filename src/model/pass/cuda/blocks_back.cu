@@ -22,7 +22,7 @@ struct norm_args {
 };
 
 /*
- * Gradient of a norm y of x with gain g; if a.add, it is added to dx.
+ * Computes dx for a norm y of x with gain g. If a.add is set, the gradient is added to dx.
  *
  * RMS norm: y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  *
@@ -63,8 +63,8 @@ template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
     if (KIND == KVD_GELU)
         return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
     /*
-     * f = x s(u), with u = 2 sqrt(2/pi) (x + a x^3) and the sigmoid s, has the derivative s + x s
-     * (1 - s) u'.
+     * The activation x s(u), with u = 2 sqrt(2/pi) (x + a x^3) and the sigmoid s, has the
+     * derivative s + x s (1 - s) u'.
      */
     if (KIND == KVD_GELU_TANH) {
         const float twice = 1.59576912f, cube = 0.044715f;
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t unit = ((size_t)blockIdx.x * THREADS + threadIdx.x) / 32,
                  token = unit / (size_t)heads;
     if (token >= n)
-        return; /* the whole warp returns */
+        return; /* all lanes of the warp return here */
     const int head = (int)(unit % (size_t)heads);
     const size_t before = (size_t)head * (size_t)d, at = unit * (size_t)d;
     const float *const gain = head < a.n_heads ? a.gain_q : head < turned ? a.gain_k : NULL;

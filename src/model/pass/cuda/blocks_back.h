@@ -38,12 +38,12 @@ typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
     /*
-     * Output of the QKV projection without bias, n rows of `type`; read only if the model has norms
-     * of Q and K.
+     * Output of the QKV projection without bias: n rows in the element type `type`. Read only if
+     * the model has norms of Q and K.
      */
     const void *product;
     const float *bias;
-    /* Norms of Q and K: [d_head], or NULL. */
+    /* Gains of the norms of Q and K: [d_head], or NULL. */
     const float *gain_q, *gain_k;
     double eps;
     const float *cosine, *sine; /* NULL without RoPE */
@@ -53,11 +53,14 @@ typedef struct {
     const float *d;
     /*
      * Outputs: gradients of Q and K before RoPE, d_pre [n][(n_heads + n_kv_heads) * d_head], and of
-     * Q, K and V before the norms, d_raw [n][(n_heads + 2 n_kv_heads) * d_head].
+     * Q, K and V before the norms of Q and K, d_raw [n][(n_heads + 2 n_kv_heads) * d_head].
      */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
-/* The first row of a->d that is not finite is recorded in *bad with check number `stage`. */
+/*
+ * Computes the gradient that *a describes for n rows. The first row of a->d that is not finite is
+ * recorded in *bad with check number `stage`.
+ */
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);
 
@@ -72,10 +75,10 @@ cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float 
                                  void *d_scores, void *prob_out, cudaStream_t stream);
 
 /*
- * Loss -log softmax(logits)[target] of n positions in nats, and its gradient d_logits [n][vocab] of
- * `type`. With KVD_F32, d_logits may be the logits. If u is not NULL, the target is drawn from the
- * model first: the first token at which the cumulative probability exceeds u[i]. A position with
- * target UINT32_MAX predicts nothing; its d_logits and loss are 0.
+ * Loss -log softmax(logits)[target] of n positions in nats, and its gradient d_logits [n][vocab] in
+ * the element type `type`. With KVD_F32, d_logits may be the logits. If u is not NULL, the target
+ * is drawn from the model first: the first token at which the cumulative probability exceeds u[i].
+ * A position with target UINT32_MAX predicts nothing; its d_logits and loss are 0.
  */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,

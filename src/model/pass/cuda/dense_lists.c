@@ -58,8 +58,9 @@ static size_t pages_of(size_t tokens)
 }
 
 /*
- * Stores sequence i, of `len` tokens from token `at` of the batch, in the host arrays. *next_page
- * is the first unused page of the sequences of one kernel launch.
+ * Writes the entry of sequence i to the host arrays. The sequence has `len` tokens, beginning with
+ * token `at` of the batch. *next_page is the first page that no earlier sequence of the kernel
+ * launch uses.
  */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {

@@ -13,7 +13,7 @@
 
 /* Arrays with one entry per sequence; empty sequences have no entry. */
 typedef struct {
-    /* First token of the sequence, counted from the first token of the kernel launch. */
+    /* First token of the sequence, relative to the first token that the kernel launch processes. */
     int32_t *start;
     int32_t *len;
     /* First row of the sequence in the blocked layout of Q and O (kernels/layout.h). */
@@ -25,7 +25,7 @@ typedef struct {
 typedef struct {
     /* Index of the first sequence in kvd_dense_columns, and number of sequences. */
     size_t first, n;
-    /* First token of these sequences as an index in the batch, and number of their tokens. */
+    /* Index in the batch of the first token of these sequences, and number of their tokens. */
     size_t row, n_tokens;
     size_t n_q8; /* rows of Q in the blocked layout, padding included */
     size_t max_pages;
@@ -39,7 +39,7 @@ typedef struct {
     kvd_dense_run *run;
     size_t n_runs;
     size_t max_sequences, run_sequences, n_sequences;
-    /* Offsets of the last kvd_dense_lists_upload: [n_sequences + 1]. */
+    /* Copy of the argument `offset` of the last kvd_dense_lists_upload: [n_sequences + 1]. */
     size_t *offset;
     int described;
     void *pinned, *array;
@@ -50,8 +50,8 @@ size_t kvd_dense_lists_bytes(size_t max_sequences);
 
 /*
  * Allocates arrays for up to max_sequences sequences that are not empty, on the host and on the
- * current device. One kernel launch will process run_sequences sequences. The caller must call
- * kvd_dense_lists_release after a failure too. Returns 0, or -1 with *err.
+ * current device. One kernel launch will process up to run_sequences sequences. The caller must
+ * call kvd_dense_lists_release after a failure too. Returns 0, or -1 with *err.
  */
 int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_sequences,
                          kvd_err *err);

@@ -1,4 +1,4 @@
-/* A warp copies one row, bound by memory; a thread writes one entry of a page table. */
+/* Kernels of dense_rows.h. A warp copies one row; a thread writes one entry of a page table. */
 #include "model/pass/cuda/dense_rows.h"
 
 namespace

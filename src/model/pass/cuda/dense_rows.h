@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* table [n][max_pages]: entry j of sequence b is first_page[b] + j. */
+/* Fills table [n][max_pages]: entry j of sequence b becomes first_page[b] + j. */
 cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t max_pages,
                                  int32_t *table, cudaStream_t stream);
 

@@ -1,7 +1,7 @@
 /*
- * Activations and conversions, bound by memory. Only GELU on bf16 is bound by the arithmetic of
- * erff. A thread handles 16 bytes at a time, or single elements if the rows are not aligned to 16
- * bytes.
+ * Activations and conversions. They are bound by memory, except GELU on bf16, which is bound by the
+ * arithmetic of erff. A thread handles 16 bytes at a time, or single elements if the rows are not
+ * aligned to 16 bytes.
  */
 #include "model/pass/cuda/blocks.h"
 

@@ -1,7 +1,8 @@
 /*
- * Routed experts of a layer on the device, one after another in ascending order. No two additions
- * to one element run at the same time, so equal batches give bitwise equal results. The router
- * works in float32 even in a bf16 pass, because rounding could change the choice of experts.
+ * Computes the routed experts of a layer on the device, one after another in ascending order of
+ * their index. No two additions to one element run at the same time, so equal batches give bitwise
+ * equal results. The router works in float32 even in a bf16 pass, because rounding could change the
+ * choice of experts.
  */
 #include "model/pass/cuda/layer.h"
 
@@ -24,8 +25,8 @@ static int route(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *e
 }
 
 /*
- * Writes the output for the n token rows of `in` to w->experts.out. The expert has `width` hidden
- * units on this GPU.
+ * Computes the output of expert x for the n token rows of `in`, in w->experts.out. The expert has
+ * `width` hidden units on this GPU.
  */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
@@ -49,7 +50,10 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
                : 0;
 }
 
-/* The host reads the next streamed expert while the device computes earlier ones. */
+/*
+ * Adds the outputs of the routed experts. With streaming, the host reads the next expert while the
+ * device computes earlier ones.
+ */
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
@@ -64,7 +68,10 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
         if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
                                              w->stream, &here, err))
             return -1;
-        /* Only the first GPU adds the bias of the down matrix, because outputs are summed. */
+        /*
+         * Only the first GPU adds the bias of the down matrix, because outputs are summed over the
+         * GPUs.
+         */
         const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
         if (kvd_gpu_launched(w,
                              kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
@@ -108,7 +115,7 @@ int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
                                        w->stream),
                        "routed experts", err))
         return -1;
-    /* The sum over the GPUs must contain the residual once. */
+    /* Only the first GPU keeps the residual, so that the sum over the GPUs contains it once. */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
                        err))

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If fewer than n_chosen logits are numbers, the remaining factors are NaN. */
+        /* If fewer than n_chosen logits are not NaN, the remaining factors are NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
             (float)(exp((double)logit[expert[j]] - (double)top) / (r.add_up ? of_chosen : sum));
 }
 
-/* An expert and the value by which it is ranked; `expert` is n_experts if there is none. */
+/* An expert and the score by which it is ranked; `expert` is n_experts if there is none. */
 struct candidate {
     float value;
     uint32_t expert;
@@ -86,7 +86,10 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
     __syncwarp();
 }
 
-/* A NaN is never chosen; if fewer than n_chosen values are numbers, the factors are NaN. */
+/*
+ * Chooses experts of the best groups. A NaN is never chosen. If fewer than n_chosen values are not
+ * NaN, the factors are NaN.
+ */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
     __shared__ float of_group[KVD_CONFIG_EXPERTS];

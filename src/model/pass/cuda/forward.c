@@ -12,9 +12,12 @@ struct kvd_gpu_forward {
     kvd_gpu_forward_spec spec;
     kvd_gpu_worker *worker; /* [n_gpus] */
     kvd_gpu_sum *sum;
-    /* Pinned token ids, positions, and rows of the RoPE tables, max_tokens numbers each. */
+    /*
+     * Pinned host memory: token ids, positions, and rows of the RoPE tables, max_tokens numbers
+     * each.
+     */
     uint32_t *rows;
-    kvd_gpu_bad *bad; /* pinned host memory [n_gpus]: first bad token row */
+    kvd_gpu_bad *bad; /* pinned [n_gpus]: first token row that is not finite */
     char engine[512];
 };
 
@@ -46,7 +49,10 @@ static int check_spec(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s, kv
     return 0;
 }
 
-/* Writes a text such as "sm_90a kernel", or "cuBLAS products, other layers: sm_90a kernel". */
+/*
+ * Writes a description of the attention to `to`, such as "sm_90a kernel", or "cuBLAS products,
+ * other layers: sm_90a kernel".
+ */
 static void name_attention(const kvd_gpu_forward *f, char *to, size_t size)
 {
     const kvd_gpu_dense *dense = f->worker[0].dense;
@@ -84,7 +90,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /* The GPU that is opened last is the current device. */
+    /* The first GPU is opened last, so that it is the current device afterwards. */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
@@ -185,7 +191,7 @@ typedef struct {
     kvd_gpu_attention *const *hook;
     int first, last;
     int whole;
-    /* Residual stream that enters layer `first`; NULL: start from the embedding. */
+    /* Residual stream that enters layer `first`; if NULL, the pass begins with the embedding. */
     const float *from;
     float *residual, *hidden;
 } job;
@@ -214,7 +220,10 @@ static void note_failure(const job *j, int gpu)
         kvd_gpu_sum_fail(j->f->sum, gpu);
 }
 
-/* On return the device has finished, including the work that hooks queued, even after a failure. */
+/*
+ * Runs the forward pass on one GPU. On return the device has finished, including the work that
+ * hooks queued, even after a failure.
+ */
 static int work(job *j, int gpu, kvd_err *err)
 {
     kvd_gpu_worker *w = &j->f->worker[gpu];

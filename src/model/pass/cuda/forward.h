@@ -26,9 +26,9 @@ typedef struct {
      */
     const kvd_gpu_weights *weights;
     /*
-     * Largest number of bytes that the forward pass may take on each GPU. 0 means the free memory,
-     * less a twentieth of the device's memory if possible. Routed experts that do not fit are
-     * streamed (model/checkpoint/cuda/weights.h), with the same results.
+     * Largest number of bytes that the forward pass may take on each GPU. 0 means the free memory;
+     * if possible, a twentieth of the device's memory stays free. Routed experts that do not fit
+     * are streamed (model/checkpoint/cuda/weights.h), with the same results.
      */
     size_t memory;
 } kvd_gpu_forward_spec;
@@ -49,7 +49,9 @@ void kvd_gpu_forward_free(kvd_gpu_forward *f);
 
 const kvd_gpu_weights *kvd_gpu_forward_weights(const kvd_gpu_forward *f, int gpu);
 cudaStream_t kvd_gpu_forward_stream(const kvd_gpu_forward *f, int gpu);
-/* Exact attention on GPU number `gpu`; the hook belongs to the forward pass. */
+/*
+ * Returns the hook for exact attention on GPU number `gpu`; the hook belongs to the forward pass.
+ */
 kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /*
  * Returns a text such as "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9, attention: sm_90a
@@ -63,7 +65,7 @@ const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
  *
  * All functions except kvd_gpu_forward_logits return after the device has finished, including the
  * work that the hooks queued. On several GPUs, an error is reported for the first GPU that fails;
- * the pass may then only be freed.
+ * the caller may then only free the forward pass.
  */
 int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                         int last_layer, float *hidden, kvd_err *err);
@@ -80,8 +82,8 @@ int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, fl
 
 /*
  * Phases of a forward pass that can be timed, in the order of a layer with norms before attention
- * and feed-forward block. KVD_GPU_SUM comes after KVD_GPU_O and again after KVD_GPU_DOWN, in
- * parallel layers only after KVD_GPU_DOWN.
+ * and feed-forward block. KVD_GPU_SUM, the sum over several GPUs, comes after KVD_GPU_O and again
+ * after KVD_GPU_DOWN. In layers of KVD_ORDER_PARALLEL it comes only after KVD_GPU_DOWN.
  */
 typedef enum {
     KVD_GPU_EMBED,
@@ -99,7 +101,10 @@ typedef enum {
 } kvd_gpu_phase;
 const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
-/* Called when a phase has been queued on the first GPU's stream; NULL removes it. */
+/*
+ * Callback that is called when the work of a phase has been queued on the first GPU's stream.
+ * kvd_gpu_forward_watch with NULL removes it.
+ */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);
 

@@ -13,7 +13,10 @@ static float *floats(size_t n, size_t width, kvd_err *err)
     return p;
 }
 
-/* Copies rows of all tokens to `to` [n_tokens][width] on the host, as float32. */
+/*
+ * Copies one array of all tokens, such as Q, from the device to `to` [n_tokens][width] on the host,
+ * as float32.
+ */
 static int fetch(const kvd_host_hook *h, const kvd_gpu_attention_in *in, const void *from,
                  size_t ld, size_t width, float *to, kvd_err *err)
 {
@@ -67,7 +70,6 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                                    .whole = in->whole,
                                    .window = in->window,
                                    .sinks = in->sinks ? h->sinks : NULL};
-    /* The host waits below for later copies on the same stream. */
     if (in->sinks && kvd_cuda_check(cudaMemcpyAsync(h->sinks, in->sinks,
                                                     (size_t)in->config->n_heads * sizeof *h->sinks,
                                                     cudaMemcpyDeviceToHost, in->stream),

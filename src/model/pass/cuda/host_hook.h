@@ -1,6 +1,6 @@
 /*
- * Runs an attention hook of the CPU (model/pass/attention.h) in a forward pass on the device, by
- * copies of Q, K, V and the output.
+ * Runs an attention hook of the CPU (model/pass/attention.h) in a forward pass on the device.
+ * Copies Q, K and V to the host, and the output to the device.
  */
 #ifndef KVD_MODEL_PASS_CUDA_HOST_HOOK_H
 #define KVD_MODEL_PASS_CUDA_HOST_HOOK_H
@@ -8,11 +8,11 @@
 #include "model/pass/attention.h"
 #include "model/pass/cuda/attention.h"
 
-/* Only the first member, the hook for the device's forward pass, is public. */
+/* Callers may use only the first member, the hook for the forward pass on the device. */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_attention *inner;
-    /* Host copies, max_tokens tokens each. */
+    /* Host buffers for max_tokens tokens each. */
     float *q, *k, *v, *q_pre, *k_pre, *out;
     float *sinks; /* [n_heads] */
     /* Host buffer for conversion from and to bf16; NULL in a float32 pass. */
@@ -20,9 +20,9 @@ typedef struct {
 } kvd_host_hook;
 
 /*
- * `inner` is borrowed, and the GPU must hold all heads. *h must be zeroed before; the caller must
- * call kvd_host_hook_release after a failure too. `pass` is the element type of the forward pass;
- * the output is rounded to it. The hook waits for the device in every layer. Returns 0, or -1 with
+ * Makes *h a hook that calls the CPU hook `inner`, which is borrowed. The GPU must hold all heads.
+ * *h must be zeroed before; the caller must call kvd_host_hook_release after a failure too. `pass`
+ * is the element type of the forward pass, to which the output is rounded. Returns 0, or -1 with
  * *err.
  */
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,

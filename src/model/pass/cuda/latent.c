@@ -23,8 +23,8 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
 }
 
 /*
- * Products of all heads in cuBLAS's column-major order: c [m][n] = op(a) [m][k] b [k][n]. The
- * strides between heads are in elements.
+ * A matrix product for every head, in cuBLAS's column-major order: c [m][n] = op(a) [m][k] b
+ * [k][n]. The strides between heads are in elements.
  */
 typedef struct {
     cublasOperation_t op;
@@ -41,7 +41,10 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/* One cuBLAS call if all addresses are multiples of 16 bytes, else one per head. */
+/*
+ * Computes the products of all heads by one cuBLAS call if all addresses are multiples of 16 bytes,
+ * else by one call per head.
+ */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -86,7 +89,7 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                : 0;
 }
 
-/* The last `latent` dimensions of a query are its unrotated dimensions times W_UK. */
+/* Writes the last `latent` dimensions of each query head: its unrotated dimensions times W_UK. */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

@@ -17,7 +17,10 @@
 #include "model/pass/cuda/sum.h"
 
 typedef struct {
-    /* Input of the router: [max_tokens][d_model]; in a float32 pass the worker's `normed`. */
+    /*
+     * Input of the router: [max_tokens][d_model]; in a float32 pass the same array as `normed` of
+     * the worker.
+     */
     float *normed;
     /* Inputs of one expert, in the element type of the pass: [max_tokens][d_model]. */
     void *in;
@@ -33,15 +36,15 @@ typedef struct {
     size_t max_tokens, max_len;
     kvd_gpu_weights weights;
     bool borrowed;
-    kvd_gpu_dense *dense; /* NULL if every run has an attention hook */
+    kvd_gpu_dense *dense; /* NULL if the caller always passes an attention hook */
     kvd_gpu_sum *sum;     /* borrowed; NULL on one GPU */
     cudaStream_t stream;
-    cudaStream_t sums; /* for the sums over GPUs of half a batch */
+    cudaStream_t sums; /* for sums over GPUs of half of the tokens */
     /* For each half of the tokens: events before and after its sum over the GPUs. */
     cudaEvent_t written[2], summed[2];
     const kvd_cublas *lib;
     cublasHandle_t blas;
-    kvd_gpu_queued queued; /* for timing, or NULL */
+    kvd_gpu_queued queued; /* callback for timing, or NULL */
     void *queued_ctx;
 
     kvd_device_memory memory;
@@ -57,10 +60,12 @@ typedef struct {
      * to it; else NULL.
      */
     float *branch;
-    /* [max_tokens][2], see kvd_gpu_qkv; or NULL. */
+    /*
+     * Factors of norms that cover all heads of Q or of K (kvd_gpu_qkv): [max_tokens][2], or NULL.
+     */
     float *factor;
     kvd_gpu_expert_buffers experts;
-    /* This GPU's heads: [max_tokens][(n_heads + 2 n_kv_heads) * d_head]. */
+    /* Q, K and V of this GPU's heads: [max_tokens][(n_heads + 2 n_kv_heads) * d_head]. */
     void *qkv;
     /*
      * Scratch of several steps: an embedding before its projection, Q and K before RoPE, gate and
@@ -68,21 +73,24 @@ typedef struct {
      */
     void *wide;
     void *narrow; /* attention output, later the output of the activation */
-    /* Parts of one device array, max_tokens numbers each. */
+    /*
+     * Token ids, positions, and rows of the RoPE tables: max_tokens numbers each, in one device
+     * array.
+     */
     uint32_t *id, *position, *rope_row;
     float *cosine, *sine;
     kvd_gpu_bad *bad;
 
     /*
-     * Addition to the residual stream that the next norm makes first, or NULL: `branch`, or a bias
-     * [d_model] for every row.
+     * Addition to the residual stream by the next norm, or NULL: `branch`, or a bias [d_model]
+     * for every row.
      */
     const float *pending;
     /* Number of the next check of the residual stream for values that are not finite. */
     unsigned stage;
     /*
-     * Bit i is 1 if the sum over GPUs of half i of the tokens is queued and `stream` does not yet
-     * wait for the sum.
+     * Bit i is 1 if the sum over GPUs of half i of the tokens is queued and `stream` has not yet
+     * been told to wait for it.
      */
     unsigned under_way;
 } kvd_gpu_worker;
@@ -100,19 +108,22 @@ int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gp
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
 
 /*
- * Starts a batch of n tokens. `rows` is pinned memory with token ids, positions, and rows of the
- * RoPE tables, each max_tokens elements apart. Clears w->bad.
+ * Starts a batch of n tokens. `rows` is pinned memory with three arrays of max_tokens numbers:
+ * token ids, positions, and rows of the RoPE tables. Clears w->bad.
  */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
-/* Set the residual stream to token embeddings, or to `residual` on the first GPU. */
+/*
+ * kvd_gpu_embedding sets the residual stream to the token embeddings. kvd_gpu_residual_in sets it
+ * to `residual` on the first GPU.
+ */
 int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n,
                         kvd_err *err);
 
 /*
- * If `stop`, computes the layer only up to the attention output. Except after the last layer, sums
- * over GPUs of half a batch may still be running.
+ * Runs one layer, or if `stop` only its part up to the attention output. Except after the last
+ * layer, sums over GPUs of half a batch may still be running.
  */
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *hook,
                       int stop, kvd_err *err);
@@ -123,7 +134,10 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 
-/* Checks the result of a launch, and reports the phase to the callback w->queued. */
+/*
+ * Checks the result of a kernel launch or library call, and reports the phase to the callback
+ * w->queued.
+ */
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err);
 
 /*
@@ -134,7 +148,10 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                     size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,
                     kvd_gpu_phase p, kvd_err *err);
 
-/* Bytes per token that latent attention needs in the worker's buffers; 0 for other models. */
+/*
+ * Bytes per token that latent attention needs in the worker's buffers wide and narrow; 0 for other
+ * models.
+ */
 typedef struct {
     size_t wide, narrow;
 } kvd_gpu_latent_sizes;
@@ -150,16 +167,19 @@ int kvd_gpu_latent_values(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_
 
 int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 
-/* Does nothing on one GPU. */
+/* Replaces the residual stream by its sum over the GPUs; does nothing on one GPU. */
 int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err);
 
-/* Write the residual stream, or the final norm's output, to an array [n][d_model]. */
+/*
+ * kvd_gpu_residual_out writes the residual stream to an array [n][d_model]; kvd_gpu_hidden_out
+ * writes the output of the final norm.
+ */
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err);
 int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err);
 
 /* Computes logits [n][vocab_size] from n <= max_tokens rows of the output head's input. */
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err);
-/* Computes logits as kvd_gpu_head does, from rows `in` of the element type of the pass. */
+/* Computes logits as kvd_gpu_head does, from n rows `in` in the element type of the pass. */
 int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
@@ -170,7 +190,7 @@ int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
  */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
-/* Writes "embedding", "layer 3" or "final norm". */
+/* Writes the name of a check, "embedding", "layer 3" or "final norm", to `to`. */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 
 #endif

@@ -59,8 +59,8 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
 }
 
 /*
- * Adds `bias` (or NULL) to x. y (or NULL) receives the norm of x with gain l->norm[which], or x
- * itself if there is no gain or `which` is -1.
+ * Adds `bias` (or NULL) to x. Unless y is NULL, y receives the norm of x with gain l->norm[which],
+ * or a copy of x if there is no gain or `which` is -1.
  */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
@@ -95,8 +95,9 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
 }
 
 /*
- * On entry w->w.wide holds the gate and up projections. dy is the gradient of the block's output,
- * d_in receives the gradient of its input; if `add` is not 0, the gradient is added.
+ * Computes the gradient of the feed-forward block. On entry w->w.wide holds its gate and up
+ * projections. dy is the gradient of the block's output, d_in receives the gradient of its input;
+ * if `add` is not 0, the gradient is added.
  */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)
@@ -128,8 +129,8 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * KVD_ORDER_BEFORE: x1 = x + W_O o; output = x1 + ffn(norm(x1)), for the layer's input x and the
- * output o of attention.
+ * Gradient of what follows attention with KVD_ORDER_BEFORE: x1 = x + W_O o; output = x1 +
+ * ffn(norm(x1)), for the layer's input x and the output o of attention.
  */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -144,8 +145,8 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * KVD_ORDER_PARALLEL: output = x + W_O o + ffn(norm(x)), for the layer's input x and the output o
- * of attention.
+ * Gradient of what follows attention with KVD_ORDER_PARALLEL: output = x + W_O o + ffn(norm(x)),
+ * for the layer's input x and the output o of attention.
  */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
@@ -160,8 +161,8 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
 }
 
 /*
- * KVD_ORDER_AFTER: y = norm(x + W_O o); output = norm'(y + ffn(y)), for the layer's input x and the
- * output o of attention.
+ * Gradient of what follows attention with KVD_ORDER_AFTER: y = norm(x + W_O o); output = norm'(y +
+ * ffn(y)), for the layer's input x and the output o of attention.
  */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {

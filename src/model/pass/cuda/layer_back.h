@@ -1,7 +1,7 @@
 /*
  * The gradient of one layer on the device (model/pass/layer_back.h is the CPU version), for
- * backward.c. The worker (layer.h) first recomputes the layer and leaves x, normed, second, qkv and
- * narrow (the output of attention).
+ * backward.c. The worker (kvd_gpu_worker) first recomputes the layer. The gradient reads its arrays
+ * x, normed, second, qkv and narrow (the output of attention).
  */
 #ifndef KVD_MODEL_PASS_CUDA_LAYER_BACK_H
 #define KVD_MODEL_PASS_CUDA_LAYER_BACK_H
@@ -46,7 +46,10 @@ struct kvd_gpu_backward {
     /* A gradient converted to the element type of the pass; NULL in a float32 pass. */
     void *narrowed;
     void *scratch;
-    /* Logits of `piece` tokens, which the output head processes at a time: [piece][vocab]. */
+    /*
+     * Logits of a group of `piece` tokens: [piece][vocab]. The output head processes one group at a
+     * time.
+     */
     float *logits;
     /*
      * Gradient of the logits in the element type of the pass; the same array as `logits` in a
@@ -74,15 +77,15 @@ struct kvd_gpu_backward {
 
 /*
  * Turns w->dx from the gradient of the layer's output into the gradient of its input, without the
- * contribution of attention. Computes w->d_o.
+ * contribution through Q, K and V. Computes w->d_o, the gradient of the attention output.
  */
 int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /* Computes w->d_qkv, the gradient of Q and K after RoPE and of V, from w->d_o. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
 /*
- * Computes w->d_pre (before RoPE) and w->d_raw (before the norms of Q and K) from w->d_qkv. Unless
- * `last`, adds the contribution of attention to w->dx. Rows of d_qkv that are not finite are
- * recorded with check number `stage`, rows of dx with stage + 1.
+ * Computes from w->d_qkv the gradients w->d_pre of Q and K before RoPE and w->d_raw before their
+ * norms. Unless `last`, adds the contribution of Q, K and V to w->dx. Rows of d_qkv that are not
+ * finite are recorded with check number `stage`, rows of dx with stage + 1.
  */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);

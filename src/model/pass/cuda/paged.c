@@ -14,7 +14,7 @@
 #include "model/pass/cuda/dense_lists.h"
 #include "model/pass/cuda/dense_rows.h"
 
-enum { RUN_SEQUENCES_MIN = 16, CTAS_MAX = 1024 /* most CTAs of a work plan */ };
+enum { RUN_SEQUENCES_MIN = 16, CTAS_MAX = 1024 };
 
 static const char what[] = "attention";
 
@@ -24,14 +24,14 @@ struct kvd_gpu_paged {
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
     /*
-     * Buffer for the Q of the second launch of kvd_append, which is not used. NULL before a layer
-     * needs it.
+     * Receives the Q of the second launch of kvd_append, which nothing reads. NULL before a layer
+     * needs the second launch.
      */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* Sequences for which the arguments below were computed, or NULL. */
+    /* The sequences to which `table`, `tile` and `args` belong, or NULL. */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
@@ -66,8 +66,8 @@ static size_t ceil_div(size_t a, size_t b)
 }
 
 /*
- * `map` must be that of heads with all d_head dimensions. The buffers then suffice for fewer
- * dimensions too.
+ * Returns the sizes of the buffers. `map` must describe heads with all d_head dimensions, so that
+ * the buffers suffice for fewer dimensions too.
  */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
@@ -172,8 +172,8 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
 }
 
 /*
- * If the page table and the tiles already describe these sequences, only the counter of processed
- * tiles is reset.
+ * Fills the page table and the list of tiles for the sequences *r. If they are filled already, only
+ * resets the counter of processed tiles.
  */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
@@ -209,7 +209,7 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 
 /*
  * kvd_append applies one matrix to both Q and K, so it is launched twice if a_q and a_k differ. The
- * second launch overwrites the K of the first, and its Q goes to an unused buffer.
+ * second launch overwrites the K of the first launch; the Q of the second launch is not used.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

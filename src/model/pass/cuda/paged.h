@@ -1,7 +1,7 @@
 /*
- * Attention of a layer by the kernels of kernels/cuda, on heads of which different numbers of
- * dimensions are kept. bf16 only. kvd_append multiplies Q, K and V by projection matrices, and
- * stores Q in blocks and K and V in pages (kernels/layout.h).
+ * Attention of a layer by the bf16 kernels of kernels/cuda. The number of kept dimensions may
+ * differ between KV heads. kvd_append multiplies Q, K and V by projection matrices, and stores Q in
+ * blocks and K and V in pages (kernels/layout.h).
  */
 #ifndef KVD_MODEL_PASS_CUDA_PAGED_H
 #define KVD_MODEL_PASS_CUDA_PAGED_H
@@ -15,8 +15,8 @@
  * device, aligned to 16 bytes, one matrix per KV head. NULL means that the leading dimensions are
  * kept unchanged.
  *
- * If Q and K have the same matrices, a_k must equal a_q, because different matrices need a second
- * launch of kvd_append.
+ * If Q and K have the same matrices, pass the same pointer as a_q and a_k: different pointers need
+ * a second launch of kvd_append.
  */
 typedef struct {
     kvd_attn_map map;
@@ -24,8 +24,9 @@ typedef struct {
 } kvd_paged_layer;
 
 /*
- * d_qk and d_v have one number of kept dimensions per KV head of this GPU; NULL means all d_head
- * dimensions. Returns -1 without a message if the kernels do not support such heads.
+ * Describes the heads of this GPU in *map. d_qk and d_v are the kept dimensions of each KV head;
+ * NULL means all d_head dimensions. Returns -1 without a message if the kernels do not support such
+ * heads.
  */
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map);
@@ -41,8 +42,9 @@ const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p);
 /* Returns 1 if Q, K and V of a token are next to each other, as kvd_append requires. */
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in);
 /*
- * Writes the output in bf16 to the device array out [n_tokens][o_pitch], aligned to 16 bytes.
- * o_pitch is layer->map.o_pitch, the kept dimensions of V summed over the query heads.
+ * Computes attention. Writes the output in bf16 to the device array out [n_tokens][o_pitch],
+ * aligned to 16 bytes. o_pitch is layer->map.o_pitch, the kept dimensions of V summed over the
+ * query heads.
  */
 int kvd_gpu_paged_run(kvd_gpu_paged *p, const kvd_paged_layer *layer,
                       const kvd_gpu_attention_in *in, void *out, kvd_err *err);

@@ -1,6 +1,6 @@
 /*
  * The steps between the QKV projection and attention in one kernel: bias, norm of each head, copy
- * before RoPE, RoPE, check. Bound by memory. Arithmetic is float32, rounded once at each store.
+ * of Q and K before RoPE, RoPE, check for values that are not finite. Arithmetic is float32.
  *
  * Some lanes of a warp (a team) process one head at a time. Each lane handles 16 bytes of the first
  * half of the head and the corresponding 16 bytes of the second half, so it has both dimensions
@@ -17,7 +17,7 @@ namespace
 enum { THREADS = 128 };
 
 struct geometry {
-    /* Offsets of the token's first element in qkv (`row`) and in pre (`token`). */
+    /* Offsets of the token's first element: `row` in the array qkv, `token` in the array pre. */
     size_t row, token;
     int heads;
 };
@@ -202,8 +202,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
 }
 
 /*
- * For any d_head and any number of rotated dimensions. A warp works on a head in place: all lanes
- * read the head for its norm before any lane writes.
+ * Handles any d_head and any number of rotated dimensions. A warp changes a head in place: all
+ * lanes read the head for its norm before any lane writes.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)

@@ -51,8 +51,8 @@ struct bf16 {
 };
 
 /*
- * N elements for one load or store of up to 16 bytes. The address must be a multiple of the N
- * elements' size, or of 16 if that is larger.
+ * N neighbouring elements, which are loaded or stored together, up to 16 bytes at a time. The
+ * address must be a multiple of the N elements' size, or of 16 if that is larger.
  */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {
@@ -93,7 +93,10 @@ template <int N> __device__ __forceinline__ bool any_not_finite(const float (&x)
     return found;
 }
 
-/* Encodes the same value as kvd_gpu_bad_at, which is a host function. */
+/*
+ * Records that token row `row` is not finite at check number `stage`; *bad keeps the smallest
+ * encoding (kvd_gpu_bad).
+ */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);
@@ -108,8 +111,8 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
 }
 
 /*
- * The sum is bitwise equal in all threads of the block. part [32] is shared memory that has no
- * other use.
+ * Returns the sum of x over the threads of a block, with the same bits in every thread. part [32]
+ * is shared memory that has no other use.
  */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {

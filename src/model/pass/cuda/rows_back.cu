@@ -78,7 +78,7 @@ __device__ __forceinline__ float block_max(float x, float *part)
 
 /*
  * Returns the first token at which the cumulative sum of exp(logit - top) exceeds `goal`. sums[s]
- * is the sum over segment s, a.segment tokens.
+ * is the sum over the s-th segment of a.segment tokens.
  */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)

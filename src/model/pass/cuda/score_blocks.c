@@ -1,8 +1,9 @@
 #include "model/pass/cuda/score_blocks.h"
 
 /*
- * Query rows per block and sequences per batched product. More rows waste work on keys that the
- * causal mask hides; with fewer rows the products are too small for the device.
+ * Number of queries per block, and number of sequences for which scratch memory is allocated. With
+ * more queries, more work is wasted on keys that the causal mask hides; with fewer, the products
+ * are too small for the device.
  */
 enum { ROWS = 256, SEQUENCES = 16 };
 #define SCRATCH ((size_t)256 << 20)

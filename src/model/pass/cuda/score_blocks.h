@@ -20,9 +20,9 @@ typedef struct {
 } kvd_score_block;
 
 /*
- * Returns for how many scores of per_score bytes scratch should be allocated: for a block of
- * queries of 16 sequences, but at most 256 MiB. The result always covers one query of one head, and
- * increases with max_len.
+ * Returns for how many scores, of per_score bytes each, scratch memory should be allocated: enough
+ * for a block of queries of 16 sequences, but at most 256 MiB. The result is at least enough for
+ * one query of one head, and increases with max_len.
  */
 size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
@@ -34,8 +34,8 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
 /*
- * Returns how many units (heads of sequences) with the scores of *b fit into `room` scores; at
- * least 1.
+ * Returns for how many units (heads of sequences) the scores of block *b fit into scratch of `room`
+ * scores; at least 1.
  */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 

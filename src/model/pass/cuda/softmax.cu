@@ -30,7 +30,7 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* Number of queries: n_rows of all heads, `rows` of one head. */
+    /* Numbers of queries: n_rows of all units (heads of sequences), `rows` of one unit. */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
     /* With CAPPED, the score is softcap * tanh(inner * product), where inner = scale / softcap. */
@@ -72,7 +72,7 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
     return j >= r.from && j < r.to;
 }
 
-/* Scores of keys that the query does not see may get any value. */
+/* Loads N scores and applies the softcap. Keys that the query does not see get arbitrary scores. */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])
@@ -109,10 +109,7 @@ __device__ __forceinline__ void put(const softmax_args &a, const row_place &r, u
     if (!inside<N>(r, j))
 #pragma unroll
         for (int i = 0; i < N; i++)
-            /*
-             * p may be NaN for keys that the query does not see: 0 times 1 / sum is NaN if the sum
-             * is 0 or NaN.
-             */
+            /* Keys that the query does not see get probability 0 even if p is NaN. */
             p[i] = seen(r, j + i) ? p[i] : 0.0f;
     if (j + N <= a.n_keys) {
         store<T, N>(a.prob, r.at + j, p);
@@ -202,7 +199,10 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/* Merges two parts of a row. Each sum is relative to the maximum of its part. */
+/*
+ * Merges the maxima and sums of exponentials of two parts of a row. Each sum is relative to the
+ * maximum of its part.
+ */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {

@@ -46,9 +46,9 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * NVLink multicast is off, because taking one of the few groups can hinder other processes on
-     * the host. All connections are made now, so that queueing a sum never waits for other GPUs.
-     * Sums of CUDA graphs never run at the same time as other sums.
+     * NVLink multicast is off, because it would take one of the few multicast groups of the host
+     * from other processes. All connections are made now, so that queueing a sum never waits for
+     * other GPUs. Sums of CUDA graphs never run at the same time as other sums.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -97,7 +97,7 @@ static int lives(int device)
 
 /*
  * NCCL aborts the last communicator only after all CUDA graphs with its work are destroyed. If a
- * GPU's CUDA context is lost, this wait would never end, so the GPU's communicator is never
+ * GPU's CUDA context is lost, the abort would wait forever, so the GPU's communicator is never
  * aborted.
  */
 static void end(const kvd_gpu_sum *s, member *m)
@@ -163,7 +163,10 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
                : 0;
 }
 
-/* In one NCCL group, no GPU waits for a block that another GPU queues later. */
+/*
+ * All sends and receives are in one NCCL group, because otherwise two GPUs could wait for each
+ * other.
+ */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)
 {
@@ -179,10 +182,13 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
     return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-/* Asks without pause for one or two decode steps, and sleeps between later questions. */
+/*
+ * Polls the stream. Between polls it first only yields, about as long as one or two decode steps
+ * take, and then sleeps.
+ */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* Calls of cudaStreamQuery before the first sleep; each takes about a microsecond. */
+    /* Polls before the first sleep; each takes about a microsecond. */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

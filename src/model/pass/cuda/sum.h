@@ -16,13 +16,18 @@
 
 typedef struct kvd_gpu_sum kvd_gpu_sum;
 
-/* The sums are over GPUs first_gpu .. first_gpu + n - 1. On failure returns NULL and fills *err. */
+/*
+ * Prepares sums over GPUs first_gpu .. first_gpu + n - 1. On failure returns NULL and fills *err.
+ */
 kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err);
 void kvd_gpu_sum_free(kvd_gpu_sum *s);
 /* Returns a text such as "NCCL 2.28.7". */
 const char *kvd_gpu_sum_engine(const kvd_gpu_sum *s);
 
-/* On GPU `index`, x [n] becomes the sum over all GPUs, bitwise equal on each GPU. */
+/*
+ * Queues a sum on GPU `index`: x [n] becomes the sum of the arrays of all GPUs, bitwise equal on
+ * each GPU.
+ */
 int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                     kvd_err *err);
 /* Queues a broadcast on GPU `index`: x [n] becomes a copy of GPU 0's array. */
@@ -30,12 +35,12 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
                        kvd_err *err);
 
 /*
- * A memory block that a GPU sends to or receives from another GPU. Blocks from one GPU to another
- * are matched by their order in both lists; blocks from a GPU to itself are copied. The exchange
- * must be queued on all GPUs.
+ * A memory block that a GPU sends to or receives from another GPU. The blocks that one GPU sends to
+ * another are matched by their order in the lists `out` and `in`; blocks from a GPU to itself are
+ * copied. The exchange must be queued on all GPUs.
  */
 typedef struct {
-    /* the other GPU */
+    /* the GPU that receives or sends the block */
     int gpu;
     void *at;
     /* Size of the block, equal on the sending and the receiving GPU. */
@@ -44,17 +49,20 @@ typedef struct {
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err);
 
-/* An error on this stream counts as a failure of GPU `index`. */
+/*
+ * Waits until the work on `stream` has finished. An error in this work counts as a failure of GPU
+ * `index`.
+ */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
 /*
- * Registers CUDA graphs that contain sums of GPU `index`. If an error ends the sums, destroy(ctx)
- * must destroy the graphs, even if they are running. The callers of `destroy` are kvd_gpu_sum_wait
- * for this GPU and kvd_gpu_sum_free.
+ * Registers a callback for CUDA graphs that contain sums of GPU `index`. If an error ends the sums,
+ * destroy(ctx) must destroy these graphs, even if they are running. The callers of `destroy` are
+ * kvd_gpu_sum_wait for this GPU and kvd_gpu_sum_free.
  */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
 /*
  * Records that GPU `index` has failed; only the first failure is kept. kvd_gpu_sum_failed returns
- * its index, or -1.
+ * the index of the GPU that failed first, or -1.
  */
 void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index);
 int kvd_gpu_sum_failed(const kvd_gpu_sum *s);

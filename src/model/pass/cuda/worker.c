@@ -131,7 +131,7 @@ static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* All products use float32 sums, even if cuBLAS splits a sum into parts. */
+/* Makes all products use float32 sums, even if cuBLAS splits a sum into parts. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -144,7 +144,7 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
                : 0;
 }
 
-/* The stream for sums has priority, because every GPU waits for a sum. */
+/* Creates the second stream. It has priority, because every GPU waits for the sums on it. */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;
@@ -162,8 +162,8 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 }
 
 /*
- * Sets *streamed if the routed experts do not fit into device memory. Fails if the rest does not
- * fit either.
+ * Sets *streamed if the routed experts do not fit into device memory. Fails if the other weights
+ * and the buffers do not fit.
  */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,

@@ -86,7 +86,7 @@ const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len)
 {
     const kvd_vocab_entry key = {.id = id};
     const kvd_vocab_entry *e = NULL;
-    /* Usually all ids from 0 to `id` are used, so `id` is the index of its own entry. */
+    /* Usually every id is used, so that the entry of token `id` is entry[id]. */
     if (id < v->n && v->entry[id].id == id)
         e = &v->entry[id];
     else if (v->n)
@@ -112,7 +112,7 @@ typedef struct {
 } token;
 
 typedef struct {
-    uint32_t child, sibling; /* indices of nodes; 0 means none */
+    uint32_t child, sibling; /* indices of nodes; 0 means that there is none */
     uint32_t token;          /* index of a token + 1; 0 means that no token ends at this node */
     char byte;
 } node;
@@ -122,11 +122,11 @@ typedef struct {
     node *node;
     size_t n, capacity;
     bool starts[256];
-    bool lstrip; /* some token also takes the white space before it */
+    bool lstrip; /* true if some token in the tree also takes the white space before it */
 } tree;
 
 struct kvd_added_tokens {
-    token *token; /* sorted by id after parsing */
+    token *token;
     size_t n, capacity;
     /* tree[0] is matched before the normalizer, tree[1] after it. */
     tree tree[2];
@@ -161,7 +161,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
                : 0;
 }
 
-/* Fails unless the file states the id that Hugging Face tokenizers would assign. */
+/* Fails if the id of an added token is not the one that Hugging Face tokenizers would assign. */
 static int check_id(const token *t, const kvd_vocab *vocab, uint32_t *next, kvd_err *err)
 {
     uint32_t id;
@@ -310,8 +310,8 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
 }
 
 /*
- * Returns the longest added token with which s begins, or NULL. Sets *cut if s ends where a longer
- * token may continue.
+ * Returns the longest added token that is a prefix of s, or NULL. Sets *cut if s ends before it is
+ * known whether a longer token matches.
  */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)
@@ -374,7 +374,7 @@ static int split_piece(const kvd_added_tokens *a, const tree *t, kvd_scan *scan,
         const token *k =
             t->starts[(unsigned char)s[i]] ? match_at(a, t, s + i, piece.len - i, &cut) : NULL;
         if (piece.open && (cut || (k && k->single_word && i + k->text.n == piece.len)))
-            break; /* the text that follows decides whether the token matches */
+            break; /* further text decides whether the token matches */
         if (!k) {
             i++;
             continue;

@@ -15,7 +15,10 @@ typedef struct {
 } rule_slot;
 #define EMPTY UINT64_MAX /* no possible `pair`, because ids are at most 2^31 - 1 */
 
-/* Initial symbols of a character: its own token, one token per byte, or the unknown token. */
+/*
+ * Initial symbols into which BPE divides a character: the character's token, one token per byte, or
+ * the unknown token.
+ */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
     unit_kind kind;
@@ -31,7 +34,7 @@ struct kvd_bpe {
     uint32_t unk;
     bool byte_known[256];
     uint32_t byte_id[256];
-    /* Initial symbols of every byte (byte-level BPE), or of every ASCII character. */
+    /* Initial symbols of BPE for every byte (byte-level BPE), or for every ASCII character. */
     unit start[256];
     kvd_pair_set *pairs;
     kvd_merge_model merge;
@@ -95,7 +98,7 @@ static int parse_options(kvd_bpe *m, const json_t *model, const char **unk, size
                          kvd_err *err)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    /* Older files have no field "type". */
+    /* The field "type" may be absent, as in older files. */
     if (kvd_json_known(
             model, "model",
             "type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "
@@ -151,8 +154,8 @@ static int parse_vocab(kvd_bpe *m, const json_t *model, kvd_err *err)
 }
 
 /*
- * A merge rule is a string "a b" or, if `pairs`, an array ["a", "b"] whose strings may contain
- * spaces.
+ * Splits a merge rule into its two tokens. A rule is a string "a b" or, if `pairs`, an array ["a",
+ * "b"] whose strings may contain spaces.
  */
 static int merge_parts(const json_t *merge, bool pairs, const char *part[2], size_t len[2],
                        kvd_err *err)
@@ -204,7 +207,7 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        /* A later rule for the same two tokens overwrites this one. */
+                        /* A later rule for the same two tokens overwrites an earlier rule. */
                         joined};
     return 0;
 }
@@ -331,9 +334,9 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
         return 0;
     }
     /*
-     * *pending means that an unk_token must be appended before the next character of the
-     * vocabulary. A character that becomes byte tokens does not count, as in Hugging Face
-     * tokenizers.
+     * *pending means that an unk_token must be appended before the next character that is in the
+     * vocabulary. As in Hugging Face tokenizers, a character that becomes byte tokens leaves
+     * *pending set.
      */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
@@ -398,7 +401,10 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     cached *slot = NULL;
     if (!len)
         return 0;
-    /* With ignore_merges, the word may become a single token, so no id is certain yet. */
+    /*
+     * With ignore_merges, a word that is in the vocabulary becomes a single token. No id of a word
+     * that continues (open) is therefore certain.
+     */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest
                    ? 0

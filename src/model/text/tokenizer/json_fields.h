@@ -1,6 +1,6 @@
 /*
- * Reads typed fields of JSON objects; messages name the object (`what`) and the field. Fields that
- * nobody reads are an error, because they may change the meaning of the file.
+ * Reads typed fields of JSON objects; messages name the object (`what`) and the field. Unknown
+ * fields are an error, because they may change the meaning of the file.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
 #define KVD_MODEL_TEXT_TOKENIZER_JSON_FIELDS_H
@@ -12,10 +12,10 @@
 
 #include "common/err.h"
 
-/* `known` lists all allowed fields, separated by spaces. */
+/* Fails if the object has a field that is not in `known`, a list separated by spaces. */
 int kvd_json_known(const json_t *o, const char *what, const char *known, kvd_err *err);
 
-/* If the field is absent, *value keeps the default that the caller has set. */
+/* Reads true or false. If the field is absent, *value does not change. */
 int kvd_json_bool(const json_t *o, const char *what, const char *field, bool *value, kvd_err *err);
 int kvd_json_count(const json_t *o, const char *what, const char *field, uint32_t *value,
                    kvd_err *err);
@@ -28,7 +28,7 @@ json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd
 /* Returns the string in the field "type", or NULL with *err. */
 const char *kvd_json_type(const json_t *o, const char *what, kvd_err *err);
 
-/* A token id is a JSON integer from 0 to 2^31 - 1. */
+/* Reads a token id, which must be an integer from 0 to 2^31 - 1. */
 int kvd_json_id(const json_t *v, const char *what, uint32_t *id, kvd_err *err);
 
 #endif

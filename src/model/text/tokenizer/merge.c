@@ -8,7 +8,10 @@
 
 #define NONE UINT32_MAX
 
-/* Number of symbols at which they are merged, so that the list stays short. */
+/*
+ * If a word has more symbols, kvd_merge_add merges the symbols before the last boundary, so that
+ * the list of symbols stays short.
+ */
 #define PART 4096
 
 /* Number of merge steps between two checks for a request to stop: a few milliseconds. */
@@ -39,7 +42,10 @@ static bool continues(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* Tokens need not be valid UTF-8, so a character may have any number of continuation bytes. */
+/*
+ * Returns the bytes of the first character of s. Tokens need not be valid UTF-8, so a character may
+ * have any number of continuation bytes.
+ */
 static size_t character(const char *s, size_t len)
 {
     size_t n = 1;
@@ -67,8 +73,8 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
 }
 
 /*
- * Returns true if no merged token contains the last character of `left` followed by the first
- * character of `right`.
+ * Returns true if no token that merges produce contains the last character of `left` followed by
+ * the first character of `right`.
  */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
@@ -91,7 +97,10 @@ static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
     return !(m->pairs->bit[slot / 64] >> slot % 64 & 1);
 }
 
-/* With four children per node the heap is flat, and the children share a cache line. */
+/*
+ * Restores the order of the heap below node i. Each node has four children, which share a cache
+ * line.
+ */
 static void sift_down(kvd_merge_work *w, size_t i)
 {
     const kvd_merge_candidate moving = w->heap[i];
@@ -174,8 +183,8 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
         /*
-         * One of the two neighbouring symbols may have been merged since. The candidate is then
-         * dropped, unless the symbols in their place merge to the same token, as in Hugging Face
+         * The candidate is outdated if one of its two symbols has been merged since. It is dropped,
+         * unless the symbols now at these positions merge to the same token, as in Hugging Face
          * tokenizers.
          */
         if (left->gone || left->after == NONE ||
@@ -213,7 +222,10 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of symbols before the last position that no merge rule can cross, or 0. */
+/*
+ * Returns the number of symbols before the last boundary: a position across which no merge is
+ * possible. Returns 0 if there is none.
+ */
 static size_t last_boundary(const kvd_merge_work *w)
 {
     for (size_t i = w->n; i-- > 1;)
@@ -236,7 +248,10 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* Doubling the length makes all attempts together take linear time. */
+        /*
+         * The limit doubles, so that the time of all searches for a boundary is linear in the
+         * length of the word.
+         */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

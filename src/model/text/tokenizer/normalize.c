@@ -36,7 +36,7 @@ typedef struct {
     uint8_t combining;
 } mark;
 
-/* The last characters, which a later character may still change. */
+/* The last characters of the text so far, whose normal form later characters may still change. */
 typedef struct {
     mark *c;
     size_t n, capacity;
@@ -63,7 +63,9 @@ static int by_class(const void *a, const void *b)
     return x->combining - y->combining;
 }
 
-/* Sorts combining marks by combining class; marks of equal class keep their order. */
+/*
+ * Sorts the combining marks of the run by combining class; marks of equal class keep their order.
+ */
 static int order(run *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n;) {
@@ -83,7 +85,6 @@ static int order(run *r, kvd_err *err)
                     r->c[m - 1] = t;
                 }
         } else if (!sorted) {
-            /* Hostile texts may have thousands of marks after one character. */
             mark *copy = malloc((j - i) * sizeof *copy);
             if (!copy)
                 return kvd_no_memory(err, "combining marks", (j - i) * sizeof *copy);
@@ -170,7 +171,10 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
 {
     run r = {0};
     int rc = -1;
-    /* Characters below `inert` do not change, unless a combining mark (U+0300 or later) follows. */
+    /*
+     * The normal form leaves characters below `inert` unchanged, unless a combining mark (U+0300 or
+     * later) follows.
+     */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
     while (i < len) {
@@ -181,8 +185,8 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             continue;
         }
         /*
-         * The run begins one character earlier, because the character before byte i may combine
-         * with the character at byte i.
+         * Normalization begins one character before byte i, because the character at byte i may
+         * combine with the one before it.
          */
         size_t from = i;
         if (from > plain)
@@ -213,7 +217,7 @@ done:
 
 /*
  * Returns the offset of the last character that never combines with the characters before it, or 0.
- * The text before that offset has the same normal form whatever text follows s.
+ * The normal form of the text before that offset does not depend on later text.
  */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
@@ -221,7 +225,10 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /* Characters below U+0300 and Chinese characters never combine with the one before. */
+        /*
+         * Characters below U+0300, and Chinese characters, never combine with the character before
+         * them.
+         */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
@@ -231,8 +238,8 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
 #define NESTING_MAX 32
 
 /*
- * Normalizing may make a text of n bytes at most GROWTH * n + GROWTH_BASE bytes long. Published
- * normalizers at most triple the length.
+ * A normalized text may have at most GROWTH * n + GROWTH_BASE bytes if the original has n.
+ * Published normalizers at most triple the length.
  */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
@@ -394,8 +401,8 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
     while ((rc = kvd_scan_next(&scan, &begin, &end, err)) > 0) {
         if (begin == end) {
             /*
-             * If a pattern matches the empty text, Hugging Face tokenizers may crash, so there is
-             * no result to reproduce.
+             * Hugging Face tokenizers may crash if a pattern matches the empty text, so this is an
+             * error.
              */
             rc = kvd_fail(err, "normalizer Replace: its pattern matches the empty text at byte %zu",
                           begin);
@@ -411,8 +418,8 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             break;
         }
         /*
-         * The first *first bytes of `text` come from the document's first character; new_first
-         * counts such bytes in the result.
+         * new_first is the number of bytes of the result that come from the document's first
+         * character. In `text` their number is *first.
          */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
@@ -445,7 +452,10 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/* Every character by itself, so a Greek final sigma is treated as any other sigma. */
+/*
+ * Converts each character separately. A Greek sigma at the end of a word becomes an ordinary small
+ * sigma.
+ */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;
@@ -471,8 +481,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 }
 
 /*
- * On entry and on return, *first leading bytes of the text come from the document's first
- * character.
+ * Normal form NFC, NFD, NFKC or NFKD of *in. On entry and on return, *first leading bytes of the
+ * text come from the document's first character.
  */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
@@ -495,8 +505,8 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
         same += width;
     }
     /*
-     * `same` leading bytes equal the normal form of the first character alone. If it is 0, that
-     * character was composed with the characters after it.
+     * `same` is the number of leading bytes that equal the normal form of the document's first
+     * character alone. 0 means that this character was composed with characters after it.
      */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);

@@ -26,7 +26,6 @@ int kvd_buffer_add(kvd_buffer *b, const char *s, size_t n, kvd_err *err)
     if (n > SIZE_MAX - b->n)
         return kvd_no_memory(err, "text", (unsigned long long)n);
     void *array = b->s;
-    /* `s` may point into the buffer itself, which moves when it grows. */
     const bool inside = b->s && s >= b->s && s < b->s + b->n;
     const size_t at = inside ? (size_t)(s - b->s) : 0;
     if (kvd_grow(&array, &b->capacity, b->n + n, 1, err))
@@ -113,8 +112,8 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 }
 
 /*
- * Returns true if the next match, or text between matches, is joined to the text that is not yet
- * emitted.
+ * Returns true if the next range, a match or the text between two matches, belongs to the same
+ * piece as the waiting range.
  */
 static bool glued(const kvd_splitter *s, bool is_match)
 {

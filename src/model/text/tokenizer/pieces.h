@@ -25,13 +25,17 @@ void kvd_buffer_release(kvd_buffer *b);
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
     /*
-     * Number of leading bytes that come from the first character of the document, including
-     * inserted bytes. Used by the pre-tokenizer Metaspace with prepend_scheme "first".
+     * Number of leading bytes of the piece that come from the first character of the document,
+     * bytes inserted by normalizers included. Used by the pre-tokenizer Metaspace with
+     * prepend_scheme "first".
      */
     size_t first;
     uint32_t id;
     bool is_id;
-    /* True if the text of this piece, the last one, continues beyond the known bytes. */
+    /*
+     * True if the text of this piece, the last of the list, continues after the bytes that are
+     * known.
+     */
     bool open;
 } kvd_piece;
 
@@ -55,13 +59,13 @@ void kvd_pieces_release(kvd_pieces *p);
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 /*
- * Appends bytes [begin, end) of *whole to p->next. The new piece is open if *whole is and `end` is
- * the end of *whole.
+ * Appends a piece to p->next: bytes [begin, end) of *whole. The new piece is open if *whole is open
+ * and `end` is its end.
  */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
-/* Ends a step of the tokenizer: the list p->next becomes p->piece. */
+/* Ends a step of the tokenizer: p->next becomes the list p->piece. */
 void kvd_pieces_step(kvd_pieces *p);
 
 /* Treatment of the matches of a pattern, as the field "behavior" of tokenizer.json says. */
@@ -74,16 +78,16 @@ typedef enum {
 } kvd_split_behavior;
 
 /*
- * State of cutting `whole` at the matches of a pattern. kvd_splitter_feed receives the matches and
- * the text between matches in order.
+ * State while the piece `whole` is cut at the matches of a pattern. kvd_splitter_feed receives the
+ * matches and the text between matches in order.
  */
 typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
     /*
-     * waiting: bytes [begin, end) are not yet emitted, because the next range may extend the piece.
-     * last_was_match: the last range was a match.
+     * waiting: bytes [begin, end) are not yet written as a piece, because the next range may extend
+     * it. last_was_match: the last range that kvd_splitter_feed received was a match.
      */
     bool waiting, last_was_match;
     size_t begin, end;
@@ -100,7 +104,7 @@ int kvd_splitter_end(kvd_splitter *s, kvd_err *err);
  */
 uint32_t kvd_byte_to_char(unsigned char byte);
 
-/* Returns -1 if the character represents no byte. */
+/* Returns the byte that the character represents, or -1 if it represents no byte. */
 int kvd_char_to_byte(uint32_t code_point);
 
 #endif

@@ -27,8 +27,8 @@ typedef struct {
     kvd_split_behavior behavior;
     bool invert;
     /*
-     * True if the pattern is matched against text in ByteLevel's alphabet, which writes each byte
-     * as one printable character.
+     * True for steps after ByteLevel: the pattern is matched against text in ByteLevel's alphabet,
+     * which writes each byte as one printable character.
      */
     bool spelled;
     char replacement[4];
@@ -203,7 +203,10 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /* After ByteLevel, only Sequence, Split and Digits can read the characters of its alphabet. */
+    /*
+     * Only Sequence, Split and Digits are supported after ByteLevel, whose output is in its own
+     * alphabet.
+     */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))
@@ -212,7 +215,7 @@ static int parse_into(kvd_pretokenizer *p, const json_t *spec, int depth, kvd_er
         return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    /* \w in Hugging Face's library also matches the join controls U+200C and U+200D. */
+    /* The class \w of Hugging Face's library also matches the join controls U+200C and U+200D. */
     if (!strcmp(type, "Whitespace"))
         return kvd_json_known(spec, type, "type", err) ||
                        add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
@@ -256,7 +259,10 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/* A piece in ByteLevel's alphabet, and for each of its bytes the index of the original byte. */
+/*
+ * A piece written in ByteLevel's alphabet. byte[i] is the index of the original byte to which byte
+ * i of the written text belongs.
+ */
 typedef struct {
     kvd_buffer text;
     size_t *byte;
@@ -315,8 +321,8 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             done = end;
         }
         /*
-         * If the text of the piece continues (open), the rest after the last match is dropped,
-         * because what follows may change where it is cut.
+         * If the text of the piece continues (open), the text after the last match is dropped,
+         * because further text may change where it is cut.
          */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
@@ -331,7 +337,10 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
     return rc;
 }
 
-/* A piece that does not begin with a space is copied to the end of p->text with a space. */
+/*
+ * Puts a space before each piece that does not begin with one, by copying the piece to the end of
+ * p->text.
+ */
 static int space_before(kvd_pieces *p, kvd_err *err)
 {
     for (size_t i = 0; i < p->n; i++) {

@@ -7,7 +7,7 @@
 
 /* Translates regular expressions from Oniguruma's syntax into PCRE2's, and runs them. */
 
-/* White_Space as the inside of a character class; PCRE2's \s also has U+180E. */
+/* Unicode's White_Space, as the inside of a character class; PCRE2's \s also has U+180E. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 /*
@@ -58,8 +58,9 @@ static bool is_letter_or_digit(char c)
 }
 
 /*
- * General categories have the same names in both syntaxes. Any other name must be a Unicode script
- * and is written as \p{sc:Name}, because PCRE2's \p{Name} means the script extensions.
+ * Translates \p{...}. General categories have the same names in both syntaxes. Any other name must
+ * be a Unicode script and is written as \p{sc:Name}, because PCRE2's \p{Name} means the script
+ * extensions.
  */
 static int property(walk *w)
 {
@@ -211,8 +212,8 @@ static int open_group(walk *w)
             return puts_to(w, same[k]);
         }
     /*
-     * The option (?i) is accepted only at the beginning of a pattern, because its scope elsewhere
-     * differs between Ruby and Perl.
+     * The option (?i) is accepted only at the beginning of a pattern, because elsewhere Ruby and
+     * Perl apply it to different parts of the pattern.
      */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
@@ -221,7 +222,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* Back references are refused, so groups need no capture. */
+    /* Every group becomes a group without capture, because back references are not supported. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -245,7 +246,10 @@ static int interval(walk *w)
     return 0;
 }
 
-/* Oniguruma also matches some characters against several others, such as U+00DF against ss. */
+/*
+ * Fails if a pattern that ignores case contains a letter or letters that Oniguruma matches across
+ * different lengths, such as U+00DF against ss.
+ */
 static int no_multiple_folds(walk *w)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -261,7 +265,7 @@ static int no_multiple_folds(walk *w)
     return 0;
 }
 
-/* Fails if a construct has no equivalent in PCRE2. */
+/* Writes the pattern in PCRE2's syntax to *out. Fails if a construct has no equivalent in PCRE2. */
 static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, kvd_err *err)
 {
     walk w = {.p = pattern, .n = len, .out = out, .err = err};
@@ -299,16 +303,16 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #include "model/text/tokenizer/json_fields.h"
 
 /*
- * Limits of one match, which stop a pattern of exponential time within a second. HEAP_KIB is for
- * PCRE2's interpreter, which runs if the stack of the JIT overflows.
+ * Limits of PCRE2 for one match, which stop patterns of exponential time within a second. HEAP_KIB
+ * is for PCRE2's interpreter, which runs if the stack of the JIT overflows.
  */
 #define MATCH_LIMIT 10000000
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
 /*
- * Smallest and largest number of positions that one call of PCRE2 tries. After a slow call there
- * are fewer, so that a request to stop takes effect within a second.
+ * Smallest and largest number of start positions that one call of PCRE2 tries. After a slow call
+ * there are fewer, so that a request to stop takes effect within a second.
  */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
@@ -326,7 +330,7 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 struct kvd_regex {
     pcre2_code *code;
     pcre2_match_context *ctx;
-    /* The pattern as written; for a literal text, the bytes to search for. */
+    /* The pattern as written; if it is a literal text, the bytes to search for. */
     char *pattern;
     size_t len;
 };
@@ -344,7 +348,6 @@ static pcre2_code *compile(const char *pattern, size_t len, kvd_err *err)
         goto done;
     int number;
     size_t at;
-    /* In Oniguruma's Ruby syntax only a line feed ends a line. */
     if (pcre2_set_newline(ctx, PCRE2_NEWLINE_LF)) {
         kvd_fail(err, "PCRE2 does not take line feed as its newline");
         goto done;
@@ -457,7 +460,9 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const size_t left = s->len - s->at;
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
-        /* If more text follows, the last bytes may be the beginning of the literal. */
+        /*
+         * If more text follows, the last bytes may be the beginning of a match of the literal text.
+         */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&
                ((unsigned char)s->text[s->known] & 0xc0) == 0x80)
@@ -477,8 +482,8 @@ static double processor_seconds(void)
 }
 
 /*
- * Fails if the search up to byte `at` has been too slow, or if the program was asked to stop.
- * Otherwise adapts s->window.
+ * Fails if the search of the text before byte `at` was too slow, or if the program was asked to
+ * stop. Otherwise adapts s->window, the number of positions that the next call tries.
  */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {

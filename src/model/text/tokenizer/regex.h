@@ -16,13 +16,13 @@
 typedef struct kvd_regex kvd_regex;
 
 /*
- * If `literal`, the pattern is a text that matches only itself. On failure returns NULL and fills
- * *err.
+ * Compiles a pattern. If `literal`, the pattern is a text that matches only itself. On failure
+ * returns NULL and fills *err.
  */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
 /*
- * Accepts {"String": ...}, a literal text, and {"Regex": ...}. On failure returns NULL and fills
- * *err.
+ * Compiles the pattern of a JSON object {"String": ...}, a literal text, or {"Regex": ...}. On
+ * failure returns NULL and fills *err.
  */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
@@ -35,24 +35,24 @@ typedef struct {
     size_t len, at, last_end;
     bool matched_before, open;
     /*
-     * If the text continues (open): once kvd_scan_next has returned 0, no match begins before byte
-     * `known`.
+     * If the text continues after the known bytes (open): after kvd_scan_next has returned 0, no
+     * further match begins before byte `known`.
      */
     size_t known;
     size_t window;
     size_t searches;
-    /* Processor time in seconds at the first check of the search's speed; 0 before it. */
+    /* Processor time in seconds when the speed of the search was first checked; 0 before that. */
     double clock;
-    /* Offset in bytes that the search had reached at the first check of the speed. */
+    /* Byte that the search had reached when its speed was first checked. */
     size_t clock_at;
-    /* Processor time in seconds at the last check of the search's speed. */
+    /* Processor time in seconds when the speed of the search was last checked. */
     double checked;
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
 /*
- * `text` must be valid UTF-8 and stay valid. If `open`, it continues after `len` bytes, and only
- * matches that do not depend on the continuation are found.
+ * Starts a search in `text`, which must be valid UTF-8 and stay allocated. If `open`, the text
+ * continues after `len` bytes, and only matches that do not depend on the continuation are found.
  */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
 /*

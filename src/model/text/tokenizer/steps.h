@@ -1,6 +1,6 @@
 /*
- * The steps of a tokenizer.json in the order in which a text passes them, and the tokenizers of
- * llama2.c and GGUF files.
+ * The steps of a tokenizer (tokenizer.json), in the order in which they process a text, and the
+ * tokenizers of llama2.c and GGUF files.
  */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
@@ -12,8 +12,8 @@
 #include "model/text/tokenizer/pieces.h"
 
 /*
- * Pieces (the strings of tokens) and their ids. Ids may have gaps; memory is proportional to the
- * number of pieces.
+ * Vocabulary: pieces (the strings of tokens) and their ids. Ids may have gaps; memory is
+ * proportional to the number of pieces.
  */
 
 typedef struct {
@@ -31,15 +31,20 @@ typedef struct {
     size_t longest;
 } kvd_vocab;
 
-/* kvd_vocab_build must be called last, and fails if a piece or an id occurs twice. */
+/*
+ * After all calls of kvd_vocab_add, kvd_vocab_build must be called. It fails if a piece or an id
+ * occurs twice.
+ */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
 void kvd_vocab_release(kvd_vocab *v);
 
 bool kvd_vocab_find(const kvd_vocab *v, const char *piece, size_t len, uint32_t *id);
-/* The piece is not zero-terminated; NULL if the id is not in the vocabulary. */
+/*
+ * Returns the piece of *len bytes, not zero-terminated, or NULL if the id is not in the vocabulary.
+ */
 const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
-/* Returns the largest id + 1, or 0 if the vocabulary is empty. */
+/* Returns the largest id of the vocabulary + 1, or 0 if the vocabulary is empty. */
 size_t kvd_vocab_end(const kvd_vocab *v);
 
 /*
@@ -56,8 +61,8 @@ void kvd_normalizer_free(kvd_normalizer *n);
 /*
  * Normalizes *text in place; *scratch is overwritten. If `first` is not NULL, *first leading bytes
  * of *text come from the first character of the document, and *first is updated. If `open`, the
- * document continues after *text, and the result is the part that is certain. Fails if the text
- * grows to more than 64 times its size plus 64 KiB.
+ * document continues after *text, and the result is the part that does not depend on the
+ * continuation. Fails if the text grows to more than 64 times its size plus 64 KiB.
  */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
@@ -66,22 +71,23 @@ int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err 
 
 /*
  * The "added_tokens" of tokenizer.json: strings that become one id before the BPE model sees the
- * text. The leftmost match is used, and at the same position the longest.
+ * text. The leftmost match is used; of several matches at one position, the longest.
  */
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
 /*
- * `spec` may be NULL. Ids in the file must be the ones that Hugging Face tokenizers would assign:
- * the id in `vocab`, else the next free id. On failure returns NULL and fills *err.
+ * Reads the added tokens; `spec` may be NULL. Ids in the file must be the ones that Hugging Face
+ * tokenizers would assign: the id in `vocab`, else the next free id. On failure returns NULL and
+ * fills *err.
  */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
 /*
- * If `normalized`, cuts out the tokens that are matched after the normalizer, else those matched
- * before it.
+ * Cuts added tokens out of the pieces of text: if `normalized`, the tokens that are matched after
+ * the normalizer, else those matched before it.
  */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
@@ -91,7 +97,8 @@ size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 /*
  * The "pre_tokenizer" of tokenizer.json, which cuts text into the words that the BPE model encodes.
- * Split and Digits after ByteLevel see its alphabet and may cut inside a character.
+ * The steps Split and Digits after ByteLevel read ByteLevel's alphabet, and may cut inside a
+ * character.
  */
 
 typedef struct kvd_pretokenizer kvd_pretokenizer;
@@ -117,11 +124,11 @@ int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_er
  */
 
 typedef struct kvd_bpe kvd_bpe;
-typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and a cache of words; one per thread */
+typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and a cache of words, for one thread */
 
 /*
- * If `byte_level`, words are given as bytes, which the vocabulary writes in the alphabet of
- * kvd_byte_to_char. On failure returns NULL and fills *err.
+ * Reads a BPE model. If `byte_level`, words are given as bytes, which the vocabulary writes in the
+ * alphabet of kvd_byte_to_char. On failure returns NULL and fills *err.
  */
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
@@ -134,16 +141,16 @@ void kvd_bpe_work_free(kvd_bpe_work *w);
 /*
  * Appends the ids of one word, which is valid UTF-8 unless the model is byte-level. A character
  * outside the vocabulary becomes unk_token; without an unk_token it is left out, as in Hugging Face
- * tokenizers. If `open`, `word` is the beginning of a longer word, and only ids that are certain
- * are appended.
+ * tokenizers. If `open`, `word` is the beginning of a longer word, and only ids that do not depend
+ * on its continuation are appended.
  */
 int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                    kvd_ids *ids, kvd_err *err);
 
-/* The "post_processor" of tokenizer.json, which adds special ids around the text's ids. */
+/* The "post_processor" of tokenizer.json, which adds special tokens to the ids of a text. */
 
 typedef struct {
-    /* True: the ids of the text are inserted here, else the special token `id`. */
+    /* True: the ids of the text are inserted here. False: the special token `id` is. */
     bool is_text;
     uint32_t id;
 } kvd_template_part;
@@ -161,8 +168,8 @@ int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
 /*
- * Unless `add_special`, appends only the ids of the text. If `open`, `text` holds only the first
- * ids of a longer text, and the special ids after it are left out.
+ * Appends the ids of a text to *ids, with special tokens around them if `add_special`. If `open`,
+ * `text` holds only the first ids of a longer text, and the special ids after it are left out.
  */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
@@ -171,7 +178,10 @@ int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bo
 
 typedef struct kvd_token_decoder kvd_token_decoder;
 
-/* String i is text.s[end[i - 1] .. end[i]), with end[-1] = 0. */
+/*
+ * A list of strings. String i is bytes end[i - 1] .. end[i] - 1 of text.s, where end[-1] counts as
+ * 0.
+ */
 typedef struct {
     kvd_buffer text;
     size_t *end;
@@ -192,8 +202,8 @@ int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kv
                             kvd_err *err);
 
 /*
- * The tokenizer.bin of llama2.c: uint32 length of the longest piece (string of a token), then for
- * each piece float32 score, int32 length and bytes (little-endian).
+ * The file tokenizer.bin of llama2.c: uint32 length of the longest piece (string of a token), then
+ * for each piece float32 score, int32 length and bytes (little-endian).
  *
  * Neighbouring pieces whose concatenation is a piece are joined, highest score first, leftmost on
  * ties. Each byte of a character that is not a piece becomes the id 3 + byte, even if the
@@ -206,14 +216,18 @@ kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_s
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
 /*
- * A text that is not empty gets a leading space. If `bos`, id 1 (beginning of text) comes first; as
- * in llama2.c, it may be joined with the next piece. If `open`, `text` is the beginning of a longer
- * text, and only ids that are certain are appended.
+ * Appends the ids of a text. A text that is not empty gets a leading space. If `bos`, id 1
+ * (beginning of text) comes first; as in llama2.c, it may be joined with the next piece. If `open`,
+ * `text` is the beginning of a longer text, and only ids that do not depend on its continuation are
+ * appended.
  */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
 
-/* A space directly after id 1 is dropped, and a piece "<0xNN>" is one byte. */
+/*
+ * Appends the text of n ids to *out. A space directly after id 1 (BOS) is dropped; a piece "<0xNN>"
+ * becomes one byte.
+ */
 int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, kvd_buffer *out,
                            kvd_err *err);
 
@@ -225,8 +239,8 @@ struct json_t;
  * On failure returns NULL and fills *err.
  *
  * A SentencePiece vocabulary has scores instead of merges. As in Transformers, the merges are then
- * all pairs of tokens whose concatenation is a token, ordered by its score. Missing flags of BOS
- * and EOS have the defaults of llama.cpp.
+ * all pairs of tokens whose concatenation is a token, ordered by its score. If the GGUF file does
+ * not tell whether BOS and EOS are added, the defaults of llama.cpp apply.
  */
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
@@ -234,8 +248,8 @@ struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
  * The loop of byte-pair encoding, for tokenizer.json and for llama2.c. With a heap of candidates, a
  * word of n symbols takes O(n log n) steps.
  *
- * A word may be a whole document. Two characters that are not neighbours in any merged token form a
- * boundary: the symbols before and after it do not depend on each other. Memory is thus
+ * A word may be a whole document. Between two characters that are not neighbours in any merged
+ * token there is a boundary: merges before and after it do not depend on each other. The memory is
  * proportional to the distance between boundaries.
  */
 
@@ -245,9 +259,9 @@ typedef struct {
     bool gone;
 } kvd_symbol;
 
-/* Candidate of a heap: two neighbouring symbols that may be joined. */
+/* Candidate in the heap of merges: two neighbouring symbols that may be joined. */
 typedef struct {
-    uint64_t order; /* merge priority, then position in the word */
+    uint64_t order; /* merge priority in the high bits, position in the word in the low bits */
     uint32_t id;
 } kvd_merge_candidate;
 
@@ -259,8 +273,8 @@ typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t righ
                                uint32_t *priority, uint32_t *id);
 
 /*
- * Set of pairs of neighbouring characters that occur in merged tokens. The set has one bit per hash
- * value, so other pairs may seem to be in the set.
+ * Set of pairs of neighbouring characters that occur in merged tokens. Only hash values are stored,
+ * so a pair that is not in the set may seem to be.
  */
 typedef struct kvd_pair_set kvd_pair_set;
 
@@ -271,7 +285,10 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 typedef struct {
     kvd_merge_rule rule;
     const void *context;
-    /* The string of a joined symbol is the concatenation of its two parts. */
+    /*
+     * Strings of the symbols. The string of a joined symbol is the concatenation of the strings of
+     * its two parts.
+     */
     const kvd_vocab *vocab;
     const kvd_pair_set *pairs;
 } kvd_merge_model;
@@ -287,12 +304,12 @@ typedef struct {
     size_t n_heap, heap_capacity;
 } kvd_merge_work;
 
-/* Starts a word whose ids are appended to *ids. Memory is kept between words. */
+/* Starts a word, whose ids will be appended to *ids. Buffers are kept between words. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
 /*
- * Appends a symbol to the word. If there are many, merges the symbols before the last boundary and
- * appends their ids to w->ids.
+ * Appends a symbol to the word. If the word has too many symbols, merges the symbols before the
+ * last boundary and appends their ids to w->ids.
  */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 

@@ -17,14 +17,14 @@ typedef struct {
     kind kind;
     kvd_regex *pattern;
     /*
-     * Replace: the new text. Strip: the character that is removed. Metaspace: the sign for a space
-     * in tokens.
+     * For Replace: the new text. For Strip: the character that is removed. For Metaspace: the sign
+     * for a space in tokens.
      */
     kvd_buffer content;
     uint32_t start, stop;
     /*
-     * Metaspace: the sign for a space is removed from the first token, and replaced by a space in
-     * others.
+     * For Metaspace: the sign for a space is removed from the first token. In other tokens it
+     * becomes a space.
      */
     bool drop_first;
 } step;
@@ -204,7 +204,7 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
     free(d);
 }
 
-/* Each ill-formed sequence becomes U+FFFD. */
+/* Appends the text s to *out. Each ill-formed UTF-8 sequence becomes U+FFFD. */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
     while (len) {
@@ -279,7 +279,6 @@ static int replace(const step *s, kvd_scan *scan, const char *text, size_t len, 
     size_t begin, end, done = 0;
     int rc = 0;
     kvd_scan_text(scan, text, len, false);
-    /* In an empty text nothing is replaced, even if the pattern matches the empty text. */
     while (len && (rc = kvd_scan_next(scan, &begin, &end, err)) > 0) {
         if (kvd_buffer_add(&out->text, text + done, begin - done, err) ||
             kvd_buffer_add(&out->text, s->content.s, s->content.n, err))

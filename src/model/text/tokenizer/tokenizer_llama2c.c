@@ -65,7 +65,10 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
-    /* A piece takes at least nine bytes of the file, so allocations stay below its size. */
+    /*
+     * Every piece takes at least nine bytes, so a vocabulary that is too large for the file is
+     * refused before memory is allocated.
+     */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
         return NULL;
@@ -101,7 +104,7 @@ void kvd_llama2c_tok_free(kvd_llama2c *t)
 
 typedef struct {
     const kvd_llama2c *t;
-    /* Scratch for the texts of two symbols, as long as the longest token. */
+    /* Scratch for the concatenated strings of two symbols, as long as the longest token. */
     char *both;
 } pair_room;
 
