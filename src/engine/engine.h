@@ -12,7 +12,7 @@
 #include "model/checkpoint/checkpoint.h"
 
 typedef struct {
-    /* If limits.pages is 0, the KV cache takes all memory that is left. */
+    /* Limits of the batch. If limits.pages is 0, the KV cache takes all memory that is left. */
     kvd_batching_limits limits;
     /* Number of input and output tokens of the longest request. */
     size_t max_len;
@@ -26,7 +26,7 @@ typedef struct {
      */
     bool sequence;
     bool graphs;
-    /* The CPU engine ignores this field. */
+    /* Attention kernels to use. The CPU engine ignores this field. */
     kvd_attention_choice attention;
     /* True to measure the time of each phase, not only the total. */
     bool phases;
@@ -67,7 +67,10 @@ typedef struct {
      * K and V are then random numbers.
      */
     bool anywhere;
-    /* Bit p is set if the time of phase p is part of the next phase of enum kvd_phase. */
+    /*
+     * Bit p is set if phase p is not timed separately. Its time is then part of the phase that
+     * follows p in enum kvd_phase.
+     */
     unsigned fused;
 } kvd_engine_facts;
 
@@ -88,12 +91,15 @@ struct kvd_engine {
      * pages if the model has a window.
      */
     double (*held)(const kvd_engine *e);
-    /* bytes[0] is for Q, K and V, bytes[1] for attention output. NULL if the engine sends none. */
+    /*
+     * Stores the bytes that GPUs have sent to each other: bytes[0] of Q, K and V, bytes[1] of
+     * attention output. The pointer is NULL if the engine sends none.
+     */
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /*
      * Reports the cache of the request in `slot`. *entries is the mean number of tokens that a KV
-     * head caches. *bits is the size of the cache in bits without the part that kvd_plan_entry_bits
-     * counts. If tokens are stored unquantised, *bits is NaN. The pointer is NULL if the engine
+     * head caches. *bits is the number of bits of the cache that kvd_plan_entry_bits does not
+     * count. If tokens are stored unquantised, *bits is NaN. The pointer is NULL if the engine
      * cannot count.
      */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, double *entries, double *bits);

@@ -28,7 +28,7 @@ typedef struct {
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
-    /* number of tokens of a slot */
+    /* largest number of tokens that a slot can hold */
     size_t tokens;
     kvd_cpu_rows rows;
     double held_bytes;
@@ -37,8 +37,8 @@ typedef struct {
     /* Residual stream of the tokens whose logits are computed, [max_batch][d_model]. */
     float *last;
     /*
-     * Input of the output head if the model projects `last` before, [max_batch][d_embed]; otherwise
-     * NULL.
+     * Residual stream of `last` after the model's projection to d_embed, the input of the output
+     * head, [max_batch][d_embed]. NULL if the model has no such projection.
      */
     float *narrow;
     float *logits; /* [max_batch][vocab_size] */
@@ -80,7 +80,10 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
     return 0;
 }
 
-/* The message names the request and the position of token `row` of the iteration. */
+/*
+ * Fails with a message that names the request and position of the token in row `row` of the
+ * iteration.
+ */
 static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
 {
     size_t i = 0;
@@ -128,7 +131,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     char where[32];
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
-    /* Keys and values are checked too, because an infinite key can vanish in the softmax. */
+    /* Keys and values are checked here too, because an infinite key can vanish in the softmax. */
     if (check_finite(it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
         check_finite(it, where, r->v, l->cut.at_v[kv], err))
@@ -211,7 +214,7 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* Count the bytes before requests that end free their caches. */
+    /* Bytes are counted before finished requests free their caches. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -275,8 +278,8 @@ static void release(kvd_engine *hook)
 }
 
 /*
- * Sets the number of pages to that of the limits, or to the number that fits into memory. Must be
- * called before weights and activations are allocated.
+ * Sets facts.pages to the limit of the spec, or else to the number of pages that fit into memory.
+ * Must be called before weights and activations are allocated.
  */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
@@ -330,7 +333,9 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* A layer with an attention window holds only the newest tokens. */
+    /*
+     * Mean over a full slot, because a layer with an attention window holds only the newest tokens.
+     */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -6,7 +6,7 @@
 
 #include "common/threads.h"
 
-/* Returns 0 on overflow, else 1. */
+/* Adds n * d to *total. Returns 0 on overflow, else 1. */
 static int add_product(size_t *total, size_t n, size_t d)
 {
     size_t x;
@@ -94,8 +94,8 @@ static double dot(const float *x, const float *y, size_t n)
 
 /*
  * Computes out = sum over the n keys of softmax(scale q . k) v for one query row. Returns the
- * logarithm of the sum of exponentials of the scaled scores. `scores` [n] is scratch memory. The
- * maximum may skip a NaN score, but the sum does not, so the output is NaN.
+ * logarithm of the sum of exponentials of the scaled scores. `scores` [n] is scratch memory. If a
+ * score is NaN, the output is NaN, because the sum includes it.
  */
 static double attend(const float *q, const float *k, const float *v, size_t n, size_t d_qk,
                      size_t d_v, double scale, double *scores, double *out)
@@ -125,7 +125,10 @@ typedef struct {
     double scale;
 } job;
 
-/* Computes query head h for row `row` of Q, which is query t of a request. */
+/*
+ * Computes the attention output of query head h for query t of a request. The query is row `row` of
+ * Q.
+ */
 static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, size_t kv_len,
                      size_t kv_first, double *scores, double *out)
 {

@@ -1,6 +1,6 @@
 /*
  * Reference implementation of causal attention in plain C with float64 sums. Every kernel is tested
- * against it. Layouts and shapes are PLAIN of kernels/layout.h. All functions return 0, or -1 with
+ * against it. Tensors have the layout PLAIN of kernels/layout.h. All functions return 0, or -1 with
  * *err filled.
  */
 #ifndef KVD_KERNELS_ATTENTION_REF_H
@@ -9,9 +9,7 @@
 #include "common/err.h"
 #include "kernels/layout.h"
 
-/*
- * Location of every head in the PLAIN layout. Every number of dimensions of at least 1 is accepted.
- */
+/* Location of every head in the PLAIN layout. Heads may have any number of dimensions from 1 on. */
 
 typedef struct {
     int group;            /* number of query heads per KV head */
@@ -30,7 +28,7 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
                         kvd_attn_plain *plain, kvd_err *err);
 
 /*
- * Computes attention of every query, within the window of `heads` if it has one.
+ * Computes attention of every query, within the sliding window of `heads` if it has one.
  *
  * - `q`, `k`, `v`: inputs, PLAIN Q, K and V, float32.
  * - `out`: output, PLAIN O, float64.

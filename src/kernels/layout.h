@@ -69,7 +69,7 @@ typedef struct {
     int window;
 } kvd_attn_heads;
 
-/* The lengths are in host memory. */
+/* Numbers of tokens of every request of a batch, in host memory. */
 typedef struct {
     int batch;
     const int32_t *q_len;  /* [batch] number of new tokens, >= 1 */

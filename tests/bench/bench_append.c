@@ -88,7 +88,7 @@ static void measure_copy(void)
     cudaFree(b);
 }
 
-/* Each line is a case: kept dimensions of Q and K, and of V, of 8 KV heads. */
+/* Kept dimensions of 8 KV heads, two lists per case: first of Q and K, then of V. */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -98,8 +98,8 @@ static const int widths[][2][8] = {
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
 /*
- * Appends n tokens to `old` earlier ones, for each request. *bytes receives the bytes that must be
- * moved.
+ * Times the append of n new tokens to `old` cached tokens in every request. *bytes receives the
+ * bytes that must be moved.
  */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
@@ -151,8 +151,8 @@ static double append_us(int w, int batch, int n, int old, int rope, int rotated,
     for (int i = 0; i < 2; i++)
         check(cudaEventCreate(&e[i]), "cudaEventCreate");
     /*
-     * Several short launches run between two events, so that the overhead of the events does not
-     * count.
+     * In decode, several launches run between two CUDA events, so that the overhead of the events
+     * does not count.
      */
     const int many = decode ? 20 : 1;
     for (int i = -3, k = 0; i < LAUNCHES; i++) {

@@ -5,8 +5,8 @@
  * 2048^3 by OpenBLAS (for prefill) and reading memory (for decode). All cases take turns for
  * SECONDS (default 30).
  *
- * "of gemm" and "of read" are fractions of these rates. "to width" is the time per kept dimension
- * divided by that of the first case with these lengths. On one thread (OMP_NUM_THREADS=1
+ * "of gemm" and "of read" are fractions of these rates. "to width" is the time per kept dimension,
+ * relative to the first case with equal lengths. On one thread (OMP_NUM_THREADS=1
  * OPENBLAS_NUM_THREADS=1) times are processor time.
  */
 #include <cblas.h>
@@ -49,7 +49,7 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    /* Random numbers from which Q, K and V are taken, larger than the CPU caches. */
+    /* Random numbers, of which Q, K and V are parts. They exceed the CPU caches. */
     float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;
@@ -145,7 +145,7 @@ static int check_case(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
     return 0;
 }
 
-/* Round -1 warms up and compares with the reference. */
+/* Times one case. Round -1 is a warm-up and compares the outputs with the reference. */
 static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
 {
     int32_t q_len[64], kv_len[64];
@@ -163,7 +163,10 @@ static int run_case(bench *b, bench_case *c, int round, kvd_err *err)
     const size_t all = plain.q_elements + plain.k_elements + plain.v_elements;
     if (all > b->pool_floats || plain.o_elements > b->out_floats)
         return kvd_fail(err, "a case needs %zu floats in and %zu out", all, plain.o_elements);
-    /* Every round takes other numbers of the pool, so that decode reads them from memory. */
+    /*
+     * Every round uses another part of the pool, so that Q, K and V come from memory and not from
+     * caches.
+     */
     const size_t slots = b->pool_floats / all, slot = round < 0 ? slots - 1 : (size_t)round % slots;
     const float *q = b->pool + slot * all, *k = q + plain.q_elements, *v = k + plain.k_elements;
     const double start = now();
@@ -228,7 +231,7 @@ static void print(const bench *b)
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
         /*
-         * Times are compared within the same round, because they were measured close to each other.
+         * Times are compared within a round, because these were measured shortly after each other.
          */
         double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)

@@ -27,7 +27,7 @@ typedef struct {
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    /* Buffer without zeros, which is written repeatedly for comparison. */
+    /* Buffer without zeros. It is written repeatedly by write(2) for comparison. */
     char *piece;
     float *rows;
     void *scratch;

@@ -160,8 +160,8 @@ static cudaError_t run_convert(kvd_dtype type)
 typedef struct {
     const char *name;
     cudaError_t (*launch)(kvd_dtype type);
-    bool wide;          /* the kernel reads float32 for both number types */
-    double n, bytes[2]; /* bytes that are moved per element, for f32 and bf16 */
+    bool wide;          /* true if the kernel reads float32 in both cases of `bytes` */
+    double n, bytes[2]; /* bytes moved per element in float32 and in bf16 */
     kvd_dtype type;
 } block;
 
@@ -202,7 +202,6 @@ static void time_blocks(void)
         row[i] = i % 4096;
     positions = on_device(row, TOKENS * sizeof *row);
     for (uint32_t i = 0; i < TOKENS; i++)
-        /* The token ids are far apart in the embedding table. */
         row[i] = i * 7 % (2 * FFN * TOKENS / MODEL);
     ids = on_device(row, TOKENS * sizeof *row);
     free(row);
@@ -322,7 +321,8 @@ static void time_all_attention(void)
         time_attention(KVD_BF16, n, len, 32, 8, 128, 0, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 32, 64, 0, lib, blas, stream);
         /*
-         * This window hides one key from the last query, which makes attention use cuBLAS products.
+         * This window hides one key from the last query, so that attention is computed by cuBLAS
+         * products.
          */
         time_attention(KVD_BF16, n, len, 32, 8, 128, (int)len - 1, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 8, 128, 256, lib, blas, stream);

@@ -1,6 +1,5 @@
 /*
  * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME
- *
  *                         [CONTEXT [WIDTHS.csv[:NAME]|METHOD]...]
  *
  * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. For a prompt
@@ -77,7 +76,7 @@ static void read_widths(widths *w, const char *text, int d_head)
     }
 }
 
-/* Projections are random, which does not affect times. */
+/* Makes random projections. Their values do not affect times. */
 static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
 {
     const size_t n = (size_t)c->n_layers * (size_t)c->n_kv_heads, dh = (size_t)c->d_head;
@@ -104,7 +103,7 @@ static void make_dims(kvd_dims *d, const kvd_config *c, const widths *w)
     }
 }
 
-/* A decode step reads all weights except the embedding. */
+/* Returns the bytes of weights that a decode step reads: all except the embedding. */
 static double read_bytes(const kvd_config *c, const kvd_dims *d)
 {
     const double model = c->d_model, dh = c->d_head, group = (double)c->n_heads / c->n_kv_heads;
@@ -150,7 +149,10 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return median(second, PREFILLS);
 }
 
-/* The cached K and V of earlier tokens are not computed, which does not affect times. */
+/*
+ * Times decode steps of n requests. The K and V of earlier tokens were never computed, which does
+ * not affect times.
+ */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;
@@ -174,7 +176,7 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     return median(second, STEPS);
 }
 
-/* Returns 0 if n was the last number of requests to time. */
+/* Returns the number of requests to time after n, or 0 if n was the last one. */
 static size_t next_size(size_t n, size_t factor)
 {
     static const char *at;

@@ -21,7 +21,7 @@ static double median(double *x)
     return x[STEPS / 2];
 }
 
-/* The first step is a warm-up. */
+/* Times decode steps. The first step is a warm-up and does not count. */
 static int time_steps(kvd_engine *e, size_t batch, const char *method, kvd_err *err)
 {
     static const uint32_t id[MOST];

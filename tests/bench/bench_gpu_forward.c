@@ -36,7 +36,7 @@ static void mark(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
     }
 }
 
-/* Returns 0 if the phase is not a matrix product. */
+/* Returns the floating-point operations of a phase, or 0 if the phase is not a matrix product. */
 static double flop_of(const kvd_config *c, kvd_gpu_phase p, double seq_len)
 {
     const double d = c->d_model, q = (double)c->n_heads * c->d_head,

@@ -28,7 +28,7 @@ typedef struct {
     const kvd_config *config;
     kvd_generator *generator;
     kvd_continuations run;
-    kvd_spectrum spectrum; /* random rotations, made for the first method that removes dimensions */
+    kvd_spectrum spectrum; /* random rotations, made when the first method needs them */
     bool made;
 } bench;
 

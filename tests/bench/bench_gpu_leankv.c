@@ -64,7 +64,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* All bytes are parts of finite floating-point numbers. */
+/* Returns random bytes that are finite numbers in every format that the kernels read. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -116,7 +116,7 @@ static void set_positions(const kvd_leankv_pool *p, const kvd_leankv_head *head,
     free(got);
 }
 
-/* These arguments are shared by all measurements. */
+/* Arguments of the kernels that are equal in all measurements. */
 static kvd_leankv_steps shared;
 
 static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
@@ -148,7 +148,7 @@ static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
     check(cudaMemcpy(p.head, head, heads * sizeof *head, cudaMemcpyHostToDevice), "heads");
     check(kvd_leankv_grow(&p, shared.slot, batch, 0, 1, 1, 0), "grow");
     check(cudaDeviceSynchronize(), "grow");
-    if (c->low > 0 && !c->uneven) /* the update of precision levels is timed on this case too */
+    if (c->low > 0 && !c->uneven) /* also used to time the update of precision levels */
         set_positions(&p, head, heads);
     *x = (launch){.c = c,
                   .s = shared,
@@ -250,7 +250,7 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "%s: %s", x->name, cudaGetErrorString(e));
 }
 
-/* Removes the tokens that a step added, so that the step can be timed again. */
+/* Removes the tokens that a decode step added to the cache, so that the step can be timed again. */
 static int restore_heads(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;
@@ -275,9 +275,8 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
         make_case(&x[n++], &cases[i], batch, &rng);
     const int cached = n;
     /*
-     * Adds two measurements. The first updates the precision levels of a cache with the paper's
-     * precisions K8V4 K4V2. The second updates the page tables of all layers when no head needs a
-     * page.
+     * Adds two measurements: the update of precision levels on a cache with the paper's precisions
+     * K8V4 K4V2, and the update of the page tables of all layers when no head needs a page.
      */
     for (int i = 0; i < cached; i++)
         if (x[i].c && !strcmp(x[i].c->what, "K8V4 K4V2") && !x[i].c->uneven) {

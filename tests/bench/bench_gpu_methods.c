@@ -55,7 +55,7 @@ static void steps(kvd_engine *e, size_t n, const uint32_t *id)
     print("step", n, &sum, STEPS);
 }
 
-/* The first of two prompts is a short warm-up. */
+/* Times a prompt of CONTEXT tokens after a short prompt as warm-up. */
 static void prompt(kvd_engine *e, const uint32_t *id)
 {
     kvd_err err;

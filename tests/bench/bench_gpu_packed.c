@@ -52,7 +52,7 @@ static void end_on(int status, const kvd_err *err)
     }
 }
 
-/* All bytes are parts of finite floating-point numbers. */
+/* Returns random bytes that are finite numbers in every format that the kernels read. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -122,7 +122,7 @@ static void make_dense(launch *x)
     check(kvd_decode_plan(&x->dense, KVD_SCHEDULE_OURS, 0), "plan");
 }
 
-/* A page has codes, scales, and the mean number of outliers. */
+/* Returns the bytes read per page: codes, scales, and the mean number of outliers. */
 static double page_bytes(const kvd_packed_form *f, int outliers)
 {
     const kvd_packed_parts p = kvd_packed_parts_of(f, D, D);
@@ -145,7 +145,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /* packed.c sets k_apart to four times the number of outliers plus 64. */
+        /* packed.c sets k_apart to four times (number of outliers + 16). */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

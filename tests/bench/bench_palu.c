@@ -12,7 +12,7 @@
 #include "common/half.h"
 #include "kernels/rivals/palu_decode.h"
 
-/* The cache repeats BLOCK random numbers. */
+/* BLOCK random numbers are generated and copied repeatedly to fill the cache. */
 enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 
 /* These rates were measured on one H200; see results/h200. */
@@ -28,7 +28,7 @@ static void ok(cudaError_t e, const char *what)
 
 static uint64_t seed = 88172645463325252u;
 
-/* A sum of uniform numbers, with mean 0 and variance 1. */
+/* Returns a nearly normal random number: a sum of 12 uniform ones, with mean 0 and variance 1. */
 static float any(void)
 {
     double x = -6;

@@ -49,7 +49,10 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* Matrices and tables are random, so that the codes of kvquant differ from head to head. */
+/*
+ * Opens the plan of a method with random matrices and tables, so that kvquant's codes differ
+ * between heads.
+ */
 static int open_plan(const kvd_config *c, const char *method, size_t max_len, kvd_plan *plan,
                      kvd_err *err)
 {
@@ -98,7 +101,8 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
 }
 
 /*
- * Returns the median distance of x from `want`, because a tie changes the logits of a few tokens.
+ * Returns the median over tokens of the distance of logits x from `want`. The median ignores the
+ * few tokens whose logits change because of ties.
  */
 static double off(const load *l, const float *x, const float *want)
 {
@@ -119,9 +123,9 @@ static double held_off(const outcome *a, const outcome *b)
 }
 
 /*
- * `rounding` is the distance between one and two GPUs without a method. Quantisation amplifies
- * rounding, up to a quarter of the method's effect. Using another head's data would change the
- * logits as much as the method does.
+ * Tests one method on two GPUs. `rounding` is the distance between one and two GPUs without a
+ * method. Quantisation may amplify it to a quarter of the method's effect. If a GPU used another
+ * head's data, the distance would be as large as that effect.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {

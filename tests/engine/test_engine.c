@@ -32,8 +32,8 @@ typedef struct {
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
     /*
-     * Index in `id` of the first token of each request. The last output token never enters the
-     * cache.
+     * Index in `id` of the first token of each request. The last output token is not in `id`,
+     * because it never enters the cache.
      */
     size_t offset[REQUESTS + 1];
     size_t longest; /* length of the longest request, with its last output token */
@@ -51,7 +51,7 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* This length needs longrope's factors for long sequences. */
+        /* Prompts of odd requests are so long that longrope uses its factors for long sequences. */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -114,8 +114,8 @@ static uint32_t best(const float *x, size_t n)
 }
 
 /*
- * Adds the squared distance to *error and the squared norm to *square. Returns the number of
- * compared tokens.
+ * Compares the engine's logits with the expected ones. Adds the squared distance to *error and the
+ * squared norm to *square. Returns the number of compared tokens.
  */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
@@ -145,8 +145,9 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
 }
 
 /*
- * Each step is fed the token of the text instead of the emitted one. If `pages` is not 0, the cache
- * has this number of pages, and a request reserves only the pages it uses.
+ * Serves the requests. Every decode step gets the next token of the text as input, not the emitted
+ * one. If `pages` is not 0, the cache has this number of pages, and a request reserves only pages
+ * that it uses.
  */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
@@ -285,7 +286,8 @@ static void test_plans_of_dims(void **unused)
 }
 
 /*
- * A product that adds in another order can round to another 16-bit number, so the bounds are wider.
+ * In 16 bits the bounds are wider, because a product that adds in another order can round to
+ * another number.
  */
 static void test_types_of_the_cache(void **unused)
 {
@@ -335,9 +337,9 @@ static void test_window_is_what_is_held(void **unused)
 }
 
 /*
- * SGEMM may add in another order if the batch is smaller. A number close to a border between two
- * quantisation codes may then get the other code. With OpenBLAS's Haswell kernels the distance of
- * the logits is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. A wrong method has more than
+ * SGEMM may add in another order if the batch is smaller. A number close to the border between two
+ * quantisation codes may then get another code. With OpenBLAS's Haswell kernels the distance of the
+ * logits is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. A wrong method has more than
  * 4e-3, such as 7.5e-3 for zipcache with share=0.58.
  */
 static void test_plans_row_by_row(void **unused)
@@ -387,8 +389,8 @@ static void test_plans_row_by_row(void **unused)
 }
 
 /*
- * With a method that compresses prompts the logits may differ, because a preempted request enters
- * again with a longer prompt.
+ * A preempted request enters again with a longer prompt. With a method that compresses prompts, its
+ * logits may therefore differ.
  */
 static void test_preempted_requests(void **unused)
 {
@@ -482,7 +484,7 @@ static void test_facts(void **unused)
     assert_int_equal((size_t)cut.bytes_per_token, 2 * kept);
     assert_int_equal(whole.pages, 2 * ((t.longest + PAGE - 1) / PAGE));
     assert_int_equal((size_t)cut.cache_bytes, 2 * kept * PAGE * cut.pages);
-    /* The rotation of V is multiplied into the weights, so the cut W_V and W_O take fewer bytes. */
+    /* The rotation of V is multiplied into W_V and W_O, which then have fewer elements. */
     assert_true(cut.weight_bytes < whole.weight_bytes);
     assert_true(cut.peak_bytes > cut.weight_bytes + cut.cache_bytes);
     kvd_dims_release(&dims);
@@ -505,7 +507,7 @@ static void test_refusals(void **unused)
     kvd_slice slice = {.slot = 0, .n = 4, .emits = 1};
     kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = 4};
     assert_int_equal(e->step(e, &it, id, next, NULL, &err), 0);
-    slice.before = 3; /* wrong, because the slot holds 4 tokens */
+    slice.before = 3; /* wrong: the slot holds 4 tokens */
     assert_int_equal(e->step(e, &it, id, next, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "which holds 4"));
     slice.before = 4;

@@ -1,7 +1,7 @@
 /*
  * Tests of kvd_append, which projects and rotates new K and V rows and writes them into cache
  * pages. Results are compared with a double-precision reference. Memory that a launch must not
- * write keeps the NaN pattern POISON.
+ * write must keep the NaN pattern POISON.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -28,9 +28,9 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    /* Kept dimensions per head; 0: all d_head; 1: different numbers per head. */
+    /* Number of kept dimensions of every head. 0: d_head; 1: different numbers per head. */
     int widths;
-    int rope_dim, rope_kind; /* 0 half-split pairs, 1 interleaved pairs, -1 no RoPE */
+    int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
     /* Index of the list of request lengths in make_batch; -1 and -2: random lengths. */
     int lengths;
@@ -51,7 +51,7 @@ typedef struct {
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
-    /* In decode, the RoPE position is the index in the cache plus LATE if `late` is true. */
+    /* True: in decode, RoPE positions are larger by LATE than indices in the cache. */
     int late;
     void *late_cos, *late_sin;
     size_t pool_elements;
@@ -83,7 +83,10 @@ static void make_batch(fixture *f, kvd_rng *rng)
     }
 }
 
-/* Copies a RoPE table to the device, after LATE positions of NaN that the kernel must not read. */
+/*
+ * Copies a RoPE table to the device. LATE positions of NaN, which the kernel must not read, precede
+ * it.
+ */
 static void *late_table(const float *x, size_t n, size_t half)
 {
     float *to = need((LATE * half + n) * sizeof *to);
@@ -209,7 +212,7 @@ static void *poisoned(size_t elements)
 }
 
 /*
- * Runs one launch for the new tokens from[b] .. from[b] + n[b] - 1 of each request b. Returns Q,
+ * Appends the new tokens from[b] .. from[b] + n[b] - 1 of each request b in one launch. Returns Q,
  * which the caller frees. q_start [batch] receives the first row of each request.
  */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
@@ -319,7 +322,10 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
     s->norm += want * want;
 }
 
-/* All other memory must keep the NaN pattern. The written pages stay in f->pool. */
+/*
+ * Compares Q and the pages that one launch writes with the reference. All other memory must keep
+ * the NaN pattern. The pages are copied to f->pool.
+ */
 static void against_reference(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -348,7 +354,10 @@ static void against_reference(fixture *f, int decode)
         exit(1);
     }
 
-    /* Checked elements are set to the NaN pattern, which the whole copy must have at the end. */
+    /*
+     * In this copy of the pages, checked elements are set to the NaN pattern. At the end all
+     * elements must have it.
+     */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};

@@ -29,7 +29,10 @@ static void need_ok(int status, const char *what, const kvd_err *err)
     }
 }
 
-/* Q, K and V of a batch, rounded to the device's type. `gap` unused elements follow each row. */
+/*
+ * A batch of sequences with Q, K and V, rounded to the device's type. `gap` unused elements follow
+ * each row.
+ */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
@@ -108,8 +111,8 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
 }
 
 /*
- * Adds the squared error of every `step`-th output row to *error, and the squared norm to *norm.
- * got: outputs [tokens of the batch][heads * d].
+ * Adds to *error the squared distances of one head's outputs from the reference, and to *norm the
+ * squared norm, over every `step`-th row. got: outputs [tokens of the batch][heads * d].
  */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
@@ -150,7 +153,7 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
     free(v);
 }
 
-/* Returns the largest relative error of any head, without sequence `skip`. */
+/* Returns the largest relative error of any head, without the sequence number `skip`. */
 static double batch_error(const batch *b, const scenario *c, size_t step, size_t skip)
 {
     const size_t e = kvd_dtype_bytes(c->type), all = b->out_elements + GUARD;
@@ -241,7 +244,10 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /* Two calls without waiting for the device must not disturb each other's scratch memory. */
+    /*
+     * A second call before the first has ended must not overwrite scratch memory that the first
+     * still uses.
+     */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -294,7 +300,9 @@ static void test_neighbours(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* The scores exceed the scratch memory, so heads and rows are computed in parts. */
+/*
+ * The scores exceed the scratch memory, so attention must compute a few heads and rows at a time.
+ */
 static void test_large(const scenario *c, size_t n)
 {
     kvd_err err = {""};
@@ -318,7 +326,7 @@ static void test_large(const scenario *c, size_t n)
     batch_release(&b);
 }
 
-/* Q, K, V and output have different row strides, as caches pass them. */
+/* Q, K, V and output have different row strides, as in the calls from caches. */
 static void test_apart(kvd_dtype type)
 {
     enum { HEADS = 6, KV = 2, D = 24, N = 150, LDO = HEADS * D + 7 };

@@ -22,8 +22,8 @@
  */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
 /*
- * Accepted distance if the loss is that of drawn next tokens. At 654 positions, rounding changes
- * one or two of the drawn tokens, and with them the gradients.
+ * Accepted distance of gradients if next tokens are drawn from the model. At 654 positions,
+ * rounding changes one or two of the drawn tokens, and with them the gradients.
  */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -44,7 +44,10 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    /* Gradients or activations of kind g_name[i], [n_layers][n tokens][g_width(i)]. */
+    /*
+     * Gradients and activations, [N_G]. Array i has the kind g_name[i] and is [n_layers][n
+     * tokens][g_width(i)].
+     */
     float *g[N_G];
 } gradients;
 
@@ -123,8 +126,8 @@ static size_t longest_of(const kvd_batch *b, const kvd_config *c)
 }
 
 /*
- * If `seed` is 0, the loss is that of the text's own next tokens. Otherwise next tokens are drawn
- * with this seed.
+ * Computes gradients on the CPU. If `seed` is 0, the loss is that of the text's own next tokens.
+ * Otherwise next tokens are drawn from the model with this seed.
  */
 static int on_cpu(const kvd_checkpoint *c, const kvd_batch *b, uint64_t seed, gradients *to,
                   kvd_err *err)
@@ -269,9 +272,7 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
         printf("not ok %s\n", err.msg);
         exit(1);
     }
-    /*
-     * The first sequence is that of the expected gradients. Sequences 2 and 3 have equal lengths.
-     */
+    /* Sequence 0 is that of the expected gradients. Sequences 1 and 2 have equal lengths. */
     const size_t n = e.n, offset[] = {0, n, n + 20, n + 40, n + 41, n + 50};
     uint32_t *id = some_ids(n + 50, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     memcpy(id, e.id, n * sizeof *id);
@@ -304,8 +305,8 @@ static void test_demo(const char *path)
 }
 
 /*
- * A pass that ends at a later layer must give the same bits for the remaining layers, and no
- * gradients for earlier ones.
+ * A backward pass that ends at a layer above the first must give the same bits for the remaining
+ * layers, and no gradients for earlier ones.
  */
 static void test_first_layer(void)
 {

@@ -49,7 +49,7 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    bool add, plain, in_place; /* plain: no norm (the gain is NULL), only the addition */
+    bool add, plain, in_place; /* plain: only the addition, without a norm (gain NULL) */
 } norm_case;
 
 static void reference_norm(const norm_case *c, const float *x, const float *gain, const float *bias,
@@ -99,8 +99,8 @@ static void test_norm(const norm_case *c)
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
     /*
-     * A layer norm of one element is 0 times its gain plus the bias, so errors are relative to the
-     * row's largest element.
+     * With one element per row, a layer norm is 0 times its gain plus the bias. Errors are
+     * therefore relative to the row's largest element.
      */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
@@ -134,7 +134,10 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /* The earliest stage must be reported, in whatever order the stages are checked. */
+    /*
+     * If several stages find rows that are not finite, the lowest stage number must be reported, in
+     * whatever order they run.
+     */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -145,7 +148,7 @@ static void test_norm_bad(size_t d)
     check(kvd_gpu_check((float *)x.dev + 17 * d, 1, d, 4, bad, NULL), "check");
     expect_bad("check", bad_take(bad), kvd_gpu_bad_at(4, 0));
 
-    /* All numbers are finite, but their sum is not. */
+    /* Two finite numbers whose sum is infinite must be reported. */
     array big = values(KVD_F32, d, 0, 1);
     for (size_t j = 0; j < d; j++)
         big.host[j] = j == d / 3 ? 3e38F : 0;
@@ -174,8 +177,8 @@ typedef struct {
 enum { QKV_N = 13, QKV_POSITIONS = 50 };
 
 /*
- * Replaces x [n tokens][heads + 2 kv][d] by the result. pre [n tokens][heads + kv][d] receives Q
- * and K before RoPE.
+ * Replaces the QKV product x [n tokens][heads + 2 kv][d] by the input of attention. pre [n
+ * tokens][heads + kv][d] receives Q and K before RoPE.
  */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,
@@ -258,7 +261,7 @@ static void test_qkv(const qkv_case *c)
     expect_bad(name, bad_take(bad), ~0ull);
 
     /*
-     * First an infinity in V of token 11, and then a NaN in Q of token 4, must be reported with the
+     * An infinity in V of token 11 and, below, a NaN in Q of token 4 must be reported with the
      * token's row.
      */
     x.host[11 * all + all - 1] = INFINITY;

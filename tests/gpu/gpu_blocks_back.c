@@ -24,8 +24,9 @@ static double term_distance(const array *got, const double *want, const double *
 }
 
 /*
- * Computes the gradient dx of a norm of one row from dy. `terms` receives the same sums with
- * absolute values, which bound the rounding error. dy itself has an error of at most dy_terms.
+ * Computes the gradient dx of one row of a norm from the output's gradient dy. `terms` receives the
+ * sums of absolute values of the terms of dx, which bound the rounding error. dy itself has an
+ * error of at most dy_terms.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -146,8 +147,9 @@ typedef struct {
 } qkv_case;
 
 /*
- * Computes the gradients before RoPE (`pre`) and before the norm (`raw`) from the gradient `d`
- * after RoPE. Both are [2][d]: d values, then d sums of absolute terms.
+ * Computes the gradients of a head before RoPE (`pre`) and before the norm (`raw`) from the
+ * gradient `d` after RoPE. Both are [2][d]: the d gradients, then d sums of the absolute values of
+ * their terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -299,8 +301,8 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
 }
 
 /*
- * Returns the first token at which the cumulative probability exceeds u. `top` is the largest
- * logit; *sum receives the sum of exp(logit - top).
+ * Returns the token drawn with the random number u: the first at which the cumulative probability
+ * exceeds u. `top` is the largest logit; *sum receives the sum of exp(logit - top).
  */
 static uint32_t drawn(const float *row, size_t vocab, double top, double u, double *sum)
 {
@@ -346,7 +348,8 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             worst = INFINITY;
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
         /*
-         * The loss is computed in float64, so its accepted error is 1e-6 of that of the gradients.
+         * The loss is computed in float64, so its error counts 1e6 times as much as that of the
+         * gradients.
          */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
@@ -355,10 +358,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), 1e-30F);
         }
     }
-    /*
-     * The argument of e^x may be as large as 40 * sharp, and its rounding to float32 limits the
-     * accuracy.
-     */
+    /* Arguments of e^x are up to 40 * sharp. Their rounding to float32 limits the accuracy. */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     array_free(&logits);
     array_free(&d);

@@ -26,8 +26,8 @@ typedef struct {
     /* Kept dimensions per head are unequal multiples of `step`; 0: all heads keep d_head. */
     int step;
     /*
-     * 1: only Q and K of KV head 0 lose dimensions. 2: only V of KV head 0 loses dimensions. 0: Q,
-     * K and V of all heads do.
+     * Tensors that keep fewer dimensions. 0: Q, K and V of all heads. 1: only Q and K of KV head 0.
+     * 2: only V of KV head 0.
      */
     int only;
     int window;
@@ -151,8 +151,8 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     if (c->latents) {
         latents_make(&b->dims, c);
         /*
-         * The cache only reads which inputs `maker` requires, because the test makes the
-         * projections itself.
+         * The test makes the projections itself. The cache reads from `maker` only which inputs it
+         * needs.
          */
         b->plan.maker = &kvd_dims_palu;
     }
@@ -199,8 +199,8 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
 }
 
 /*
- * Runs the cache twice, with the output memory filled with NaN in between. The second run must not
- * depend on state that the first run left.
+ * Runs the GPU cache twice. The second run overwrites the outputs, which are NaN again, and must
+ * not depend on state of the first.
  */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
@@ -316,7 +316,7 @@ static void run(const scenario *c)
     bench_free(&b);
 }
 
-/* A sequence that exceeds the capacity must be refused with the CPU's message. */
+/* A sequence that is longer than the cache's capacity must be refused with the CPU's message. */
 static void refusal(const scenario *c)
 {
     bench b;

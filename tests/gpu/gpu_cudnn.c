@@ -104,8 +104,8 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
 }
 
 /*
- * Computes the attention outputs of query rows t .. t + n - 1 of request b. Their tokens are the
- * last of the request's kv_len tokens. want: [n_heads][q_len][d_v].
+ * Computes the attention outputs of query rows t .. t + n - 1 of request b. The request's queries
+ * are the last of its kv_len tokens. want: [n_heads][q_len][d_v].
  */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
                       int b, int t, int n, int kv_len, double *want)
@@ -197,7 +197,10 @@ static void check(test_case *tc, int verbose)
         double *to = want + (size_t)b * (size_t)s->n_heads * (size_t)s->q_len * (size_t)s->d_v;
         if (s->causal)
             reference(s, q, k, v, b, 0, q_len[b], kv_len[b], to);
-        /* Without a causal mask every query sees all keys, as the last query does. */
+        /*
+         * Without a causal mask, every query attends to all keys. Its reference is then computed as
+         * that of the last query with a mask.
+         */
         for (int t = 0; !s->causal && t < q_len[b]; t++)
             reference(s, q, k, v, b, t, 1, kv_len[b], to);
     }

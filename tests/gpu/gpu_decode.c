@@ -106,8 +106,8 @@ static int run_case(const test_case *c, int launches, int window)
     args.max_pages = (longest + 63) / 64 + 3;
 
     /*
-     * Pages are in random order with gaps. Unused entries of the page table name pages far outside
-     * the pool.
+     * Pages are at random places of a larger pool. Unused entries of the page table are page
+     * numbers far outside the pool.
      */
     const size_t pool_pages = n_pages + n_pages / 2 + 7;
     int32_t *order = need(pool_pages * sizeof *order);
@@ -167,7 +167,10 @@ static int run_case(const test_case *c, int launches, int window)
     static const char *const schedule_name[] = {"none", "papers", "ours"};
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     int failed = 0;
-    /* More or fewer thread blocks move the points at which a request's tokens are split. */
+    /*
+     * The number of thread blocks is varied, which moves the points at which the tokens of a
+     * request are split.
+     */
     for (int run = 0; run < 6; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
         args.n_ctas = kvd_decode_ctas(&args.map);
@@ -180,10 +183,7 @@ static int run_case(const test_case *c, int launches, int window)
         double err = 0, norm = 0, err_lse = 0;
         int same = 1;
         for (int repeat = 0; repeat < launches; repeat++) {
-            /*
-             * Halfway, another plan is made in the workspace that launches of the first plan have
-             * used.
-             */
+            /* After half of the launches, another plan is made in the same workspace. */
             if (repeat && repeat == launches / 2)
                 check(kvd_decode_plan(&args, schedule, 0), "plan");
             fill_bytes(args.o, 0xff, o_n * 2);
@@ -214,8 +214,8 @@ static int run_case(const test_case *c, int launches, int window)
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
             /*
-             * Nanoseconds that each thread block worked. The limit of 60 s is loose, because a
-             * profiler may slow the kernel.
+             * `busy` holds the nanoseconds that each thread block worked. The limit of 60 s is
+             * loose, because a profiler may slow the kernel.
              */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
@@ -260,7 +260,8 @@ int main(int argc, char **argv)
         if (argc < 2 || strstr(cases[i].name, argv[1])) {
             failed += run_case(&cases[i], launches, only > 0 ? only : 0);
             for (size_t w = 0; argc < 2 && w < sizeof windows / sizeof *windows; w++)
-                if (cases[i].len[0] < 5000 || windows[w] >= 100) /* long cases take seconds each */
+                /* cases of 5000 tokens or more take seconds each */
+                if (cases[i].len[0] < 5000 || windows[w] >= 100)
                     failed += run_case(&cases[i], 2, windows[w]);
         }
     return failed ? 1 : 0;

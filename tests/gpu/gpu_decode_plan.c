@@ -50,7 +50,7 @@ static void plan_make(plan *p, const int (*width)[2], const test_case *c, const 
     }
     p->args.dtype = KVD_BF16;
     p->args.batch = c->batch;
-    /* The planner does not read the page table. */
+    /* the planner does not read the page table */
     p->args.max_pages = 1;
     p->args.n_ctas = c->n_ctas;
     p->args.kv_len = kv_len;
@@ -71,7 +71,10 @@ static void plan_release(plan *p)
     free(p->host);
 }
 
-/* Returns a message about the first error, or NULL if the division of work is correct. */
+/*
+ * Checks the division of work among thread blocks. Returns a message about the first error, or
+ * NULL.
+ */
 static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedule)
 {
     const int tasks = p->args.batch * N_KV, n_ctas = p->args.n_ctas;
@@ -82,8 +85,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
     /*
-     * For each half page, 1 plus the number of the thread block to which it is assigned; 0: to
-     * none.
+     * Element i is 1 plus the number of the thread block to which half page i is assigned, or 0 if
+     * there is none.
      */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
@@ -149,8 +152,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
 }
 
 /*
- * Stores the largest number of pages and of segments of one CTA. `split` receives the number of
- * requests and KV heads whose work is split.
+ * Finds the largest number of pages and of segments of one CTA. `split` receives the number of
+ * pairs (request, KV head) whose tokens are divided among CTAs.
  */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
@@ -177,7 +180,10 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
-/* A plan whose last requests are idle must equal the plan without them. */
+/*
+ * A plan for fewer requests than the batch has (kvd_decode_args.live) must equal the plan of these
+ * requests alone.
+ */
 static void run_live(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;
@@ -216,7 +222,9 @@ static void run_live(const test_case *c, int w)
     free(len);
 }
 
-/* One launch for all layers and one launch per layer must give the same division. */
+/*
+ * Planning all layers in one launch and planning each in its own launch must give equal work lists.
+ */
 static void run(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

@@ -46,7 +46,10 @@ static void *need(size_t bytes)
     return p;
 }
 
-/* Computes X^T X of m random normal rows, whose singular values spread by `condition`. */
+/*
+ * Computes the Gram matrix X^T X of m random rows. `condition` is about the ratio of the largest to
+ * the smallest singular value of X.
+ */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
     double *X = need(m * d * sizeof *X);
@@ -88,7 +91,7 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* Largest errors over all matrices, in the units that check_matrix states. */
+    /* Largest errors over all matrices, in the units given at check_matrix. */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;
@@ -100,7 +103,8 @@ static void worse(double *a, double b)
 }
 
 /*
- * Raises the maxima in *e:
+ * Computes three errors of one decomposition, and raises the fields of *e to them if they are
+ * larger:
  *
  *   residual  |G R - R diag(sigma^2)| / (d eps lambda_max)
  *   lambda    |sigma^2 - LAPACK's sigma^2| / (d eps lambda_max)

@@ -76,8 +76,8 @@ typedef struct {
 } softmax_case;
 
 /*
- * Returns the attention sink of a head: a learned score that adds to the softmax sum. The GPU in
- * this test has the model's heads from head 1 on, and head 0 last.
+ * Returns the attention sink of a head: a learned score that adds to the softmax sum. The test's
+ * GPU has heads 1, 2, ... of the model, and head 0 last.
  */
 static float sink_of(size_t head)
 {
@@ -90,7 +90,10 @@ static double score_of(const softmax_case *c, float product, double scale)
     return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
 }
 
-/* Expected probabilities of masked keys are -0, and columns after the last key are NaN. */
+/*
+ * Computes the expected probabilities. They are -0 for masked keys, and NaN in columns after the
+ * last key.
+ */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
 {
     for (size_t r = 0; r < c->heads * c->rows; r++) {
@@ -151,8 +154,8 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
     /*
-     * Rounding an exponent near -100 to float32 changes e^x by 1e-5, so small probabilities get an
-     * absolute bound.
+     * Rounding an exponent near -100 to float32 changes e^x by a factor of 1e-5. Probabilities
+     * below 1e-6 therefore have an absolute bound.
      */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)

@@ -14,8 +14,8 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of logits from the float32 pass, as a multiple of the distance of the
- * bf16 pass.
+ * Largest accepted distance of the engine's logits from the float32 forward pass, as a multiple of
+ * the distance of the bf16 forward pass.
  */
 static const double allowed = 1.5;
 static int failures, n_gpus = 1;
@@ -84,10 +84,10 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
 typedef struct {
     double worst;
     /*
-     * rows   tokens whose logits were compared
-     * steps  tokens among `rows` that decode steps computed
-     * other  emitted tokens that are not the argmax of the engine's logits, or whose reference
-     *        logit is far below the largest
+     * rows   number of tokens whose logits were compared
+     * steps  number of those tokens that decode steps computed
+     * other  number of emitted tokens that are not the argmax of the engine's logits, or whose
+     *        reference logit is far below the largest
      */
     size_t rows, steps, other;
     double sent[2];
@@ -190,8 +190,8 @@ static size_t slice_at(size_t len, int gpu)
 }
 
 /*
- * Each GPU sends Q in rows of 8 tokens, and K and V in pages, to the GPUs that have the heads. The
- * attention outputs are sent back.
+ * Checks the bytes that GPUs send to each other for a prompt. Each sends Q in groups of 8 rows, and
+ * K and V in pages, to the GPUs that have the heads. The attention outputs are sent back.
  */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
@@ -306,7 +306,10 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint_close(c);
 }
 
-/* Made-up shapes replace test models whose head dimensions the engine's kernels do not support. */
+/*
+ * Made-up model shapes, used in place of test models whose head dimensions the engine's kernels do
+ * not support.
+ */
 static const kvd_shape shape[] = {
 #define SIZES                                                                                      \
     "\"hidden_act\":\"silu\",\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":64,"       \
@@ -360,7 +363,9 @@ static void test_families(const request *r, const setting *first, const setting 
         kvd_checkpoint *const c = open_or_end(path);
         load l = load_make(c, r, 6, 12 + i);
         kvd_gpu_share share;
-        /* The engine that divides a prompt by tokens supports no attention windows. */
+        /*
+         * An engine on which GPUs divide prompts by tokens refuses models with attention windows.
+         */
         bool refused = false;
         for (int k = 0; first->sequence && k < kvd_checkpoint_config(c)->n_layers; k++)
             refused = refused || kvd_config_window(kvd_checkpoint_config(c), k) > 0;
@@ -424,7 +429,7 @@ static void test_dims(const subject *model, const request *r, size_t n, const se
     kvd_checkpoint_close(c);
 }
 
-/* Models whose windows are shorter than the requests. */
+/* Made-up models with attention windows that are shorter than the requests. */
 static const kvd_shape windowed[] = {
     {"mistral, window 100", "mistral", "made up",
      "{" SIZES "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
@@ -446,8 +451,8 @@ static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
 /*
- * The cache of a request must hold whole pages of all tokens. In layers with a window, it must hold
- * the pages of the tokens that the next query attends to.
+ * The bytes that the engine reports must be those of whole pages: in layers without a window of all
+ * tokens, in others of the tokens that the next query attends to.
  */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
@@ -666,8 +671,7 @@ static void test_refused_on_two(void)
 }
 
 /*
- * With this many tokens, the GPUs add up partial results of one half while they multiply the other
- * half.
+ * With this many tokens, the GPUs sum up one half of the rows while they multiply the other half.
  */
 static void test_halves(const subject *m)
 {

@@ -23,23 +23,23 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* {input tokens, output tokens} */
+/* {number of input tokens, number of output tokens} */
 
 static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
                                              {200, 40}, {63, 30}, {5, 100}, {440, 33}};
 
 typedef struct {
     float *logits; /* logits of the emitted tokens, [outputs][vocab] */
-    /* Cached tokens per KV head when each token was emitted, [outputs]. */
+    /* Number of cached tokens per KV head (mean) when each token was emitted, [outputs]. */
     double *entries;
     /*
-     * Positions of the cached tokens before the last decode step: [requests][KV heads of all
-     * layers][LONGEST].
+     * Positions of the tokens that are cached before the last decode step: [requests][KV heads of
+     * all layers][LONGEST].
      */
     uint32_t *position;
     /*
-     * Cached tokens of each KV head before the last decode step, [requests][KV heads of all
-     * layers]. If heads keep different numbers, it is the number after the prompt.
+     * Number of tokens that each KV head caches before the last decode step, [requests][KV heads of
+     * all layers]. If the method may keep different numbers per head, the number after the prompt.
      */
     size_t *kept;
 } result;
@@ -65,8 +65,8 @@ static void result_release(result *r)
 }
 
 /*
- * The kept tokens of a request are compared once, when only its last output token remains to be
- * computed.
+ * Returns true if a request has `tokens` cached at the only step at which its kept tokens are
+ * compared: the last decode step.
  */
 static int compared(size_t r, size_t tokens)
 {
@@ -139,9 +139,7 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/*
- * Returns true if the method may keep different numbers of tokens in different layers or KV heads.
- */
+/* Returns true if the method may keep a different number of tokens in each layer or KV head. */
 static bool is_uneven(const kvd_tokens_method *t)
 {
     return t && t->info.gpu == &kvd_gpu_uneven;
@@ -228,8 +226,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Returns the number of KV heads that have too few pages for their tokens, or more pages than one
- * more token needs.
+ * Reads how many tokens each KV head keeps into `to`. Returns the number of KV heads whose pages
+ * are too few for their tokens, or more than one additional token needs.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -252,7 +250,7 @@ typedef struct {
     const double *want;
     double entry;
     double here[MOST];
-    /* True: the engine stores a score and a position with every cached token. */
+    /* true if the engine stores a score and a position with every cached token */
     bool steps;
     bool uneven;
     result *to;
@@ -284,7 +282,7 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* *wrong receives the number of failed checks. */
+/* Serves the requests with the CUDA engine. *wrong receives the number of failed checks. */
 static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, const setting *set,
                    const double *want, result *to, size_t *wrong, kvd_err *err)
 {
@@ -326,8 +324,9 @@ static void distances(const load *l, const result *a, const result *b, double *m
 }
 
 /*
- * Returns the smallest overlap of the kept positions over all KV heads, as a fraction of the larger
- * set; *mean receives the mean. If `numbers` is true, only the numbers of positions are compared.
+ * Compares the positions that two engines keep. Returns the smallest overlap of all KV heads, as a
+ * fraction of the larger set; *mean receives the mean. If `numbers` is true, compares only how many
+ * positions are kept.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
@@ -335,7 +334,9 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
     double least = 1, sum = 0;
     size_t n = 0;
     for (size_t h = 0; h < l->n * heads_of(c); h++) {
-        /* The cache of a request with one output token is freed before it can be compared. */
+        /*
+         * A request with one output token has ended, so its cache was freed and cannot be compared.
+         */
         const bool read = !numbers || requests[h / heads_of(c)].output > 1;
         if (!read || (!a->kept[h] && !b->kept[h]))
             continue;
@@ -461,8 +462,9 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
 }
 
 /*
- * Returns the number of requests whose heads hold more entries than the mean budget allows, or less
- * than 4/5 of it. *dropped is the number of requests that hold fewer entries than tokens.
+ * Returns the number of requests that hold more cache entries over all heads than the budget
+ * allows, or less than 4/5 of it. *dropped receives the number of requests that hold fewer entries
+ * than tokens.
  */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)
@@ -489,7 +491,7 @@ static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *
     return wrong;
 }
 
-/* The CPU engine does not run this method, so there are no logits to compare with. */
+/* Tests a method that the CPU engine does not run. Logits are not compared. */
 static void alone(const kvd_checkpoint *c, const load *l, const char *text)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -523,8 +525,8 @@ static void alone(const kvd_checkpoint *c, const load *l, const char *text)
 }
 
 /*
- * If the budget keeps all tokens, logits must be near those without a method. They are not equal,
- * because attention treats every KV head as a request and adds in another order.
+ * If the budget is large enough for all tokens, logits must be near those without a method. They
+ * are not equal, because attention treats every KV head as a request and adds in another order.
  */
 static void all_near(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {

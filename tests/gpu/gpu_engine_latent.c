@@ -15,8 +15,8 @@
 #include "worst.h"
 
 /*
- * Largest accepted distance of logits from the float32 pass, as a multiple of the distance of the
- * bf16 pass.
+ * Largest accepted distance of the engine's logits from the float32 forward pass, as a multiple of
+ * the distance of the bf16 forward pass.
  */
 static const double allowed = 2;
 static int failures;
@@ -88,7 +88,7 @@ static uint32_t largest(const float *x, size_t n)
     return (uint32_t)best;
 }
 
-/* Expected bytes of the cache: per token, and per occupied slot of the batch. */
+/* Expected bytes of the cache per cached token, and per occupied slot of the batch. */
 typedef struct {
     double token, slot;
 } bytes;
@@ -153,7 +153,10 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
         .phases = set->phases};
 }
 
-/* `fused` tells if decode steps must use the fused kernel for Hopper GPUs. */
+/*
+ * Serves the requests and compares logits and bytes. `fused` is true if decode steps must use the
+ * fused kernel for Hopper GPUs.
+ */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -177,8 +180,8 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 }
 
 /*
- * Makes random projections to latents that `heads` KV heads share, with rank[side] dimensions (0:
- * K, 1: V). Group number g has less * (g % 3) dimensions fewer.
+ * Makes random projections to latents that `heads` KV heads share. rank[0] is the rank of K,
+ * rank[1] that of V. Group number g has a rank that is lower by less * (g % 3).
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
@@ -219,7 +222,7 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/* Ranks of latents are padded to multiples of 16. */
+/* Returns the expected bytes of a cache of latents, whose ranks are padded to multiples of 16. */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -280,9 +283,7 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     kvd_checkpoint_close(c);
 }
 
-/*
- * The prompts have equal lengths, because the reference takes one prompt length for all sequences.
- */
+/* All prompts have `prompt` tokens, because the reference supports only one prompt length. */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
 {
@@ -320,8 +321,8 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
 }
 
 /*
- * Kept dimensions are unequal. Ordinary ("stock") kernels pad all heads of a layer to the widest,
- * which determines the bytes of the cache.
+ * Tests unequal kept dimensions with several attention kernels. Ordinary ("stock") kernels pad all
+ * heads of a layer to the widest, which determines the bytes of the cache.
  */
 static void test_attention(const char *path, const char *model, const setting *const *set)
 {
@@ -408,7 +409,7 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* The fused kernel requires heads of 128 dimensions. */
+/* Writes a model with heads of 128 dimensions, which the fused kernel requires. */
 static int make_wide(const char *dir, int heads, int kv_heads)
 {
     kvd_err err = {""};

@@ -19,13 +19,13 @@ static void report(int ok, const char *name, const char *detail)
 
 typedef struct {
     size_t max_batch;
-    /* True: decode steps of running requests share iterations with prompts. */
+    /* True if prompts and decode steps may share an iteration. */
     bool mixed;
     bool graphs, phases;
 } setting;
 
 typedef struct {
-    float *logits; /* logits of the rows that emitted a token, [offset[n]][vocab] */
+    float *logits; /* logits of tokens after which a token was emitted, [offset[n]][vocab] */
     double *held;
     size_t iterations;
     kvd_phase_times sum;
@@ -117,7 +117,7 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 
 /*
  * Returns true if rounding explains the distance `is` between the logits of the two engines.
- * `rounding` is the effect of bf16 without a method, `does` the effect of the method.
+ * `rounding` is their distance without a method, `does` the effect of the method on the logits.
  *
  * A number near the border between two codes may get either code, which causes up to half the
  * effect of quantisation.
@@ -148,8 +148,8 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
 }
 
 /*
- * A cache entry on the GPU has 2 bytes more than the plan counts, because its importance score is
- * float32.
+ * Checks the held bytes. An entry of the GPU's cache has 2 bytes more than one of the CPU's,
+ * because its importance score is float32.
  */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)

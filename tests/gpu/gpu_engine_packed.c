@@ -104,8 +104,8 @@ static double held_off(const outcome *a, const outcome *b)
 typedef struct {
     const char *method;
     /*
-     * `share` is the accepted distance of logits as a fraction of the method's own effect. `held`
-     * is the accepted relative difference of the bytes held.
+     * `share` is the accepted distance of logits as a fraction of the method's effect on them.
+     * `held` is the accepted relative difference of the bytes that the caches hold.
      */
     double share, held;
 } test_case;

@@ -89,9 +89,9 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 }
 
 /*
- * Returns how many tokens of a prompt are unimportant in a layer. The fraction of important tokens
- * changes linearly over the layers. If `lent` is true, all layers use the choice of the first
- * layer.
+ * Returns the number of unimportant tokens of a prompt in a layer. The fraction of important tokens
+ * changes linearly over the layers. If `lent` is true, all layers use the important tokens of the
+ * first one.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -102,8 +102,8 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 
 typedef struct {
     /*
-     * bytes   iterations after which the engine reported wrong bytes of its cache
-     * counts  wrong numbers of unimportant tokens in a layer after a prompt
+     * bytes   number of iterations after which the engine reported wrong bytes of its cache
+     * counts  number of (prompt, layer) with a wrong number of unimportant tokens
      */
     size_t bytes, counts;
 } wrongs;
@@ -113,9 +113,9 @@ typedef struct {
     const kvd_plan *plan;
     const setting *set;
     /*
-     * 0: every layer chooses its own important tokens. 1: all layers use the choice of the first
-     * layer. -1: a layer may use an earlier choice, and the engine's own numbers are taken as
-     * correct.
+     * 0: every layer chooses its own important tokens. 1: all layers use those of the first layer.
+     * -1: each layer chooses or uses those of an earlier layer, and the engine's numbers are not
+     * checked.
      */
     int lent;
     /* Logits of emitted tokens, [outputs][vocab]. */
@@ -216,8 +216,8 @@ typedef struct {
 } variant;
 
 /*
- * `bar` is the engine's median distance from the reference `whole`, both computed as if all tokens
- * were important.
+ * Tests a variant of zdc. `bar` is the median distance of the engine's logits from the reference's
+ * logits `whole` if all tokens are important.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
@@ -258,8 +258,8 @@ static void test_variant(const model *m, const char *name, const variant *v,
 }
 
 /*
- * If all tokens are important, the logits must equal those of a cache with high widths only. A
- * kernel that divides its work differently may round differently.
+ * If all tokens are important, the logits must equal those of a cache that stores every token with
+ * high widths. They may differ by rounding if the kernel divides its work differently.
  */
 static void all_important(const model *m, const char *name, const setting *set, double bar)
 {
@@ -331,7 +331,10 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
         e->free(e);
 }
 
-/* A decode step after skipped steps must not change the unimportant tokens of the prompt. */
+/*
+ * A decode step at a position far after the prompt, whose steps were skipped, must not change which
+ * prompt tokens are unimportant.
+ */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };

@@ -22,7 +22,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* {prompt tokens, output tokens} */
+/* {number of prompt tokens, number of output tokens} */
 static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
                                    {200, 20}, {63, 10}, {65, 30}, {440, 13}};
 
@@ -33,11 +33,11 @@ typedef struct {
     const kvd_plan *plan;
     size_t prompt;
     /*
-     * True: prompt tokens attend to all tokens with the dimensions of important ones, as in
+     * True if prompt tokens attend to all tokens with the dimensions of important ones, as in
      * src/methods.
      */
     bool whole_prompts;
-    uint8_t *level;    /* [prompt], tells which tokens are important */
+    uint8_t *level;    /* [prompt] 1 for important tokens, else 0 */
     float *x[4], *out; /* q, k, v and work memory; out: [tokens][n_heads * d_head] */
 } sets_hook;
 
@@ -299,7 +299,10 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
     return NULL;
 }
 
-/* If `prompts` is true, only the first emitted token of each request counts. */
+/*
+ * Returns the median distance of logits a from b over the emitted tokens. If `prompts` is true,
+ * only the first emitted token of each request counts.
+ */
 static double median(const load *l, const float *a, const float *b, bool prompts)
 {
     double *const d = need(l->first[l->n] * sizeof *d);
@@ -314,8 +317,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 }
 
 /*
- * `whole` has the reference logits if all tokens keep the dimensions of important ones. The
- * engine's distance from `whole` sets the accepted distance.
+ * Compares the engine's logits with `want`. `whole` are the reference logits if all tokens are
+ * important, and the engine's distance from them determines the accepted distance.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)

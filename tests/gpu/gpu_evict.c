@@ -43,7 +43,7 @@ static double row_of(const fixture *f, int b, int h, int t, const double *keys, 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    return high + log(fmax(plain, 1)); /* at least 1, because the sum contains exp(0) */
+    return high + log(fmax(plain, 1)); /* the sum is at least 1, because it contains exp(0) */
 }
 
 static int notes(const fixture *f)
@@ -60,8 +60,8 @@ static double product(const double *a, const double *b, int d)
 }
 
 /*
- * Computes into want [n] the importance scores of rules that read only the keys [n][d]. The most
- * important keys are the shortest ones, or those farthest from the mean direction.
+ * Computes into want [n] the importance scores of rules that read only the keys [n][d]. By the
+ * rule, the most important keys are the shortest ones or those farthest from the mean direction.
  */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
@@ -78,8 +78,8 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
 }
 
 /*
- * RoPE tables: cosines and sines [positions][half], and their means `future` [n][half][2] over the
- * positions after a prompt of n tokens.
+ * RoPE tables: cosines and sines [positions][half]. `future` [n][half][2] holds their means over
+ * the positions after a prompt of n tokens.
  */
 typedef struct {
     int half, positions;
@@ -123,8 +123,8 @@ static void rope_release(rope *r)
 }
 
 /*
- * Rotates the RoPE pairs of x [d] by the cosines (side 0) and sines (side 1) that turn(r, row,
- * pair, side) returns. If `sign` is -1, rotates in the opposite direction.
+ * Rotates the RoPE pairs of x [d]. turn(r, row, pair, side) returns the cosine (side 0) or sine
+ * (side 1) of a pair. If `sign` is -1, rotates in the opposite direction.
  */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
@@ -148,8 +148,8 @@ static double of_future(const rope *r, int n, int i, int side)
 }
 
 /*
- * Adds the attention that later queries of head h are expected to give to keys [n][d], as
- * expectedattention.c defines it.
+ * Adds to want [n] the attention that later queries of head h are expected to give to each of the
+ * keys [n][d], as expectedattention.c defines it.
  */
 static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
 {
@@ -170,7 +170,7 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     for (int t = sink; t < n; t++) {
         double key[KVD_WIDTH_MAX], square = 0;
         memcpy(key, keys + t * d, (size_t)d * sizeof *key);
-        /* Applies the transpose of the mean rotation. */
+        /* Rotates the key back, by the mean rotation of the later queries. */
         rotate(f->c, of_future, &r, n, -1, key);
         for (int s = sink; s < n; s++) {
             double off = 0;
@@ -192,7 +192,10 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     rope_release(&r);
 }
 
-/* Writes logarithms of scores. The first `sink` tokens get infinity, because they always stay. */
+/*
+ * Computes the expected scores of the rule "expected attention" as logarithms. The first `sink`
+ * tokens get infinity, because they always stay.
+ */
 static void reference_expected(const fixture *f, int b, int g, const double *keys, double *want)
 {
     const int n = f->len[b], sink = f->c->rule.sink, group = f->map.group;
@@ -210,9 +213,10 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
 }
 
 /*
- * n_q8 is the number of tokens of all prompts, each rounded up to a multiple of 8. lse
- * [n_heads][n_q8] receives the log-sum-exp of each query's scores. want [n_kv_heads][n_q8] receives
- * the sum of the attention probabilities that each token receives.
+ * Computes the reference of one KV head of a prompt. lse [n_heads][n_q8] receives the log-sum-exp
+ * of each query's scores. want [n_kv_heads][n_q8] receives the sum of the attention probabilities
+ * that each token receives. n_q8 is the number of tokens of all prompts, each rounded up to a
+ * multiple of 8.
  */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
@@ -242,7 +246,7 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     free(p);
 }
 
-/* Uses all CPU threads, because one would take minutes. */
+/* Computes the reference of all prompts. Uses all CPU threads, because one would take minutes. */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;
@@ -268,8 +272,9 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * The choice must follow exactly from the device's scores `rank`. Except for near ties, it must
- * also follow from the reference's scores `want`. Returns the number of errors.
+ * Checks which tokens were kept. The choice must follow exactly from the device's scores `rank`.
+ * Except for near ties, it must also follow from the reference's scores `want`. Returns the number
+ * of errors.
  */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
@@ -330,7 +335,10 @@ static int check_rows(const fixture *f, const uint16_t *after, int b, int g, con
     return wrong;
 }
 
-/* Smooths the reference's scores `want` over neighbouring tokens if the rule requires it. */
+/*
+ * Checks the scores and the kept tokens of one KV head after a prompt. First smooths the
+ * reference's scores `want` over neighbouring tokens if the rule requires it.
+ */
 static int check_prompt(fixture *f, int b, int g, double *want, const float *mass,
                         const float *score, const int32_t *kept, const uint16_t *after)
 {
@@ -578,7 +586,10 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
     return wrong;
 }
 
-/* f->position holds the expected positions of the cached tokens. */
+/*
+ * Checks a decode step of the rule that evicts the oldest tokens. f->position holds the positions
+ * that the cached tokens should have.
+ */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;
@@ -642,7 +653,8 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
 }
 
 /*
- * If the index of the new row is a multiple of 8, the next 7 rows become zero, as kernels require.
+ * Writes K and V of new tokens to the cache. If the index of a new row is a multiple of 8, the next
+ * 7 rows become zero, as kernels require.
  */
 static void append(fixture *f)
 {

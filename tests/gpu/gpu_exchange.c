@@ -37,8 +37,9 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
 }
 
 /*
- * Lays out the blocks that GPU a sends or receives, with gaps, and returns the total bytes. If
- * `list` is not NULL, fills it with the blocks, at addresses from `at` on.
+ * Computes the addresses of the blocks that GPU a sends or receives, with gaps between them.
+ * Returns the total bytes. If `list` is not NULL, fills it with the blocks, at addresses from `at`
+ * on.
  */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
@@ -160,8 +161,8 @@ static void test_pieces(int gpus)
 enum { QUERIES, PAGES, OUTPUT };
 
 /*
- * Returns a 16-bit value that encodes where a number belongs. `a` is the index of a query head,
- * page or token, for each `kind`; `b` is the index of the number within the head, page or token.
+ * Returns a 16-bit value that encodes the place of a number. `kind` tells if `a` is the index of a
+ * query head, page or token; `b` is the index of the number within it.
  */
 static uint16_t mark(int kind, size_t a, size_t b)
 {

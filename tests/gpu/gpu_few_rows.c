@@ -84,7 +84,10 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "logits"};
-    /* bf16 rounds the result, normalised rows, and the gate and up products of SwiGLU once each. */
+    /*
+     * In these kinds bf16 rounds several times: the normalised rows, the gate and up products of
+     * SwiGLU, and the result.
+     */
     const int narrow = c->kind == KVD_FEW_STORE || c->kind == KVD_FEW_SWIGLU;
     const double bar = narrow || c->norm ? 6e-3 : 2e-6;
     const size_t rows = c->kind == KVD_FEW_SWIGLU ? 2 * c->out : c->out, n_y = c->n * c->out;
@@ -130,7 +133,7 @@ static void test(const scenario *c)
     (void)snprintf(text, sizeof text, "%zu x %zu -> %zu%s off by %.2g of %.0e", c->n, c->in, c->out,
                    c->norm ? ", normed," : "", e, bar);
     report(e <= bar && found == none && stamp != ~0ULL, name[c->kind], text);
-    /* The kernel must report the row that is not finite. */
+    /* If a row of the input is not finite, the kernel must report the row. */
     if (c->norm) {
         const float infinite = INFINITY;
         check(

@@ -67,7 +67,7 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
 enum { N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
-/* Neither keys nor, with longrope, lengths of other sequences may change a result. */
+/* Every sequence must give the same results alone and in a batch. */
 static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -95,7 +95,10 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     free(id);
 }
 
-/* An interrupted run must give the bits of a whole run, even if another batch runs in between. */
+/*
+ * A pass that is interrupted and continued must give the bits of an uninterrupted pass, even if
+ * another batch runs in between.
+ */
 static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -134,7 +137,10 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/* Sequences have up to the model's number of positions. Returns the number of tokens. */
+/*
+ * Makes a batch of sequences of up to the model's number of positions. Returns the number of
+ * tokens.
+ */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -201,7 +207,7 @@ static double hidden_error(const kvd_checkpoint *c, kvd_gpu_forward *f, const kv
     return e;
 }
 
-/* The sequences are longer than the models' attention windows. */
+/* Compares with the CPU on sequences that are longer than the models' attention windows. */
 static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *name, kvd_dtype type)
 {
     kvd_err err = {""};
@@ -307,7 +313,7 @@ static void test_logits_in_pieces(void)
     enum { N = 90, PIECE = 32 };
     kvd_err err = {""};
     char text[64];
-    /* This model has a projection after its last layer. */
+    /* In this model a projection follows the last layer. */
     kvd_checkpoint *c = family_or_end("opt-after");
     const kvd_config *config = kvd_checkpoint_config(c);
     const size_t vocab = (size_t)config->vocab_size, d = (size_t)config->d_model;

@@ -112,7 +112,8 @@ static void make(problem *p, const latent_case *c)
     const size_t half = (size_t)c->d / 2, most = MAX_PAGES * 64;
     p->cosine = need(2 * most * half * sizeof *p->cosine);
     p->sine = p->cosine + most * half;
-    size_t longest = 0; /* the RoPE table ends at the length of the longest request */
+    /* number of positions in the RoPE table: the length of the longest request */
+    size_t longest = 0;
     for (int b = 0; b < c->n; b++)
         longest = (size_t)c->kv_len[b] > longest ? (size_t)c->kv_len[b] : longest;
     for (size_t t = 0; t < longest; t++)
@@ -248,7 +249,10 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     return h;
 }
 
-/* All CPU threads compute the references, because one thread would take minutes. */
+/*
+ * Tests the kernel that rebuilds K and V from latents. All CPU threads compute the references,
+ * because one would take minutes.
+ */
 static void test_restore(const problem *p)
 {
     const latent_case *const c = p->c;
@@ -272,7 +276,9 @@ static void test_restore(const problem *p)
     free(got);
 }
 
-/* Queries are written in blocks (prompts) or rows (decode steps). */
+/*
+ * Tests the kernel that writes queries in groups of 8 rows (prompts) or row-major (decode steps).
+ */
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
@@ -430,7 +436,7 @@ static void test_leading(void)
         for (int i = 0; i < D; i++)
             for (int j = 0; j < RANK; j++) {
                 uint16_t want = 0;
-                if (j < WIDTH) /* column j is eigenvector D - 1 - j, because eigenvalues rise */
+                if (j < WIDTH) /* eigenvalues rise, so column j is eigenvector D - 1 - j */
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
                 wrong += got[(m * D + i) * RANK + j] != want;
             }

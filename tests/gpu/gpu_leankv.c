@@ -45,9 +45,10 @@ static void check_masses(fixture *f)
 
 typedef struct {
     /*
-     * codes   tokens with wrong quantised keys or values
-     * levels  tokens at a wrong precision level that rounding does not explain
-     * counts  wrong thresholds between precision levels, and heads with a wrong number of tokens
+     * codes   number of tokens with wrong quantised keys or values
+     * levels  number of tokens at a wrong precision level that rounding does not explain
+     * counts  number of wrong thresholds between precision levels, and of heads with a wrong number
+     *         of tokens
      */
     int codes, levels, counts;
     double score;
@@ -132,9 +133,9 @@ static void check_prompts(fixture *f, char *page)
 typedef struct {
     double out, lse, score;
     /*
-     * wrong  tokens at a wrong precision level
-     * codes  tokens with wrong quantised keys or values
-     * lost   heads that record a wrong number of tokens
+     * wrong  number of tokens at a wrong precision level
+     * codes  number of tokens with wrong quantised keys or values
+     * lost   number of heads that record a wrong number of tokens
      */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
@@ -144,7 +145,8 @@ typedef struct {
     section x;
     const float *q, *k, *v; /* queries [group][d], key and value of the new token [d] */
     /*
-     * Attention that each of n + 1 tokens received, mean over query heads. The new token is last.
+     * Attention that each of the n cached tokens and, last, the new token received: mean over query
+     * heads, [n + 1].
      */
     double *received;
 } head_step;
@@ -177,8 +179,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 
 /*
  * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1] receives the KVD_LEVEL_* of each
- * cached token, the new token last. The value 0 means that any level is accepted, because the score
- * is near a threshold.
+ * cached token, the new token last. If a score is near a threshold, the value is 0, and any level
+ * is accepted.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {

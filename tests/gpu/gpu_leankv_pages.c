@@ -17,7 +17,7 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* Every code must have its own bits within a page. */
+/* Codes of a page must not overlap: every code must have bits of its own. */
 
 static int one_place_each(int d, int bits, int keys)
 {
@@ -168,7 +168,10 @@ static void model_give_back(model *m, const int32_t *slot, int n)
         }
 }
 
-/* Every page must occur exactly once in the free list and the page tables. */
+/*
+ * Compares the device's pool with the model. Every page must be exactly once in the free list and
+ * the page tables.
+ */
 static int same(const kvd_leankv_pool *p, const model *m)
 {
     static model got;
@@ -242,7 +245,7 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-            /* Operation 1 stores the prompts in the chosen slots in one layer. */
+            /* Operation 1 reserves pages for prompts in the chosen slots, in one layer. */
         } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
@@ -255,7 +258,7 @@ static void test_random(void)
             model_grow(m, &p, list, n, layer, 1, 0);
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
-            /* Operation 2 is a decode step. One line of the batch has no request. */
+            /* Operation 2 is a decode step. One row of the batch has no request. */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
                 kvd_leankv_head *const h =

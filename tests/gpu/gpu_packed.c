@@ -35,7 +35,7 @@ typedef struct {
     double bar;
     int group;
     /*
-     * True: token 0 receives almost all attention, and its value is 0. The output then depends on
+     * True if token 0 receives almost all attention and its value is 0. The output then depends on
      * the small probabilities of other tokens.
      */
     bool peak;
@@ -98,7 +98,10 @@ static void make_queries(bench *w)
         w->q[i] = bits_of((float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01)));
 }
 
-/* Makes the keys of token 0 parallel to the queries of their KV head, and its values 0. */
+/*
+ * Makes the keys of token 0 parallel to the queries, so that it receives almost all attention, and
+ * its values 0.
+ */
 static void make_peaks(bench *w)
 {
     const int d = w->t->d;
@@ -277,7 +280,8 @@ static void upload_x(bench *w, const int *first, const int *n)
 }
 
 /*
- * After the last token, writes zeros, because groups of 8 rows must be complete (kernels/layout.h).
+ * Writes K and V of token t to a page, or zeros if t is after the last token, because groups of 8
+ * rows must be complete (kernels/layout.h).
  */
 static void put_token(const bench *w, uint16_t *page, int b, int t)
 {
@@ -378,7 +382,10 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns the number of wrong elements. Rows after the last token must be zero. */
+/*
+ * Compares restored rows with `want` and returns the number of wrong elements. Rows after the last
+ * token must be zero.
+ */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -424,10 +431,13 @@ static double attention_off(const bench *w, int m, const float *k, const float *
 typedef struct {
     size_t bad, first_bad;
     double worst, attention;
-    int tokens, head; /* number of tokens and query head with the largest attention error */
+    int tokens, head; /* number of tokens, and query head, at the largest attention error */
 } result;
 
-/* `o` has the attention outputs computed from the codes, or is NULL. */
+/*
+ * Compares a decode step with the reference. `o` has the attention outputs computed from the codes,
+ * or is NULL.
+ */
 static void compare(const bench *w, int step, const uint16_t *o, result *r)
 {
     const size_t elements = (size_t)w->a.map.page_elements;

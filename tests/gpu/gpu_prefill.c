@@ -39,7 +39,7 @@ typedef struct {
     int lengths[MAX_BATCH][2];
 } scenario;
 
-/* About one number in 100 is six times as large as the others. */
+/* Returns n random numbers. About one in 100 is six times as large as the others. */
 static float *values(size_t n, kvd_dtype dtype, double scale, kvd_rng *rng)
 {
     float *x = need(n * sizeof *x);
@@ -139,7 +139,7 @@ static void run(const kernel *tested, const scenario *c, int window)
                 tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
             }
     int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
-    for (int i = 0; i <= c->n_ctas; i++) /* the last CTA has an empty list of tiles */
+    for (int i = 0; i <= c->n_ctas; i++) /* the last CTA gets no tiles */
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
     float *lse = need((size_t)c->n_heads * n_q8 * sizeof *lse);

@@ -136,7 +136,7 @@ static int static_lists_whole(const layer *l, const lists *r)
 }
 
 /*
- * Returns true if the tiles of each head are in order of falling numbers of keys. The scheduler
+ * Returns true if a head's tiles with many keys come before those with fewer keys. The scheduler
  * sorts by rounded costs, so a tile may have slightly more keys than the preceding one.
  */
 static int ours_falls(const layer *l, const lists *r)
@@ -187,8 +187,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /*
- * One launch for all layers and one launch per layer must give the same tiles. With the schedule
- * `ours`, tiles of equal rounded cost may be in any order.
+ * Planning all layers in one launch and planning each in its own launch must give equal tiles. With
+ * the schedule `ours`, tiles of equal rounded cost may be in any order.
  */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
@@ -237,8 +237,8 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
 }
 
 /*
- * Returns microseconds per planning launch. Launches without a pause hide launch latency and keep
- * the clock rate high.
+ * Returns microseconds per planning launch, in a series of launches without pause. These hide
+ * launch latency and keep the clock rate high.
  */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {

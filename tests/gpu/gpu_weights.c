@@ -17,8 +17,8 @@ static int failures;
 static int expert;
 
 /*
- * Returns n rows (or columns, if `columns` is true) from number `first` on; n = 0 selects all.
- * *size receives the number of values; 0 if the model has no such weight.
+ * Returns n rows (or columns, if `columns` is true) of a weight, from number `first` on; n = 0
+ * selects all. *size receives the number of values; 0 if the model has no such weight.
  */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
@@ -86,8 +86,9 @@ static void compare(comparison *to, const char *what, int layer, bool bias, cons
 }
 
 /*
- * `part` is the expert's gate matrix, part + 1 the up matrix, part + 2 the down matrix. The GPU has
- * rows first .. first + n - 1 of gate and up, and the columns of these numbers of down.
+ * Compares one expert's weights. `part` is its gate matrix, part + 1 the up matrix, part + 2 the
+ * down matrix. The GPU has rows first .. first + n - 1 of gate and up, and columns first .. first +
+ * n - 1 of down.
  */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
@@ -238,7 +239,7 @@ static const kvd_shape grouped = {
     "\"new_decoder_architecture\":true,\"num_kv_heads\":2,\"num_attention_heads\":6,\"hidden_size\":96,"
     "\"ffn_hidden_size\":100,\"num_hidden_layers\":2,\"layer_norm_epsilon\":1e-05,\"vocab_size\":80}"};
 
-/* The matrices exceed one transfer buffer. */
+/* Loads matrices that are larger than the buffer for transfers to the GPU. */
 static void test_large(void)
 {
     kvd_err err = {""};

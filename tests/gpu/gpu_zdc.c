@@ -10,8 +10,8 @@
 #include "zdc_case.h"
 
 /*
- * Draws the log-sum-exp of the attention scores, from which the importance of tokens follows.
- * `alike` (0 to 1) is the weight of the preceding layer's values in `lse`.
+ * Makes random values `lse`, the log-sum-exp of attention scores, which determine the importance of
+ * tokens. `alike` (0 to 1) is the weight of the preceding layer's values in them.
  */
 static void draw(const fixture *f, float *lse, double alike)
 {
@@ -31,7 +31,10 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
     return x - (f->c->mean ? log((double)t + 1) : 0);
 }
 
-/* Among equally important tokens, the earlier ones must be chosen. */
+/*
+ * Checks which tokens of a request are marked as important. Among tokens of equal importance, the
+ * earlier ones must be chosen.
+ */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
     const int n = f->len[b], want = (int)lround(f->c->share * n);
@@ -50,8 +53,8 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
 }
 
 /*
- * Returns true if the choices of two successive layers overlap enough for the later layer to take
- * over the earlier choice.
+ * Returns true if two successive layers choose nearly the same important tokens, so that the later
+ * layer must use the earlier choice.
  */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
@@ -122,7 +125,7 @@ static void test_choice(fixture *f)
 }
 
 /*
- * Returns the index in the memory of all pages of element i of a K or V row. `store` is
+ * Returns the index of element i of a K or V row in the memory of all pages. `store` is
  * KVD_ZDC_HIGH (important tokens) or KVD_ZDC_LOW (other tokens). `page0` is the first page of that
  * store in the request's page list, and `place` the row's index in the store.
  */
@@ -151,7 +154,7 @@ static uint16_t source(const fixture *f, int b, int g, int side, int t, int i)
     return f->scratch[source_at(f, b, g, side, t, i)];
 }
 
-/* Unimportant tokens have pages of their own, at least one. */
+/* Returns the number of pages of the unimportant tokens, at least one. */
 static int list_pages(int n_low)
 {
     return n_low ? (n_low + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 1;
@@ -216,7 +219,7 @@ static uint16_t *test_stores(fixture *f)
     return to;
 }
 
-/* The columns that unimportant tokens do not keep must become 0. */
+/* Tests the kernel that sets to 0 the dimensions that unimportant tokens do not keep. */
 static void test_narrow(const fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
@@ -297,7 +300,7 @@ static void expect_rows(const fixture *f, int b, const kvd_zdc_rows_args *a, uin
     }
 }
 
-/* Rows are packed, and unpacked into other pages. */
+/* Tests packing rows of K and V for another GPU, and unpacking them into other pages. */
 static void test_rows(const fixture *f)
 {
     uint16_t *const want_rows = need(f->pool_n * 2), *const got = need(f->pool_n * 2),
@@ -507,7 +510,9 @@ static void test_steps(const fixture *f, void *pool)
     s.o = on_device(NULL, n * (size_t)f->both.o_pitch * sizeof(uint16_t));
     s.out = on_device(NULL, n * (size_t)f->high.o_pitch * sizeof(uint16_t));
     s.lse = on_device(NULL, 2 * n * (size_t)f->c->n_heads * sizeof(float));
-    /* Attention expects the newest token of every request in the pages of important tokens. */
+    /*
+     * Attention requires the newest token of every request to be in the pages of important tokens.
+     */
     for (size_t b = 0; b < n; b++)
         some_high = some_high && f->n_low[f->slot[b]][LAYERS - 1] < f->len[b];
     if (some_high) {

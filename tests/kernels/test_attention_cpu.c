@@ -92,14 +92,14 @@ static void test_pytorch(void **state)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /* The last two cases have a sharp softmax, which rounding affects more. */
+        /* The last two cases have scores of large variance, which makes rounding errors larger. */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
         case_release(&c);
     }
     fclose(f);
 }
 
-/* The lengths are around the kernel's block sizes. */
+/* The numbers of queries and keys are close to multiples of the kernel's block sizes. */
 static void test_shapes(void **state)
 {
     (void)state;
@@ -118,7 +118,7 @@ static void test_shapes(void **state)
     }
 }
 
-/* Long requests have many key blocks and are divided among threads. */
+/* Requests with many key blocks must be right when they are divided among threads. */
 static void test_long(void **state)
 {
     (void)state;
@@ -132,8 +132,8 @@ static void test_long(void **state)
 }
 
 /*
- * Scores are some hundreds, and the relative error of a softmax weight is a small multiple of
- * |score| 2^-24.
+ * The scores are some hundreds. Rounding gives a softmax weight a relative error of a small
+ * multiple of |score| 2^-24.
  */
 static void test_sharp(void **state)
 {
@@ -148,8 +148,8 @@ static void test_sharp(void **state)
     against_reference(&c, 1e-4, "sharp");
 
     /*
-     * Scores fall from key to key. The weights exp(-0.25 t) fall through all exponents of float32
-     * to 0.
+     * The scores fall from key to key, so that the softmax weights exp(-0.25 t) go through all
+     * exponents of float32 down to 0.
      */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
@@ -157,7 +157,7 @@ static void test_sharp(void **state)
     for (size_t t = 0; t < N; t++)
         c.k[t] = -0.25f * (float)t;
     against_reference(&c, 2e-6, "falling");
-    /* Scores rise: every key block has a new maximum. */
+    /* The scores rise from key to key, so every key block has a new maximum. */
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 12);
     for (size_t t = 0; t < N; t++) {
         c.q[t] = 1;
@@ -211,7 +211,9 @@ static void test_exponential(void **state)
     free(out);
 }
 
-/* Columns of zeros in K must not change the scores. Columns of V must not affect each other. */
+/*
+ * Columns of zeros in Q and K must not change the outputs. Columns of V must not affect each other.
+ */
 static void test_zero_columns(void **state)
 {
     (void)state;
@@ -271,7 +273,9 @@ static void copy_rows(float *to, const float *from, size_t first, size_t n, int 
     memcpy(to, from + first * (size_t)d, n * (size_t)d * sizeof *to);
 }
 
-/* On one thread, which does not split requests, the results must be equal bit for bit. */
+/*
+ * A request computed alone must have the outputs that it has in a batch, bit for bit on one thread.
+ */
 static void test_apart(void **state)
 {
     (void)state;
@@ -311,7 +315,10 @@ static void test_apart(void **state)
     case_release(&c);
 }
 
-/* The results are equal up to rounding only, because key blocks begin at other tokens. */
+/*
+ * A prompt in several chunks must give the outputs of the whole prompt. They are equal up to
+ * rounding only, because key blocks begin at other tokens.
+ */
 static void test_chunks(void **state)
 {
     (void)state;
@@ -372,7 +379,8 @@ static void test_nan(void **state)
 }
 
 /*
- * Keys of -inf must get weight 0. If all scores are -inf, or one is +inf, the output must be NaN.
+ * Keys with a score of -inf must get weight 0. If all scores are -inf, or one is +inf, the output
+ * must be NaN.
  */
 static void test_infinite(void **state)
 {
@@ -382,7 +390,8 @@ static void test_infinite(void **state)
     case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){2}, (int32_t[]){N}, 1, 21);
     for (size_t j = 0; j < 2 * D; j++)
         c.q[j] = fabsf(c.q[j]);
-    for (size_t t = 0; t < N; t++) /* first a whole key block of -inf, then single keys */
+    /* first a whole key block with scores of -inf, then single keys */
+    for (size_t t = 0; t < N; t++)
         if (t < 110 || t % 7 == 0)
             c.k[t * D + t % D] = -INFINITY;
     double *right = reference(&c);

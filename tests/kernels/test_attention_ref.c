@@ -92,7 +92,7 @@ static void test_convex(void **state)
 
     ragged(&c, 1e6);
     out = reference(&c, NULL);
-    /* Request 0 has as many queries as keys, so its first query sees only key 0. */
+    /* Request 0 has as many queries as keys, so its first query attends to key 0 only. */
     for (int h = 0; h < c.heads.n_heads; h++)
         for (int i = 0; i < c.heads.d_v[h / 2]; i++)
             assert_true(out[c.plain.o_at[h] + (size_t)i] ==
@@ -159,7 +159,7 @@ static void test_chunks(void **state)
     case_release(&c);
 }
 
-/* Shuffling keys that all queries see may change only the rounding. */
+/* A permutation of keys that all queries attend to may change the outputs only by rounding. */
 static void test_key_order(void **state)
 {
     (void)state;

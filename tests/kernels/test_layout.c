@@ -126,7 +126,7 @@ static void test_largest(void **state)
     assert_int_equal(map.q_pitch, 128 * 128);
 }
 
-/* The first 64 indices are an 8 x 8 block in row-major order. */
+/* In a BLOCKED matrix, the first 64 elements are an 8 x 8 block in row-major order. */
 static void test_blocked_index(void **state)
 {
     (void)state;
@@ -182,7 +182,7 @@ static void pack_q(int dtype)
                 }
     }
     for (size_t i = 0; i < n; i++)
-        /* Each element was read once and replaced by the NaN pattern. */
+        /* The comparison above has read every element and replaced it by the NaN pattern. */
         assert_int_equal(x[i], POISON);
     free(x);
     case_release(&c);
@@ -217,7 +217,7 @@ static void test_pack_q_decode(void **state)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /* Entries that no token needs are out of range. */
+    /* Entries of the page table that no token needs name no existing page. */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;

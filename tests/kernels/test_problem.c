@@ -45,8 +45,9 @@ static void test_values_are_normal(void **state)
             before = x;
         }
     /*
-     * Standard errors are 0.004 (mean), 0.005 (variance), 0.02 (fourth moment) and 0.004
-     * (correlation of neighbours). A sum of eight uniform bytes has kurtosis 3 - 1.2 / 8.
+     * The statistical errors of the four sums are 0.004 (mean), 0.005 (variance), 0.02 (fourth
+     * moment) and 0.004 (correlation of neighbours). A sum of eight uniform bytes has kurtosis 3 -
+     * 1.2 / 8.
      */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
@@ -63,7 +64,10 @@ static void test_rows_are_parts_of_the_whole(void **state)
     float *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     float row[32];
     assert_non_null(v);
-    /* Head 0 has 2 requests of 21 tokens and 32 dimensions, and head 1 has 8 dimensions. */
+    /*
+     * V of head 0 has 2 requests x 21 tokens x 32 dimensions. V of head 1 has 8 dimensions and
+     * follows.
+     */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
     /* The lower 16 bits of a bf16 number are 0. */
@@ -239,8 +243,8 @@ static void test_floors(void **state)
 {
     (void)state;
     /*
-     * Counts computed by hand for 2 requests of 5 tokens, 4 query heads, and 2 KV heads with (d_qk,
-     * d_v) = (16, 32) and (32, 8), in 16 bits.
+     * Expected bytes and operations, computed by hand for 2 requests of 5 tokens, 4 query heads,
+     * and 2 KV heads with (d_qk, d_v) = (16, 32) and (32, 8), in 16 bits.
      */
     kvd_problem p = problem(KVD_PREFILL, KVD_BF16, 2, 5, KVD_LENGTHS_EQUAL);
     const kvd_rate_ceilings rates = {
@@ -307,7 +311,7 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(c.n, 4 * kvd_problem_tokens(&p, true));
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(e.rel_err < 1e-7 && e.worst < 1e-6);
-    /* A single wrong element must be detected. A NaN must never pass. */
+    /* The check must detect a single wrong output element. A NaN must never pass. */
     s.wrong_request = 2;
     s.wrong_head = 1;
     s.wrong_t = (size_t)p.q_len[2] - 1;

@@ -17,7 +17,10 @@ enum {
 
 enum { N_BUFFERS = 11 };
 
-/* The sizes are those of x, q, k, v, o, q_own, k_own, k_pre, work, cosine and sine, in floats. */
+/*
+ * Computes the sizes in floats of the buffers x, q, k, v, o, q_own, k_own, k_pre, work, cosine and
+ * sine.
+ */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys,
                          size_t size[N_BUFFERS])
 {
@@ -108,7 +111,7 @@ void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n)
             kvd_linear(to, in, 1, w->d_embed, d, x, 0);
         if (w->config->embed_scale > 0)
             kvd_scale(x, d, (float)w->config->embed_scale);
-        /* Learned positions begin at row 2 of the table. */
+        /* Position 0 is row 2 of the table of learned positions. */
         if (w->positions.n) {
             kvd_weight_read(&w->positions, ((size_t)r->position[i] + 2) * d, d, row);
             kvd_add_bias(x, row, 1, d);
@@ -158,8 +161,8 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
 }
 
 /*
- * Computes `to` [rows][m] = x [rows][d] a [d][m]. Rows of x are ld floats apart, and rows of `to`
- * ld_to floats. If `a` is NULL, copies the first m columns of x.
+ * Computes `to` [rows][m] = x [rows][d] a [d][m]. Rows of x start ld floats apart, and rows of `to`
+ * ld_to floats apart. If `a` is NULL, copies the first m columns of x.
  */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)

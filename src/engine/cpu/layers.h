@@ -37,12 +37,14 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r);
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
-/* Adds the times to the phases norm, qkv and rope. */
+/*
+ * Computes the part of a layer before attention. Adds the times to the phases norm, qkv and rope.
+ */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
 /*
- * Updates the residual stream from the attention output. Adds the times to the phases o, norm and
- * mlp.
+ * Computes the part of a layer after attention and updates the residual stream. Adds the times to
+ * the phases o, norm and mlp.
  */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);

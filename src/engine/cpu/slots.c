@@ -59,7 +59,10 @@ static size_t rows_of(const kvd_cpu_slots *s, int layer)
     return held_by(s->model, layer, s->tokens);
 }
 
-/* Returns the keys of KV head g. Its values follow after rows_of(s, layer) * d_qk elements. */
+/*
+ * Returns the address of the keys of KV head g in a slot. The head's values are rows_of(s, layer) *
+ * d_qk elements further.
+ */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
     size_t at = slot * s->elements;
@@ -70,14 +73,14 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
            (at + rows_of(s, layer) * (u->at_qk[g] + u->at_v[g])) * kvd_dtype_bytes(s->type);
 }
 
-/* Cached tokens to which the new tokens of a request attend, including the new tokens. */
+/* Cached tokens to which the new tokens of a request attend. They include the new tokens. */
 typedef struct {
     size_t n;
     /* Index of the first new token among the n tokens. */
     size_t first;
     /* Attention window to apply, in tokens; 0 if none must be applied. */
     size_t window;
-    /* True if K and V of the n tokens were copied to `decoded` of the cache. */
+    /* True if K and V of the n tokens were copied to kvd_cpu_slots.decoded. */
     bool gathered;
 } seen_rows;
 
@@ -87,7 +90,10 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
                  before = x->before, all = before + x->n;
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
-    /* A single query attends to all stored tokens, and their order makes no difference. */
+    /*
+     * A single new token attends to all stored tokens, and attention does not depend on their
+     * order.
+     */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
         return (seen_rows){n, n - 1, 0, false};
@@ -113,8 +119,8 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
 }
 
 /*
- * Copies K or V of r->n tokens, m numbers each, to `to`. The first r->first tokens are read from
- * `store`, and later tokens from x, ld floats apart.
+ * Copies K or V of the r->n tokens to `to`, m numbers per token. Tokens before r->first are read
+ * from the cache `store`, and new tokens from x, where they start ld floats apart.
  */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
@@ -129,8 +135,8 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
 }
 
 /*
- * Stores K or V in the number type of the cache, m numbers per token. Tokens are ld floats apart in
- * x. A layer with an attention window stores only the last tokens.
+ * Stores K or V of the new tokens in the cache, m numbers per token. Tokens of x start ld floats
+ * apart. A layer with an attention window stores only as many tokens as it has rows.
  */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
@@ -156,7 +162,10 @@ static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err
     return s->decoded ? 0 : kvd_no_memory(err, "a decoded layer", n * sizeof *s->decoded);
 }
 
-/* Returns the float32 keys [r->n][d_qk] of KV head g for the i-th request. Its values follow. */
+/*
+ * Returns the float32 keys [r->n][d_qk] of KV head g for the i-th request. The head's values follow
+ * the keys.
+ */
 static float *decoded_of(const kvd_cpu_slots *s, int layer, size_t i, const seen_rows *r, size_t g)
 {
     const kvd_cpu_widths *const u = &s->model->layer[layer].cut;
@@ -225,8 +234,8 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
 }
 
 /*
- * Computes query head h for KVD_ATTEND_ROWS new tokens of the i-th request, from new token `at` on.
- * `row` is the row of the request's first new token in q and o.
+ * Computes the attention output of query head h for KVD_ATTEND_ROWS new tokens of the i-th request,
+ * from its new token number `at` on. `row` is the row of the request's first new token in q and o.
  */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)

@@ -17,7 +17,7 @@ typedef struct {
     size_t n, tokens;
     /* number of elements of one slot, over all layers and heads */
     size_t elements;
-    /* For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v]. */
+    /* The cache. For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v]. */
     char *store;
     /* Projected K and V of one layer as float32, if attention cannot read the cache directly. */
     float *decoded;

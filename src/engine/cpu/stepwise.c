@@ -48,8 +48,8 @@ void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s)
 }
 
 /*
- * Divides the time since the last mark among the phases of attention, in proportion to the
- * differences between the counters `before` and `after`.
+ * Divides the time since the preceding kvd_cpu_mark among the phases of attention. The shares are
+ * proportional to the differences between the counters `before` and `after`.
  */
 static void divide(const kvd_stepwise_account *before, const kvd_stepwise_account *after,
                    kvd_phase attention, kvd_cpu_clock *clock)

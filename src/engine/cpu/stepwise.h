@@ -31,8 +31,8 @@ int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_pl
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);
 
 /*
- * The iteration must hold only decode steps or only prompts. Reads the queries, keys and values in
- * *rows, and writes rows->o.
+ * The iteration must hold only decode steps or only prompts. Reads queries, keys and values from
+ * *rows, and writes the attention output to rows->o.
  */
 int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it,
                          kvd_cpu_rows *rows, kvd_cpu_clock *clock, kvd_err *err);

@@ -40,7 +40,10 @@ typedef struct {
     double *scratch;
 } folding;
 
-/* Returns NULL if the head is not projected. */
+/*
+ * Returns the projection matrix of head g, or NULL if the head is not projected. *m receives its
+ * number of columns, the kept dimensions.
+ */
 static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t *m)
 {
     const kvd_dims_head *const h = &f->head[g];
@@ -48,7 +51,10 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
     return part == KVD_PART_V ? h->a_v : part == KVD_PART_Q ? h->a_q : h->a_k;
 }
 
-/* Each head keeps only the rows of its kept dimensions. A bias is passed with cols = 1. */
+/*
+ * Multiplies the projections into the rows of a weight or bias. Each head then has as many rows as
+ * kept dimensions. A bias has cols = 1.
+ */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
     const size_t d = (size_t)f->config->d_head;
@@ -67,7 +73,10 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
 /* number of rows of W_O that are folded at a time */
 enum { FOLD_ROWS = 64 };
 
-/* Each head keeps only the columns of its kept dimensions. `to` is [rows][width]. */
+/*
+ * Multiplies the projections of V into the columns of W_O. Each query head then has as many columns
+ * as kept dimensions. `to` is [rows][width].
+ */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
 {
@@ -87,7 +96,7 @@ static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, siz
     }
 }
 
-/* n is the number of elements before folding. */
+/* Returns the number of elements of a weight after folding; n is the number before. */
 static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_part part, size_t n,
                           size_t cols)
 {
@@ -105,7 +114,10 @@ static size_t folded_size(const kvd_cpu_weights *w, const kvd_cpu_layer *l, kvd_
     }
 }
 
-/* The bias of W_O is not multiplied by a projection. */
+/*
+ * Returns true if projections are multiplied into the weight or bias. The bias of W_O stays
+ * unchanged.
+ */
 static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 {
     if (!w->dims)
@@ -242,7 +254,10 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /* The embedding and the position table are read as stored, row by row, and are not copied. */
+    /*
+     * The embedding and the position table are not copied: rows are read from the mapped file in
+     * its number type.
+     */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

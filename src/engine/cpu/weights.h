@@ -1,7 +1,7 @@
 /*
- * All weights of a small model in float32, with projections folded (multiplied) into them: those of
- * V into W_V and W_O. Projections of Q and K are folded only if no operation separates W_Q and W_K
- * from the attention scores (methods/folded.h).
+ * All weights of a small model in float32. Projections of V are folded (multiplied) into W_V and
+ * W_O. Projections of Q and K are folded into W_Q and W_K only if no operation between these and
+ * the attention scores prevents it (methods/folded.h).
  */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
@@ -20,7 +20,7 @@ typedef struct {
 
 typedef struct {
     kvd_layer_weights w;
-    /* Memory of each weight. NULL if the weight is read directly from the mapped file. */
+    /* Allocated memory of each weight. NULL if the weight is read directly from the mapped file. */
     float *own[KVD_LAYER_WEIGHTS];
     kvd_cpu_widths cut;
     /* True if Q and K are projected after RoPE by a separate product. */
@@ -36,7 +36,7 @@ typedef struct {
     kvd_weight embedding, positions;
     const float *head; /* output head, [vocab_size][d_embed] */
     float *own_head;
-    /* Weights [0] and biases [1] outside the layers, NULL if the model has none. */
+    /* Weights [0] and biases [1] that belong to no layer. NULL if the model has none. */
     float *once[KVD_N_PARTS - KVD_N_LAYER_PARTS][2];
     double bytes;
     double own_bytes;

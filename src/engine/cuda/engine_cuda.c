@@ -90,7 +90,7 @@ static int upload_pages(kvd_cuda_engine *e, kvd_err *err)
                : 0;
 }
 
-/* Frees the pages whose tokens have all left the sliding window. */
+/* In layers with a sliding window, frees the pages whose tokens no later query attends to. */
 static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 {
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -102,8 +102,8 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 }
 
 /*
- * Pads a decode batch. Elements from .. to-1 become steps of one token in the idle page, which no
- * request uses.
+ * Pads a decode batch with idle steps, elements from .. to-1. Each of them has one token in the
+ * idle page, which no request uses.
  */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
@@ -159,7 +159,7 @@ static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
     return it->n_steps == it->n_slices && e->n_emit == it->n_slices;
 }
 
-/* Copies the arguments of kvd_paged_cache_plan for n decode steps to the device. */
+/* Copies to the device what kvd_paged_cache_plan needs to divide the work of n decode steps. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -207,7 +207,10 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
     return kvd_cuda_fetch(e, e->n_emit, err);
 }
 
-/* The message names the stage, request and token of the first activation row that is not finite. */
+/*
+ * Fails if an activation row is not finite. The message names the stage, request and token of the
+ * first such row.
+ */
 static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                         kvd_err *err)
 {
@@ -228,7 +231,9 @@ static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_g
                     it->slice[i].request, (size_t)it->slice[i].before + row);
 }
 
-/* If `status` is nonzero, queueing failed, and that error takes precedence. */
+/*
+ * Waits for the GPU. `status` is nonzero if work could not be queued; *err then keeps that error.
+ */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
     kvd_err second = {""}, *const to = status ? &second : err;
@@ -397,7 +402,10 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err
     return 0;
 }
 
-/* A prompt that is too long to share an iteration runs alone. */
+/*
+ * Returns the largest number of tokens of an iteration. A prompt longer than limits.max_tokens runs
+ * alone.
+ */
 static size_t most_tokens(const kvd_engine_spec *s)
 {
     const size_t prompts =
@@ -430,7 +438,10 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
                : -1;
 }
 
-/* Returns the number of pages of layers with a window if the other layers get `pages` pages. */
+/*
+ * Returns the number of pages for layers with a sliding window if the other layers have `pages`
+ * pages.
+ */
 static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 {
     const size_t most = e->spec.limits.max_batch * e->near_share;
@@ -441,12 +452,15 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 }
 
 /*
- * Returns the number of pages, at most `useful`, that fit into `bytes` bytes. The pages of layers
- * with a window and the idle pages must fit too.
+ * Returns the number of pages for layers without a sliding window, at most `useful`, that fit into
+ * `bytes` bytes. The pages of the other layers and the idle pages must fit too.
  */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
-    /* `low` pages fit. `above` pages do not fit, or are more than `useful`. */
+    /*
+     * invariant of the binary search: `low` pages fit; `above` pages do not, or are more than
+     * `useful`
+     */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;
@@ -460,8 +474,9 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
 }
 
 /*
- * A window of W tokens is in at most ceil((W - 1) / 64) + 1 pages. n new tokens of a prompt need up
- * to ceil(n / 64) more while they are processed.
+ * Sets the pages that layers with a sliding window need. A window of W tokens is in at most ceil((W
+ * - 1) / 64) + 1 pages. n new tokens of a prompt need up to ceil(n / 64) more pages while they are
+ * processed.
  */
 static void share_near(kvd_cuda_engine *e)
 {
@@ -476,7 +491,10 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + (slots < tokens ? slots : tokens);
 }
 
-/* *pages is the number in the spec, or else the number that fits into the free memory. */
+/*
+ * Sets *pages to the number in the spec or, if that is 0, to the number that fits into the free
+ * memory.
+ */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;

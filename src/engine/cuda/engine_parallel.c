@@ -30,7 +30,10 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* If all rows are finite on all GPUs, returns a code with all bits set. */
+/*
+ * Returns the code of the first activation row that is not finite on any GPU. If all rows are
+ * finite, all bits of the code are set.
+ */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;
@@ -96,7 +99,7 @@ static int ready(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_ready(p->gpu[gpu], p->pages, err);
 }
 
-/* Byte counts are sums over the GPUs. */
+/* Fills the engine's facts, in which byte counts are sums over the GPUs. */
 static void describe(parallel *p)
 {
     kvd_engine_facts *const f = &p->engine.facts;
@@ -113,8 +116,8 @@ static void describe(parallel *p)
 }
 
 /*
- * Weights are loaded one GPU after another, because they come from one file. The other steps run on
- * all GPUs at once, because they contain sums over the GPUs.
+ * Weights are loaded one GPU after another, because they come from one file. Everything else runs
+ * on all GPUs at once, because it includes sums over the GPUs.
  */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)

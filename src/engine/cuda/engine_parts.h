@@ -5,7 +5,10 @@
 #include "engine/engine.h"
 #include "methods/cuda/paged_cache.h"
 
-/* CUDA graph of decode steps. phase[i] is the phase that ends at time stamp i, [n_marks]. */
+/*
+ * CUDA graph of decode steps. It records n_marks time stamps, and phase[i] is the phase that ends
+ * at the i-th.
+ */
 typedef struct {
     cudaGraphExec_t exec;
     size_t n_marks;
@@ -13,7 +16,7 @@ typedef struct {
 } kvd_step_graph;
 
 typedef struct {
-    /* Must be the first field. If several GPUs share the model, only its `facts` are used. */
+    /* Must be the first field. In an engine on several GPUs, only the field `facts` is used. */
     kvd_engine engine;
     kvd_engine_spec spec;
     int device;
@@ -23,13 +26,13 @@ typedef struct {
     kvd_paged_cache cache;
     kvd_step_batch batch;
     kvd_pages pages;
-    kvd_pages near; /* Pages of the layers with a sliding window. */
+    kvd_pages near; /* pages of the layers with a sliding window */
     /*
-     * Most pages of `near` that a request holds between iterations, and pages that all prompts of
-     * an iteration need in addition.
+     * near_share: largest number of pages of `near` that a request holds between iterations.
+     * near_spare: pages that all prompts of an iteration need in addition.
      */
     size_t near_share, near_spare;
-    /* If the model has a window: bytes in the pages of all slots. */
+    /* If the model has a window: bytes of the pages that all requests hold. */
     double held;
     kvd_clock clock;
     kvd_device_memory memory;
@@ -43,7 +46,10 @@ typedef struct {
     unsigned long long *host_key;
     /* Code (stage and row) of the first activation row that is not finite, in pinned memory. */
     kvd_gpu_bad *host_bad;
-    /* Arguments of kvd_paged_cache_plan for `described` decode steps, on the device. */
+    /*
+     * Device memory: what kvd_paged_cache_plan needs to divide the work of `described` decode
+     * steps.
+     */
     char *works;
     char *host_works; /* copy of `works` in pinned memory */
     size_t described;
@@ -58,13 +64,15 @@ typedef struct {
 } kvd_cuda_engine;
 
 /*
- * Creates the engine of the index-th GPU of the spec without allocating device memory. On failure
- * returns NULL and fills *err. The caller must free the engine even if a later call fails.
+ * Creates the part of an engine on the index-th GPU of the spec, without allocating device memory.
+ * On failure returns NULL and fills *err. The caller must free the engine even if a later call
+ * fails.
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
 /*
- * Loads the weights and allocates work memory. `sum` is NULL for one GPU. *pages receives the
- * number of cache pages that the spec asks for, or that fits into the remaining memory.
+ * Loads the weights and allocates work memory. `sum` adds up data of several GPUs and is NULL for
+ * one GPU. *pages receives the number of cache pages that the spec asks for, or that fits into the
+ * remaining memory.
  */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
@@ -90,12 +98,15 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
  * kvd_cuda_engine_counts_held.
  */
 double kvd_cuda_engine_held(const kvd_cuda_engine *e);
-/* A cache may hold less than all tokens if a method drops some or the model has a window. */
+/*
+ * Returns true if the cache may hold less than all tokens, because a method drops some or the model
+ * has a window.
+ */
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
-/* These functions fail if the engine does not support the model, the plan or the spec. */
+/* Fail if the engine does not support the model, the plan or the spec. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
@@ -109,11 +120,11 @@ kvd_engine *kvd_engine_open_sequence(const kvd_checkpoint *c, const kvd_plan *pl
                                      const kvd_engine_spec *s, kvd_err *err);
 
 /*
- * Queues decode steps, from embedding to token. Their input lists must be on the device. `works`
- * holds the arguments of kvd_paged_cache_plan.
+ * Queues n decode steps, from embedding to emitted tokens. Their input must be on the device
+ * already. `works` has been filled by kvd_paged_cache_describe.
  */
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err);
-/* The first call with this n captures a CUDA graph. */
+/* Replays the CUDA graph of n decode steps. The first call with this n captures the graph. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
 /*
  * kvd_cuda_graphs_destroy does not wait for a running CUDA graph. kvd_cuda_graphs_release waits for
@@ -124,13 +135,13 @@ void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /* Returns true if n decode steps use the products of few_rows.h. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
-/* `id` and `at`, the positions, are in device memory. */
+/* `id` holds the token ids and `at` the positions, both in device memory. */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n,
                     kvd_err *err);
 /*
- * Queues the logits of n rows and the search for their largest logits. Does nothing on a GPU
- * without the output head.
+ * Queues the logits of n rows of the residual stream x and the search for the largest logit of each
+ * row. Does nothing on a GPU without the output head.
  */
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err);
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err);

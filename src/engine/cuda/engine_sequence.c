@@ -23,7 +23,10 @@ static size_t in_steps(size_t n, size_t step)
     return (n + step - 1) / step;
 }
 
-/* The prompt has `len` tokens, of which this GPU has the last n. */
+/*
+ * Fills the batch of one GPU. `len` is the number of prompt tokens up to the end of the GPU's
+ * slice, whose tokens are the last n of them.
+ */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
     b->n_slices = 1;
@@ -119,7 +122,10 @@ static int check_iteration(const kvd_sequence *q, const kvd_iteration *it, const
     return 0;
 }
 
-/* Names the first row that is not finite. After the last layer only the last token has a row. */
+/*
+ * Fails if an activation row is not finite, and names the first one. After the last layer only the
+ * prompt's last token has a row.
+ */
 static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err *err)
 {
     const kvd_config *const c = &q->rank[0].slice->w.config;
@@ -194,8 +200,8 @@ static void sent(const kvd_engine *self, double bytes[2])
 }
 
 /*
- * Rejects methods that form sets of important and unimportant tokens in every layer. In such a
- * layer the GPUs exchange K and V before the sets are known.
+ * Rejects methods that choose important tokens anew in every layer, because GPUs exchange K and V
+ * before the choice is known.
  */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
@@ -272,8 +278,8 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
 }
 
 /*
- * Fills a device array with the page numbers -max_pages .. max_pages - 1. Every page table is a
- * part of this array.
+ * Creates the array r->pages on the device, with the numbers -max_pages .. max_pages - 1. Page
+ * tables are parts of this array.
  */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {

@@ -1,9 +1,9 @@
 /*
  * Kernel that computes y = x W^T for up to 8 rows x. It is bound by reading W.
  *
- * Each CTA processes tiles of 16 rows of W in turn. Its 8 warps take slabs of 64 columns in turn,
- * each through a ring buffer in shared memory. The ring continues across tiles, so that loads never
- * wait for a sum.
+ * Each CTA processes tiles of 16 rows of W in turn. Its 8 warps take blocks of 64 columns (slabs)
+ * in turn, each through a ring buffer in shared memory. The ring continues across tiles, so that
+ * loads never wait for a sum.
  *
  * W is the A operand of mma.sync m16n8k16 and x the B operand, so 8 rows cost the same as one. The
  * sums of the warps are added in a fixed order.
@@ -23,7 +23,7 @@ enum {
     SLAB = 64,
     SLAB_BYTES = TILE * SLAB * 2,
     MOST_PARTS = 8,
-    /* Length of a row of 16 sums, padded against bank conflicts. */
+    /* Distance in floats between rows of 16 sums, padded against bank conflicts. */
     SUM_PITCH = 20,
     SUMS = KVD_FEW_ROWS * SUM_PITCH
 };
@@ -31,11 +31,11 @@ enum {
 struct params {
     kvd_few_rows a;
     /*
-     * A slab is 64 columns of W, and a tile is 16 rows. `in` is the number of columns in this
-     * launch, and pitch the number of bytes per row of x in shared memory.
+     * `slabs` counts blocks of 64 columns of W, `tiles` blocks of 16 rows. `in` is the number of
+     * columns in this launch, and `pitch` the number of bytes per row of x in shared memory.
      */
     int n, in, out, slabs, tiles, pitch;
-    /* First column of W in this launch. Several launches may share the columns. */
+    /* First column of W in this launch. The columns may be divided among several launches. */
     size_t first;
 };
 
@@ -47,8 +47,8 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * With KVD_FEW_SWIGLU a tile has 8 rows of the gate matrix and the matching 8 rows of the up
- * matrix.
+ * Returns the row of W that is row i of a tile. With KVD_FEW_SWIGLU a tile has 8 rows of the gate
+ * matrix and the matching 8 rows of the up matrix.
  */
 template <int KIND> __device__ __forceinline__ int row_of(const params &p, int tile, int i)
 {
@@ -86,8 +86,8 @@ struct place {
 };
 
 /*
- * Copies the rows of x to shared memory. Loads are issued in groups, because their latency delays
- * the product.
+ * Copies the rows of x to shared memory. Several loads are issued before the first is used, because
+ * their latency delays the product.
  */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
@@ -207,12 +207,12 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        /* An atomic addition does not wait for the old value. */
+        /* An atomic addition does not make the thread wait for the old value. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (KIND == KVD_FEW_SWIGLU) {
-        /* Rounded to bf16, as the output of a separate product would be. */
+        /* gate and up are rounded to bf16, as if a separate product had stored them. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] = bf16::narrow(gate / (1.0f + expf(-gate)) * up);
     } else {
@@ -250,7 +250,10 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
 #if __CUDA_ARCH__ >= 900
-    /* The code above reads only the weights and the gains, which no preceding kernel writes. */
+    /*
+     * The code above does not wait for preceding kernels, because they never write the weights and
+     * the gains.
+     */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -273,7 +276,10 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* The stage of the ring buffer that was read last may be overwritten. */
+            /*
+             * The slab before the current one has been used, so the next load may overwrite its
+             * place in the ring buffer.
+             */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -315,15 +321,18 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/* Lengths of a warp's ring buffer, of which the longest that fits is used. */
+/*
+ * Possible numbers of slabs in a warp's ring buffer. The largest that fits into shared memory is
+ * used.
+ */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
     /*
-     * With more than half of an SM's shared memory, two CTAs never share one SM while another is
-     * idle.
+     * A CTA takes more than half of an SM's shared memory, so that two CTAs never share one SM
+     * while another SM is idle.
      */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
@@ -366,8 +375,8 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 } // namespace
 
 /*
- * Returns the number of launches that share the columns of W, so that x fits into shared memory.
- * Returns 0 if x cannot fit.
+ * Returns the number of launches among which the columns of W are divided, so that a launch's part
+ * of x fits into shared memory. Returns 0 if x cannot fit.
  */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
@@ -430,7 +439,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* With KVD_FEW_PUT the first launch stores and later launches add. */
+        /* With KVD_FEW_PUT the first launch stores its products and later launches add theirs. */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

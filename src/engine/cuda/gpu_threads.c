@@ -18,12 +18,12 @@ struct kvd_gpu_threads {
     int first_gpu, n;
     kvd_gpu_sum *sum;
     hand hand[KVD_GPUS_MAX];
-    /* number of threads, for GPUs 1, 2, ... */
+    /* number of threads that were started, one per GPU except the first */
     int started;
     pthread_mutex_t lock;
     pthread_cond_t given, ended;
     atomic_uint turn; /* number of tasks started so far */
-    /* Number of threads that still run the task. */
+    /* Number of threads that still run the current task. */
     int busy;
     kvd_gpu_threads_task task; /* NULL ends the threads */
     void *ctx;

@@ -11,25 +11,29 @@
 typedef struct kvd_sequence kvd_sequence;
 
 /*
- * State of one GPU for method zdc with layers=N. The sets divide the tokens of the prompt into high
- * tokens (important) and low tokens, which keep fewer dimensions. All GPUs have the same sets.
+ * State of one GPU for method zdc with layers=N. The tokens of the prompt are divided into
+ * important ones (level high) and others (level low), which keep fewer dimensions. All GPUs use the
+ * same division.
  */
 typedef struct {
-    /* Importance of each token, summed over the heads of each GPU, on the device, [n][rows]. */
+    /*
+     * On the device, [n][rows]: importance of each token, summed over the heads of one GPU, for
+     * each of n GPUs.
+     */
     float *sum;
-    /* Received rows of K and V, on the device, in the order of the sending GPUs. */
+    /* Rows of K and V received from other GPUs, on the device, in the order of the sending GPUs. */
     char *in;
     /*
-     * For each GPU's part of the prompt: number of earlier tokens in the same set as the part's
-     * first token. Pinned memory, [n + 1].
+     * Number of earlier tokens with the same level as the first token of each GPU's part of the
+     * prompt. Pinned memory, [n + 1].
      */
     int32_t *place;
     /*
-     * For each GPU's part of the prompt: the set (high or low) of its first token. Pinned memory,
-     * [n + 1].
+     * Level (high or low) of the first token of each GPU's part of the prompt. Pinned memory, [n +
+     * 1].
      */
     uint8_t *level;
-    /* Numbers of high and of low tokens before each GPU's part of the prompt, [n + 1]. */
+    /* Numbers of important and of other tokens before each GPU's part of the prompt, [n + 1]. */
     int32_t (*before)[2];
     /* True if `before` is up to date. */
     bool fetched;
@@ -40,7 +44,7 @@ typedef struct {
     kvd_sequence *all;
     int gpu;
     /*
-     * Engine that computes this GPU's part of the prompt with all weights. Its cache stores Q, K
+     * Engine that computes this GPU's part of the prompt and has all weights. Its cache stores Q, K
      * and V of one layer at a time, for all heads.
      */
     kvd_cuda_engine *slice;
@@ -49,15 +53,15 @@ typedef struct {
     kvd_paged_cache own;
     kvd_step_batch batch;
     /*
-     * Page tables that point into `pages`. slice_pages numbers the pages of this GPU's part of the
-     * prompt from 0.
+     * Page tables, which point into the array `pages`. In slice_pages, page 0 is the first page of
+     * this GPU's part of the prompt.
      */
     kvd_pages slice_pages, own_pages;
     /* The numbers -max_pages .. max_pages - 1 in device memory. */
     int32_t *pages;
     /*
-     * Buffers of an exchange: pages to send, ordered by receiving GPU, and received rows of Q or of
-     * attention output, ordered by sending GPU.
+     * Buffers for exchanges between GPUs: pages to send, in the order of the receiving GPUs, and
+     * received rows of Q or of attention output, in the order of the sending GPUs.
      */
     char *out_pages, *in_rows;
     kvd_gpu_piece *out, *in;
@@ -66,7 +70,7 @@ typedef struct {
     size_t first, n;
     /* Bytes sent to other GPUs: sent[0] of Q, K and V, sent[1] of attention output. */
     double sent[2];
-    /* sets.in is NULL if all tokens keep equally many dimensions. */
+    /* State for zdc with layers=N. sets.in is NULL if all tokens keep equally many dimensions. */
     kvd_sequence_sets sets;
 } kvd_sequence_rank;
 
@@ -88,7 +92,10 @@ struct kvd_sequence {
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu);
-/* Rounds up to a multiple of 8, because Q is stored in groups of 8 tokens. */
+/*
+ * Returns the number of rows of Q for these tokens: rounded up to a multiple of 8, because Q is
+ * stored in groups of 8 tokens.
+ */
 size_t kvd_sequence_rows(size_t tokens);
 /* Returns the GPU that has the last token of the prompt. */
 kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
@@ -113,8 +120,8 @@ int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, 
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
                            kvd_err *err);
 /*
- * kvd_sequence_piece adds a block of memory to a list of blocks. kvd_sequence_exchange sends and
- * receives all blocks, and counts their bytes in r->sent[kind].
+ * kvd_sequence_piece adds a block of memory to a list of blocks to send or receive.
+ * kvd_sequence_exchange sends and receives all blocks, and counts their bytes in r->sent[kind].
  */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
@@ -125,21 +132,22 @@ int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_er
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
 /*
- * Must be called after r->own and the cache of r->slice are allocated. Does nothing for methods
- * without sets of tokens.
+ * Allocates r->sets. Must be called after r->own and the cache of r->slice are allocated. Does
+ * nothing for methods that do not divide tokens by importance.
  */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 void kvd_sequence_sets_free(kvd_sequence_rank *r);
 /*
- * Returns true if a layer reuses the sets of high and low tokens of an earlier layer. Low tokens
- * can then be sent with fewer dimensions.
+ * Returns true if a layer uses the division into important and other tokens that an earlier layer
+ * chose. The other tokens can then be sent with fewer dimensions.
  */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
-/* Records that a layer has divided the tokens anew. Must be called after the layer's attention. */
+/* Records the division of tokens that a layer chose. Must be called after the layer's attention. */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
 /*
- * In a layer that reuses sets of tokens, kvd_sequence_sets_send lists the rows of K and V to send.
- * After the exchange, kvd_sequence_sets_take copies the received rows to the pages.
+ * For a layer that uses an earlier layer's division of tokens. kvd_sequence_sets_send lists the
+ * rows of K and V to send. After the exchange, kvd_sequence_sets_take copies the received rows to
+ * the pages.
  */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);

@@ -63,7 +63,8 @@ int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_er
 }
 
 /*
- * Copies pages of this GPU's part of the prompt to `to`, contiguously, for the heads of GPU `gpu`.
+ * Copies the heads of GPU `gpu` from the pages of this GPU's part of the prompt to `to`,
+ * contiguously.
  */
 static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cudaStream_t s,
                         kvd_err *err)

@@ -1,12 +1,13 @@
 /*
- * Method zdc with layers=N on several GPUs: high (important) tokens keep more dimensions than low
- * ones, and a group of layers uses the same sets.
+ * Method zdc with layers=N on several GPUs: important tokens (level high) keep more dimensions than
+ * the others (level low), and a group of layers uses one division of the tokens.
  *
- * The first layer of a group is exchanged as if all tokens were high. Then all GPUs form the same
- * sets. In the other layers, low tokens are sent with fewer dimensions of K and V. The receiver
- * pads them with zeros, so that attention equals that of one GPU. Queries and attention outputs
- * keep the high dimensions (D-14 of docs/readings.md). The host waits for the numbers of low tokens
- * once per group.
+ * In the first layer of a group, the GPUs exchange all tokens with the dimensions of important
+ * ones. All GPUs then compute the same division. In the other layers of the group, unimportant
+ * tokens are sent with fewer dimensions of K and V. The receiver pads them with zeros, so that
+ * attention equals that of one GPU. Queries and attention outputs keep the dimensions of important
+ * tokens (D-14 of docs/readings.md). The host waits for the numbers of unimportant tokens once per
+ * group.
  */
 #include <stdlib.h>
 
@@ -38,8 +39,8 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
 }
 
 /*
- * Returns the position of the first token of a GPU's part of the prompt, at most that of the last
- * token.
+ * Returns the position of the first token of a GPU's part of the prompt. If that part is empty,
+ * returns at most the position of the last token.
  */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
@@ -85,8 +86,8 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
 }
 
 /*
- * Returns the arguments that pack or unpack rows of K and V: tokens of GPU `slice`, heads of GPU
- * `heads`.
+ * Returns the arguments of kvd_zdc_pack and its inverse for rows of K and V: tokens of GPU `slice`,
+ * heads of GPU `heads`.
  */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
@@ -134,7 +135,10 @@ int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
         a.pages = c->pool;
         a.table = r->slice_pages.device;
         a.page = (size_t)c->layer[layer].map.page_elements;
-        /* Rows for this GPU's own heads need no exchange and go directly into `in`. */
+        /*
+         * Rows for this GPU's own heads are not sent. They go directly into the buffer of received
+         * rows.
+         */
         a.rows = g == r->gpu ? in : out;
         if (a.n && kvd_cuda_check(kvd_zdc_pack(&a, s), what, err))
             return -1;
@@ -171,7 +175,10 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* The exchange removes dimensions of low tokens, so the method must not do so. */
+    /*
+     * Turns off the method's own removal of dimensions, because unimportant tokens lose dimensions
+     * when they are sent.
+     */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++) {
         const size_t one = (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS;

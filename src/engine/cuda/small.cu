@@ -1,4 +1,4 @@
-/* Small kernels of the GPU engine, whose time is mostly launch time. */
+/* Small kernels of the GPU engine. Most of their time is launch overhead. */
 #include "engine/cuda/small.h"
 
 #include "model/pass/cuda/rows.cuh"
@@ -16,7 +16,10 @@ __global__ void __launch_bounds__(THREADS)
         to[at + i] = x[from + i];
 }
 
-/* A larger x has the larger key. If two x are equal, the smaller index has the larger key. */
+/*
+ * Returns a key that orders numbers with their indices. A larger x has the larger key. Among equal
+ * x, the smaller index has the larger key.
+ */
 __device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
 {
     const uint32_t bits = __float_as_uint(x),

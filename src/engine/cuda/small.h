@@ -11,14 +11,14 @@
 extern "C" {
 #endif
 
-/* Row i of `to` [n][d] becomes row row[i] of x. */
+/* Copies row row[i] of x to row i of `to` [n][d]. */
 cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t d, float *to,
                             cudaStream_t stream);
 
 /*
- * Finds the largest value of each row of x [n][width], the first of equal ones. key [n] must be
- * zero before, and kvd_largest_index decodes the result. Rows that are not finite are recorded in
- * *bad under the number `stage`.
+ * Finds the largest value of each row of x [n][width], with the smallest index if several are
+ * equal. key [n] must be zero before, and kvd_largest_index decodes the result. Rows that are not
+ * finite are recorded in *bad under the number `stage`.
  */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);

@@ -9,8 +9,8 @@
 static const char what[] = "steps";
 
 /*
- * Records the end of phase p. The attention hook records its own phases and the phase before
- * attention. In the feed-forward block only KVD_GPU_DOWN ends a phase.
+ * Records the end of phase p of the forward pass. Attention itself records its phases and the one
+ * before it. The feed-forward block counts as one phase, which ends with KVD_GPU_DOWN.
  */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
@@ -26,7 +26,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* The next launch reports a CUDA error of this call. */
+    /* The error is not needed here, because the next launch reports it too. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -56,7 +56,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     return 0;
 }
 
-/* Only the first of several GPUs has the output head. */
+/* Returns true if this GPU has the output head: among several GPUs only the first. */
 int kvd_cuda_has_head(const kvd_cuda_engine *e)
 {
     return e->w.weights.share.index == 0;
@@ -81,8 +81,8 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     if (!kvd_cuda_has_head(e))
         return 0;
     /*
-     * Models that normalise branches have checked the residual already, so here the final norm is
-     * checked.
+     * Stage to report if a row is not finite. Models that normalise the outputs of branches have
+     * already checked the residual stream.
      */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
@@ -142,8 +142,9 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
 }
 
 /*
- * With several GPUs, only the first one adds the product to its residual stream. The other GPUs
- * store the product, and the later sum over the GPUs restores the residual stream.
+ * Adds a product with x to the residual stream. Among several GPUs, only the first one adds it. The
+ * others only store the product, because the later sum over the GPUs includes the first GPU's
+ * residual stream.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_t width,
                          unsigned long long *began, kvd_err *err)
@@ -159,7 +160,10 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_
     return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
 }
 
-/* Also records the end of phase *open, and sets *open to KVD_PHASE_COMM. */
+/*
+ * Sums the residual stream over the GPUs. Also records the end of phase *open, and sets *open to
+ * KVD_PHASE_COMM.
+ */
 static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
 {
     if (!e->w.sum)
@@ -170,7 +174,9 @@ static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
     return kvd_gpu_residual_sum(&e->w, n, err);
 }
 
-/* *open is the running phase, whose end is not yet recorded. */
+/*
+ * Queues a layer for n decode steps. *open is the phase in progress, whose end is not yet recorded.
+ */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
@@ -265,7 +271,9 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
         kvd_device_copy(&e->graph_memory, e->host_works, bytes, "graph of steps", e->w.stream, err);
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
-    /* The first run does one-time work of libraries, which a graph must not contain. */
+    /*
+     * The first run does one-time initialisation of libraries, which a CUDA graph must not contain.
+     */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;
     const cudaError_t status = cudaGraphInstantiate(&g->exec, graph, 0);

@@ -8,9 +8,9 @@
 #include "kernels/cpu/attention_cpu_task.h"
 
 /*
- * The keys of a KV head are split into about PIECES pieces per thread, of at least MIN_BLOCKS
- * blocks of keys. In decode a piece has at most MAX_BLOCKS blocks, because the rounding error of
- * float32 sums grows with their length.
+ * The keys of a KV head are split so that every thread gets about PIECES pieces. A piece has at
+ * least MIN_BLOCKS blocks of keys. In decode it has at most MAX_BLOCKS blocks, because the rounding
+ * error of float32 sums grows with their length.
  */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
@@ -79,7 +79,10 @@ typedef struct {
     size_t scratch_floats; /* scratch memory of a thread in floats */
 } plan;
 
-/* Queries and keys of the request start at rows q_first and kv_first. */
+/*
+ * Returns the task of KV head g of request b that begins at query row `row`. The request begins at
+ * row q_first of Q and row kv_first of K and V.
+ */
 static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first, size_t kv_first)
 {
     const size_t group = (size_t)x->plain.group, q_len = (size_t)x->batch->q_len[b];
@@ -115,8 +118,8 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
 }
 
 /*
- * Returns the cost of all tasks. If `wanted` is above 0, splits tasks into pieces of about that
- * cost.
+ * Stores the pieces of all tasks in x->pieces and returns the tasks' total cost. If `wanted` is
+ * above 0, tasks are split into pieces of about that cost.
  */
 static double walk(plan *x, double wanted)
 {
@@ -209,7 +212,7 @@ static int make_plan(plan *x, kvd_err *err)
     return x->scratch ? 0 : kvd_no_memory(err, "panels of Q and O", bytes);
 }
 
-/* Partial results are merged in the order of keys. */
+/* Merges the partial results of the n pieces of a task in a fixed order, that of their keys. */
 static void merge(const piece *p, size_t n)
 {
     const kvd_cpu_task *t = &p->task;
@@ -245,7 +248,7 @@ int kvd_attention_cpu(const kvd_attn_heads *heads, const kvd_attn_batch *batch, 
         return -1;
     if (make_plan(&x, err))
         goto done;
-    /* The factor of scores is log2(e) / sqrt(d_head), because exponentials are in base 2. */
+    /* The scale of the scores includes log2(e), because softmax is computed by powers of 2. */
     const float scale = (float)(1.4426950408889634 / sqrt((double)heads->d_head));
 #pragma omp parallel
     {

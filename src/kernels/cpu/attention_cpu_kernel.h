@@ -46,15 +46,15 @@ typedef struct {
     /* Every row attends to the keys below `common`. No row attends to key `end` or later ones. */
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
-    /* Queries times the scale of scores, [d_qk][nv * VL]. */
+    /* Queries multiplied by the scale of the scores, [d_qk][nv * VL]. */
     float *q;
     /*
-     * Unnormalised outputs, [d_v][nv * VL]. Space for TILE(nv) more lines follows, because columns
-     * are written in tiles.
+     * Unnormalised outputs, [d_v][nv * VL], followed by TILE(nv) rows of padding, because rows are
+     * written in tiles.
      */
     float *o;
-    float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor of older sums */
-    /* [PANEL] The row attends to keys up to common - 1 + limit. */
+    float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor by which older sums are rescaled */
+    /* [PANEL] Row i attends to keys up to common - 1 + limit[i]. */
     float *limit;
 } panel;
 
@@ -121,8 +121,8 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
 }
 
 /*
- * Some rows do not attend to the last `beyond` keys. A last tile with too few keys computes its
- * last key several times, for which `s` has room.
+ * Computes the scores of a block of keys. Some rows do not attend to its last `beyond` keys. If the
+ * last tile has too few keys, it repeats the last key, and `s` has room for the copies.
  */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
@@ -146,8 +146,8 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
 }
 
 /*
- * Replaces scores by softmax weights. If all scores of a row are -inf, the maximum is finite, so
- * that its sums are 0 and not NaN.
+ * Replaces scores by softmax weights. If all scores of a row are -inf, -FLT_MAX replaces the
+ * maximum, so that the row's sums are 0 and not NaN.
  */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
@@ -210,7 +210,8 @@ INLINE void output_tile(const size_t nv, const float *s, const float *v, size_t 
 }
 
 /*
- * A last tile with too few columns repeats its last column, and writes it into the padding after O.
+ * Adds the products of softmax weights and V to the output. If the last tile has too few columns,
+ * it repeats the last column and writes the copies into the padding after O.
  */
 INLINE void output(const size_t nv, const float *s, const float *v, size_t d, size_t n_keys,
                    panel *p)
@@ -247,8 +248,8 @@ static int all_finite(const float *x, size_t n)
 }
 
 /*
- * Adds keys `from` .. n_keys - 1 of a block only to the rows that attend to them, because 0 times
- * NaN would be NaN.
+ * Adds V of keys `from` .. n_keys - 1 of a block only to rows that attend to them. A weight of 0
+ * would not suffice, because 0 times NaN is NaN.
  */
 static void output_seen(const float *s, const float *v, size_t d, size_t key, size_t from,
                         size_t n_keys, panel *p)
@@ -279,7 +280,8 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
 }
 
 /*
- * There is one function per number of vectors, because compilers handle a single large one badly.
+ * Defines one function per number of vectors nv. Compilers optimise a single function for all nv
+ * badly.
  */
 #define BLOCK(nv)                                                                                  \
     __attribute__((noinline)) static void block_##nv(const kvd_cpu_task *task, size_t key,         \
@@ -309,7 +311,7 @@ INLINE void transpose(four x[4])
     x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-/* p->q is [d_qk][pitch]. */
+/* Copies the query rows of a panel, multiplied by `scale`, to p->q [d_qk][pitch]. */
 static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
 {
     const size_t d = task->d_qk, pitch = p->nv * VL, first = (task->row + p->from) / task->group;
@@ -341,7 +343,10 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* A final output is divided by the sum of weights, a partial result is not. */
+/*
+ * Stores the outputs of a panel. A final output is divided by the sum of softmax weights, a partial
+ * result is not.
+ */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

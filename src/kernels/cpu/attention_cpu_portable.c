@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 #if defined(__SSE__)
-#include <xmmintrin.h> /* other targets use four instructions */
+#include <xmmintrin.h>
 #endif
 
 typedef float vf __attribute__((vector_size(16)));

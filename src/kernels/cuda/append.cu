@@ -35,8 +35,8 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * Request of a warp. Its blocks of 16 rows (slots) are numbered from token_start[b] / 16 + 2 b,
- * because K and V may begin up to 7 tokens earlier than the first new token.
+ * A request of the batch. Its slots (blocks of 16 rows) are numbered from token_start[b] / 16 + 2
+ * b, which leaves room for up to 7 tokens before the first new one.
  */
 struct place {
     int b, start, next; /* request, its first slot, and the next request's first slot */
@@ -82,8 +82,8 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
             u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)a.map.q_offset[head] * (size_t)a.n_q8 +
                       (size_t)(__ldg(a.q_start + at.b) + t - r) * (size_t)u.d + 8 * r;
         /*
-         * Rows after the last token become zero. If their group of 8 has older tokens, they are
-         * zero already.
+         * Rows of K and V after the last new token become zero in its group of 8 tokens. A group
+         * that begins with older tokens has these zeros already.
          */
         if (!is_q && t >= 0 && (t < q_len || (t - r >= 0 && t - r < q_len)))
             u.to[i] =
@@ -95,7 +95,7 @@ template <bool BF, int SLABS, int ROPE>
 __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
     append_prefill(const __grid_constant__ params p)
 {
-    /* Variants of RoPE that need more registers process one head at a time, not two. */
+    /* Variants of RoPE that need more registers process one head at a time, others two. */
     constexpr int HEADS = ROPE == ROPE_GIVEN ? 1 : 2;
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ int32_t next_item;
@@ -124,7 +124,6 @@ __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PRE
     if (threadIdx.x == 0)
         next_item = begin + (int)blockDim.x / 32;
 
-    /* Starts the copy of the next 16 rows while the current rows are computed. */
     place at = {-1, 0, 0};
     int slot = begin / n_units, kind = begin % n_units, last = begin;
     auto start = [&](int k, unit &u, int stage) {
@@ -196,7 +195,10 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 min(d_v - first, p.columns),
                 r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
 #if __CUDA_ARCH__ >= 900
-    /* The code above reads only the rotation matrices, which never change. */
+    /*
+     * The code above does not wait for preceding kernels, because it reads only rotation matrices,
+     * which never change.
+     */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -213,8 +215,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
             const bool is_q = k < group;
             const int head = choose_unit(p, u, g, k, group, 1, r_smem);
             /*
-             * The CTA with the first columns computes everything, the others only products with the
-             * rotation matrix.
+             * With several CTAs per row, the CTA with column 0 does all work that needs no rotation
+             * matrix. The other CTAs only compute their columns of products with the matrix.
              */
             mine = first == 0 || (u.applies_rope && first < u.d);
 #pragma unroll
@@ -334,8 +336,8 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
     /*
-     * With few requests, more SMs share the columns of the rotation matrix. With many requests, a
-     * CTA computes all columns.
+     * With few requests, the columns of the rotation matrix are divided among more SMs. With many
+     * requests, one CTA computes all columns.
      */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
     p->r_pitch = p->columns > 64 ? 256 : 128;

@@ -34,9 +34,12 @@ enum rope_kind {
     ROPE_PAIRS, /* pairs (2i, 2i+1): in the same register */
     /* Pairs (i, i + 64): in another register of the same lane. */
     ROPE_HALF_128,
-    /* Pairs (i, i + half), where half is a multiple of 8: loaded from x, 16 bytes at a time. */
+    /*
+     * Pairs (i, i + half), where half is a multiple of 8: the other element is loaded from x, in
+     * words of 16 bytes.
+     */
     ROPE_HALF,
-    ROPE_ANY,  /* any other pairs: loaded element by element */
+    ROPE_ANY,  /* any other pairs: the other element is loaded from x by itself */
     ROPE_GIVEN /* the variant is chosen at run time */
 };
 
@@ -57,25 +60,25 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/* Two rows of a lane: r and r + 8 of the warp's 16 rows. */
+/* Two rows of one head that a lane processes: rows r and r + 8 of the warp's 16 rows. */
 struct unit {
     /* Elements of the head in each row of x; NULL if the row has no token. */
     const uint16_t *x[2];
     uint16_t *to[2]; /* output address of each row; NULL if nothing is written */
     int pos[2];
     int d;
-    int columns_8; /* elements from one block of 8 columns to the next */
-    bool two;      /* a second head follows */
+    int columns_8; /* elements of the output from one block of 8 columns to the next */
+    bool two;      /* true if a second head is processed too */
     size_t second;
     bool rope;
     bool applies_rope; /* true if the rows are multiplied by the rotation matrix */
     uint32_t r;
-    bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
+    bool zero[2]; /* decode: the token starts a group of 8 tokens, whose other rows become zero */
 };
 
 /*
- * 16 rows of one or two heads in the registers of a warp. Lane c holds columns 32 s + 8 c .. 32 s +
- * 8 c + 7 of slab s, for rows r (i = 0) and r + 8 (i = 1).
+ * 16 rows of one or two heads in the registers of a warp. Row r + 8 i of slab s (32 columns) is
+ * held by 4 lanes. Lane c of them holds columns 32 s + 8 c .. 32 s + 8 c + 7.
  */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
@@ -85,7 +88,10 @@ template <int HEADS, int SLABS> struct rows {
     }
 };
 
-/* A product with R needs all d_head columns, and so does ROPE_HALF_128. */
+/*
+ * Returns the number of columns of x to load. Products with the rotation matrix and ROPE_HALF_128
+ * need all d_head columns.
+ */
 template <int ROPE> __device__ __forceinline__ int columns_needed(const params &p, const unit &u)
 {
     const int kind = ROPE == ROPE_GIVEN ? (int)p.rope : ROPE;
@@ -153,7 +159,7 @@ __device__ __forceinline__ void load(const params &p, const unit &u, int lane, r
         }
 }
 
-/* Returns x cos - y sin for two rotated pairs, packed in x and y. */
+/* Returns x cos - y sin for two rotated pairs. x and y hold two numbers each. */
 template <bool BF>
 __device__ __forceinline__ uint32_t turn(uint32_t x, uint32_t y, float c0, float s0, float c1,
                                          float s1)
@@ -271,8 +277,8 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
 }
 
 /*
- * mma requires the words of two rows next to each other. Moving them once avoids a move before each
- * mma. The xor with params.zero keeps the compiler from undoing the move.
+ * mma requires the words of two rows in adjacent registers. They are moved once here, not before
+ * each mma. The xor with params.zero keeps the compiler from undoing the move.
  */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
@@ -410,8 +416,9 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
 }
 
 /*
- * For k < n_q the unit is a query head of KV head g, or two of them if `heads` is 2. For k = n_q it
- * is K, for k = n_q + 1 V. Returns the index of the (first) head in a row of x.
+ * Sets `u` to the k-th unit of KV head g. For k < n_q that is a query head, or two of them if
+ * `heads` is 2. For k = n_q it is K, for k = n_q + 1 V. Returns the index of the (first) head in a
+ * row of x.
  */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)

@@ -105,7 +105,10 @@ static int sms(int *n, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "no device: %s", cudaGetErrorString(e));
 }
 
-/* `units` is the work of one launch. *out keeps the better of two results. */
+/*
+ * Times launches of a kernel, each of which does `units` of work. If *out has a result, the better
+ * one is kept.
+ */
 static int measure(launcher launch, void *what, double units, const char *name, kvd_ceiling *out,
                    kvd_err *err)
 {

@@ -25,7 +25,7 @@
 
 enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
-    BATCHES = 5,          /* number of batches for which the ring must have room */
+    BATCHES = 5,          /* number of batches of pages that must fit into the ring */
     BATCH = 8,            /* largest number of pages that are copied together */
     LAZY = 8,             /* softmax weights may reach 2^LAZY before O is rescaled */
     SHORT = 4,            /* largest number of pages of a KV head that one warp computes alone */
@@ -59,7 +59,7 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns a page number, or 0 after the end of the segment. */
+/* Returns the number of a page of segment s in the pool, or 0 after the end of the segment. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -71,8 +71,8 @@ static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_
 }
 
 /*
- * Waits until pages first .. first + n - 1 have been read. One lane per page would suffice, but
- * racecheck does not follow that.
+ * Waits until pages first .. first + n - 1 have been read. Every lane polls all of them, because
+ * racecheck does not understand one lane per page.
  */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
@@ -102,7 +102,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
     const kvd_decode_segment *list = p.work.list + count_next.y;
     const uint64_t policy = read_once_policy();
     const int ring = p.ring_bytes;
-    /* The ring holds pages oldest .. n - 1 from byte `tail` to byte `head`. */
+    /* The ring holds pages oldest .. n - 1 of this CTA, from byte `tail` to byte `head`. */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
     if (n_segments > 1)
@@ -114,8 +114,8 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
         stamp(p, AT_TABLE);
     for (int k = 0; k < n_segments; k++) {
         /*
-         * The work list and the page table are dependent reads, so each is started one segment
-         * ahead.
+         * A page number is read only after its segment is known, so the reads for the next segment
+         * start now.
          */
         const int32_t pages1 = k + 1 < n_segments ? load_pages(p, s1, 0, lane) : 0;
         kvd_decode_segment s2 = s1;
@@ -151,7 +151,10 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
                 }
                 const int some = min(batch, (int)(n - oldest));
                 wait_for_room(pipe, oldest, some);
-                /* The lanes that read the offsets are not the lane that wrote them. */
+                /*
+                 * Makes pipe.offset, which another lane wrote, visible to the lanes that read it
+                 * below.
+                 */
                 __syncwarp();
                 oldest += (uint32_t)some;
                 if (oldest != n)
@@ -164,7 +167,10 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
             const char *from = pool + 2 * (size_t)page * (size_t)p.args.map.page_elements;
             if (lane < now)
                 pipe.offset[mine] = (uint32_t)at;
-            /* K and V of masked tokens must be finite numbers, so half pages are copied whole. */
+            /*
+             * Half pages are copied whole, because K and V of masked tokens are read too and must
+             * be finite.
+             */
             const int group = j0 + lane ? 0 : s.skip / (8 * GROUPS) * GROUPS;
             copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, group,
                        (tokens + 7) / 8 - group, pipe.full + 8 * mine, policy, lane, now);
@@ -182,8 +188,8 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
 }
 
 /*
- * Loads the A operand of mma: [k step][row lane/4 dims 0-7, dims 8-15, then row + 8 with the same
- * dims].
+ * Loads Q as A operands of mma. q[i] has dims 16 i .. 16 i + 15 of query heads lane/4 and, if
+ * HALVES is 2, lane/4 + 8.
  */
 template <int HALVES>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p,
@@ -192,8 +198,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
     const kvd_attn_map &map = p.args.map;
     const int d_qk = map.d_qk[head], first = map.q_offset[head * map.group];
     /*
-     * Distance of query rows. It may exceed d_qk, because narrow rows may be the beginnings of
-     * wider ones.
+     * Number of elements from one query head to the next. It exceeds d_qk if attention uses only
+     * the first dimensions of each row of Q.
      */
     const int stride = map.group > 1 ? map.q_offset[head * map.group + 1] - first : 0;
     const uint16_t *from =
@@ -266,8 +272,8 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
             st.max[h] = m;
             st.sum[h] *= shrink;
             /*
-             * A lane holds columns of O^T for two query heads. The factor of a head is in lane 4 *
-             * head.
+             * Lane 4 h holds the factor `shrink` of query head h. Each lane holds columns of O^T of
+             * two heads.
              */
             const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
                         f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
@@ -302,8 +308,8 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
 }
 
 /*
- * Each lane holds one of the 8 words, because all words in every lane would make the page loop
- * spill registers.
+ * Returns one word of a segment, a different one in each of 8 lanes, because all words in every
+ * lane would make the page loop spill registers.
  */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
@@ -340,8 +346,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     /* Number of half pages of this CTA before this segment, and including it. */
     uint32_t n0 = 0, n1;
     /*
-     * Bit 0 is the parity of barrier area.free. The higher bits count the KV heads that one warp
-     * computed alone.
+     * Bit 0 is the parity of the barrier area.free. The higher bits count the KV heads that were
+     * computed by a single warp.
      */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
@@ -359,8 +365,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
         /*
-         * First half page that this warp computes, which is also the place of its result in shared
-         * memory.
+         * Index of the first half page of this warp within the segment. The warp's result has the
+         * same index in shared memory.
          */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES> st;
@@ -382,14 +388,19 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                                 v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
                                                 skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-                /* Orders the stores that cleared V before the next copy to this shared memory. */
+                /*
+                 * Orders the zeros that were stored to V before the next bulk copy to the same
+                 * memory.
+                 */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
             }
             if (warp == 0 && lane == 0 && n == 0)
                 stamp(p, AT_FIRST_DONE);
-            /* Each lane orders its own reads before the next copy. */
+            /*
+             * Every lane arrives, so that its own reads come before the next copy to this memory.
+             */
             pipe_arrive(pipe.empty + 8 * at);
         }
         if (is_short) {
@@ -516,8 +527,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     /*
-     * The code above only prefetches memory that a preceding kernel writes into L2, where later
-     * writes arrive too.
+     * The code above runs before preceding kernels have ended. It only prefetches their results
+     * into L2, which later writes update.
      */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");

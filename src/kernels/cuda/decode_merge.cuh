@@ -139,8 +139,8 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 }
 
 /*
- * Merges the results of the first `places` warps. If `is_whole` is true, writes the output,
- * otherwise a partial result.
+ * Merges the first `places` of the warps' results in shared memory. If `is_whole` is true, writes
+ * the output, otherwise a partial result.
  */
 template <typename T, int WARPS>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
@@ -183,8 +183,9 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
 }
 
 /*
- * Called by the last CTA that shares a KV head. Merges the partial results of all CTAs into `split`
- * results. Each warp reads one query head and every `split`-th result, each lane 4 dims.
+ * Merges the partial results of all CTAs that share a KV head into `split` results, and returns
+ * `split`. Called by the last of these CTAs to finish. A warp reads every `split`-th partial result
+ * of one query head, and a lane reads 4 dims of it.
  */
 template <int WARPS>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
@@ -214,7 +215,9 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
             }
 #pragma unroll
             for (int i = 0; i < SLOTS_AT_ONCE; i++)
-                /* A CTA without work leaves max = -inf, and arbitrary data otherwise. */
+                /*
+                 * A CTA without work has max = -inf, and its other partial results are undefined.
+                 */
                 if (ml[i].x != -INFINITY) {
                     const float top = fmaxf(max, ml[i].x);
                     const float f = exp2_fast((max - top) * p.scale_log2);

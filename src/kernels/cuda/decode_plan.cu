@@ -49,10 +49,10 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* The first n_first KV heads have kv_len tokens; the others have second_len. */
+    /* Number of KV heads before those with second_len tokens (kvd_decode_args.second_len). */
     int32_t n_first;
     int32_t window; /* number of newest tokens that are read, 0 for all */
-    /* [n_kv_heads + 1] Sum of d_qk + d_v + GROUP_COST over the KV heads before head g. */
+    /* [n_kv_heads + 1] Element g is the sum of d_qk + d_v + GROUP_COST over KV heads 0 .. g - 1. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
 
@@ -80,7 +80,10 @@ static __device__ int tokens_before(const params &p, int b)
     return p.window ? max(0, p.kv_len[b] - p.window) : 0;
 }
 
-/* With a window, the tokens that are read begin at a multiple of CUT_TOKENS. */
+/*
+ * Returns the number of tokens of a KV head that are read. With a window, the first of them is at a
+ * multiple of CUT_TOKENS.
+ */
 static __device__ int tokens_of(const params &p, int b, int head)
 {
     return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS -
@@ -109,7 +112,10 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
     at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
-/* Writes segment k of CTA c. Segments after the first one start at list[next_of_cta]. */
+/*
+ * Writes segment k of CTA c. The first segment is part of work.cta[c], and the others are in
+ * work.list from element next_of_cta on.
+ */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
 {
@@ -181,7 +187,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     sort_falling(key, n_keys);
 
     for (int given = 0; given < tasks;) {
-        /* The rank of a CTA's load is found by counting, with 4 threads per CTA. */
+        /* Finds the rank of each CTA's load by counting smaller loads, with 4 threads per CTA. */
         for (int base = 0; base < n; base += N_THREADS / 4) {
             const int c = base + tid / 4;
             int rank = 0;
@@ -200,7 +206,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
         __syncthreads();
         const bool candidate = tid < n && given + tid < tasks;
         const u64 then = candidate ? sorted[tid] + (key[given + tid] >> 24) : ~0ull;
-        u64 least = then; /* minimum over the lanes up to this one */
+        u64 least = then; /* minimum of `then` over this lane and those before it */
         for (int d = 1; d < 32; d *= 2) {
             const u64 other = __shfl_up_sync(~0u, least, d);
             if (tid % 32 >= d && other < least)
@@ -248,7 +254,10 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/* Heads first .. end - 1 must have equal numbers of tokens. */
+/*
+ * Returns the cost of KV heads first .. end - 1 of request b, which must have equal numbers of
+ * tokens.
+ */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *
@@ -262,7 +271,7 @@ static __device__ u64 request_cost(const params &p, int b)
            (p.n_first < p.n_kv_heads ? heads_cost(p, b, p.n_first, p.n_kv_heads) : 0);
 }
 
-/* sum[b] becomes the cost of the requests before b. */
+/* Sets sum[b] to the cost of requests 0 .. b - 1. */
 static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 {
     __shared__ u64 of_warp[N_THREADS / 32];
@@ -296,8 +305,8 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 }
 
 /*
- * CTA c starts at KV head x, counted over all requests, and at piece y of CUT_TOKENS tokens of that
- * head.
+ * Returns where the work of CTA c starts: KV head x, counted over all requests, and piece y of
+ * CUT_TOKENS tokens of that head.
  */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
@@ -305,7 +314,7 @@ static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
     if (c == p.n_ctas)
         return make_int2(batch * n_kv, 0);
     u64 at = sum[batch] * (u64)c / (u64)p.n_ctas;
-    int low = 0, high = batch; /* invariant: sum[low] <= at < sum[high] */
+    int low = 0, high = batch; /* invariant of the binary search: sum[low] <= at < sum[high] */
     while (high - low > 1) {
         const int mid = (low + high) / 2;
         if (sum[mid] <= at)
@@ -351,8 +360,8 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
  * merge. Returns 0 in all threads on failure.
  *
  * The first attempt gives each KV head one CTA. The second gives it a number of CTAs in proportion
- * to its cost. An attempt fails if a CTA costs more than 1/16 above the mean. A CTA that has a KV
- * head alone may cost MERGE_COST more.
+ * to its cost. An attempt fails if the work of a CTA costs more than 17/16 of the mean. A CTA that
+ * has a KV head alone may cost MERGE_COST more.
  */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
@@ -379,7 +388,8 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     if (!fits)
         return 0;
     for (int c = (int)threadIdx.x; c <= n; c += N_THREADS) {
-        int t = 0, above = tasks + 1; /* invariant: first_cta[t] <= c < first_cta[above] */
+        /* invariant of the binary search: first_cta[t] <= c < first_cta[above] */
+        int t = 0, above = tasks + 1;
         while (above - t > 1) {
             const int mid = (t + above) / 2;
             if (first_cta[mid] <= c)
@@ -396,7 +406,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     return 1;
 }
 
-/* Returns the first i with start[i] at or after (task, page). */
+/* Returns the smallest i for which start[i] is not before (task, page), or n. */
 static __device__ int first_at(const int2 *start, int n, int task, int page)
 {
     int low = 0, high = n;
@@ -434,8 +444,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
                       start[c].x + c);
             p.work.arrived[c] = 0;
             /*
-             * An idle CTA may be between CTAs that share a KV head, so its partial result must not
-             * count.
+             * An idle CTA may have its number among those that share a KV head, so its partial
+             * result is marked as empty.
              */
             if (!some)
                 for (int i = 0; i < p.group; i++)
@@ -447,8 +457,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     __syncthreads();
 
     /*
-     * Element e of the work list is the segment of task e - c of CTA c. It is unused if the CTA has
-     * no tokens of that task.
+     * Element e of the work list is the segment of CTA c for KV head (of a request) number e - c.
+     * It stays unused if the CTA has no tokens of that head.
      */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         int c = 0, above = n;
@@ -465,8 +475,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             continue;
         kvd_decode_segment s = whole(p, task);
         /*
-         * Pieces of CUT_TOKENS tokens are counted from the first token that is read. Only the first
-         * piece has tokens that are older than the window.
+         * With a window, only the first piece of CUT_TOKENS tokens has tokens that are older than
+         * the window.
          */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
@@ -554,7 +564,10 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/* Plans one layer, or n_layers layers in device memory if `layers` is not NULL. */
+/*
+ * Plans the layer p or, if `layers` is not NULL, the n_layers layers that it holds in device
+ * memory.
+ */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

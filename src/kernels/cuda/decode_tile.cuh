@@ -28,7 +28,10 @@ static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
                  : "memory");
 }
 
-/* On Hopper the instruction waits for a short time before it returns 0. */
+/*
+ * Returns 1 if the barrier has completed the phase of this parity, else 0. On Hopper the
+ * instruction waits for a short time before it returns 0.
+ */
 static __device__ __forceinline__ uint32_t pipe_try(uint32_t bar, uint32_t parity)
 {
     uint32_t done;
@@ -67,8 +70,8 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
 }
 
 /*
- * Lanes 0 .. now - 1 copy one page each. Only groups of 8 tokens group .. group + groups - 1 of a
- * page that is not full are copied.
+ * Lanes 0 .. now - 1 copy one page each to shared memory. Only `groups` groups of 8 tokens from
+ * group number `group` on are copied of a page that is not full.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
@@ -91,7 +94,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 #else
 enum { FULL_ARRIVALS = 33 };
 
-/* All lanes copy each page. */
+/* All lanes together copy one page after another. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t, int lane, int now)

@@ -9,9 +9,8 @@ extern "C" {
 #endif
 
 /*
- * Segment: tokens of one KV head of one request that one CTA reads. CTAs first_cta .. first_cta +
- * span - 1 share this KV head. `live` of them have tokens of it, and the others have no work at
- * all.
+ * Tokens of one KV head of one request that one CTA reads. CTAs first_cta .. first_cta + span - 1
+ * share this KV head. Only `live` of them have tokens of it; the others are idle.
  */
 typedef struct {
     int32_t request, head;
@@ -23,7 +22,10 @@ typedef struct {
     int32_t skip;
 } kvd_decode_segment;
 
-/* The segments of a CTA are first_segment and list[next] .. list[next + count - 2]. 48 bytes. */
+/*
+ * Work of one CTA: `count` segments. The first is first_segment, the others start at element `next`
+ * of kvd_decode_work.list. 48 bytes.
+ */
 typedef struct {
     int32_t count, next, unused[2];
     kvd_decode_segment first_segment;
@@ -35,9 +37,12 @@ typedef struct {
  */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
-    /* [n_ctas] Number of finished CTAs of a KV head, at first_cta; 0 between launches. */
+    /*
+     * [n_ctas] Element first_cta of a KV head is the number of its CTAs that have finished. 0
+     * between launches.
+     */
     uint32_t *arrived;
-    /* [batch * n_kv_heads + n_ctas] Segments after the first of each CTA. */
+    /* [batch * n_kv_heads + n_ctas] All segments except the first one of each CTA. */
     kvd_decode_segment *list;
     /* [2 n_ctas][group][2] partial results: largest raw score, sum of exponentials */
     float *slot_ml;

@@ -36,7 +36,10 @@ struct nvml_lib {
     int (*driver)(char *, unsigned);
 };
 
-/* The first call loads the library, without a lock. Functions that the library lacks are NULL. */
+/*
+ * Returns the functions of NVML; those that it lacks are NULL. The first call loads the library,
+ * without a lock.
+ */
 static const nvml_lib *nvml(void)
 {
     static nvml_lib lib;
@@ -88,7 +91,7 @@ static double reading(int code, unsigned value, double unit, const char *what,
     return NAN;
 }
 
-/* NVML's "function not found" */
+/* Return code of NVML for a function that the driver lacks. */
 enum { NVML_NO_FUNCTION = 13 };
 
 static double read_of(int (*entry)(nvml_device, int, unsigned *), nvml_device handle, int which,
@@ -222,8 +225,8 @@ static __device__ __forceinline__ unsigned sm_id()
 }
 
 /*
- * The kernel reads the cycle counter when the timer steps, so the timer's resolution does not
- * matter.
+ * The kernel waits until %globaltimer advances and then reads the cycle counter, so the resolution
+ * of %globaltimer does not matter.
  */
 static __global__ void __launch_bounds__(1024) stamp_kernel(kvd_clock_stamp *stamp)
 {

@@ -53,21 +53,24 @@ typedef struct {
 int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err);
 
 /*
- * Time stamp of every SM, to measure the SM clock during a piece of work on one stream. The mean
- * clock between two stamps is cycles / time. The work should take more than about 200 us, because
- * %globaltimer advances in steps of up to 1 us.
+ * Cycle counter and time of every SM at one moment. Two stamps give the mean SM clock of the work
+ * between them on a stream. The work should take more than about 200 us, because %globaltimer
+ * advances in steps of up to 1 us.
  */
 typedef struct {
     /* Indexed by %smid; ns is 0 if no stamp was taken on that SM. */
     uint64_t cycles[KVD_SMS_MAX], ns[KVD_SMS_MAX];
 } kvd_clock_stamp;
 
-/* The caller must have set *stamp to zero. Returns a cudaError_t as int. */
+/*
+ * Queues a time stamp on the stream. The caller must have set *stamp to zero. Returns a cudaError_t
+ * as int.
+ */
 int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream);
 
 /*
- * Returns the median over SMs in MHz, from host copies of two stamps. Returns NaN if no SM is in
- * both stamps or no time passed.
+ * Returns the SM clock in MHz between two stamps, which are in host memory: the median over SMs.
+ * Returns NaN if no SM is in both stamps or no time passed.
  */
 double kvd_clock_between(const kvd_clock_stamp *before, const kvd_clock_stamp *after);
 

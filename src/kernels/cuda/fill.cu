@@ -21,7 +21,10 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
     return *reinterpret_cast<const uint32_t *>(&v);
 }
 
-/* Dims from `width` on are zero. If `there` is false, all dims are zero. */
+/*
+ * Returns 8 adjacent dims of one token from dim `first` on. Dims from `width` on are zero. If
+ * `there` is false, all dims are zero.
+ */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
 {
@@ -73,7 +76,7 @@ __global__ static void fill_q_rows_kernel(const kvd_fill_args a, uint16_t *q)
                                            static_cast<uint32_t>(a.kv_len[b] - 1), first, d);
 }
 
-/* Grid y counts the KV heads of K, then those of V. */
+/* blockIdx.y counts the KV heads of K, then those of V. */
 __global__ static void fill_kv_kernel(const kvd_fill_args a, uint16_t *pool)
 {
     const int n_kv = a.map.n_kv_heads, b = static_cast<int>(blockIdx.z);
@@ -165,7 +168,7 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
     return cudaGetLastError();
 }
 
-/* Grid y counts latent groups: K, then V of each group. */
+/* blockIdx.y is 2 g for the K latents of group g and 2 g + 1 for its V latents. */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)
 {

@@ -45,13 +45,15 @@ typedef struct {
     uint64_t seed;
     int tensor; /* a kvd_operand */
     int32_t batch, n_heads;
-    /* Query heads for Q or KV heads for K and V, and their dimensions. */
+    /*
+     * Indices of the heads to fill (query heads for Q, KV heads for K and V), and their dimensions.
+     */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     /* Number of columns that are written, a multiple of 8. */
     int32_t padded;
     /*
-     * Device [batch]: rows of this tensor, and keys of each request. The last row has the position
-     * of the last key.
+     * Device [batch]: `len` is the number of rows of each request in this tensor, `kv_len` its
+     * number of keys. The last row has the position of the last key.
      */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 become zero */

@@ -52,7 +52,7 @@ __device__ inline void ldmatrix(uint32_t from, uint32_t (&r)[4])
                  : "memory");
 }
 
-/* Each fragment is transposed. */
+/* Loads four 8 x 8 fragments like ldmatrix, but transposes each of them. */
 __device__ inline void ldmatrix_trans(uint32_t from, uint32_t (&r)[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

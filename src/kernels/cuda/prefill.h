@@ -16,7 +16,10 @@ extern "C" {
 
 enum { KVD_PREFILL_ROWS = 192 }; /* 3 warpgroups of 64 */
 
-/* Tile: query rows of one head of one request. 16 bytes; arrays must be aligned to 16 bytes. */
+/*
+ * Query rows of one head of one request, which a CTA computes together. 16 bytes; arrays must be
+ * aligned to 16 bytes.
+ */
 typedef struct {
     int32_t request, head;
     int32_t row, n_rows; /* first row in the request, a multiple of 64, and number of rows */

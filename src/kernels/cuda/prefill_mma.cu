@@ -30,7 +30,7 @@ enum { WORKER_THREADS = 128, PASS_ROWS = 128, KEYS = KVD_PAGE_TOKENS };
 
 struct params {
     kvd_prefill_args a;
-    float scale_log2; /* scale of scores times log2(e) */
+    float scale_log2; /* 1/sqrt(d_head) times log2(e) */
     /* Bytes of shared memory: Q, then `stages` stages of K and V. */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
@@ -114,8 +114,8 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
 }
 
 /*
- * Adds P V for 64 keys and 16 * N16 dims. v_at is the address of the row of V that this lane loads
- * first.
+ * Adds P V of 64 keys and 16 * N16 dims to o. v_at is the shared-memory address from which this
+ * lane reads V first.
  */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
@@ -153,7 +153,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
     /*
-     * This variant has no registers left next to O and S, so it computes rarely used values again.
+     * If FULL, O and S take nearly all registers, so rarely used values are computed again instead
+     * of kept.
      */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
@@ -162,7 +163,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
     const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    /* All warps have read the data that the last pass left in shared memory. */
+    /* Waits until all warps have read the data of the preceding pass in shared memory. */
     worker_barrier(thread() / WORKER_THREADS);
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
@@ -183,8 +184,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             for (int e = 0; e < 4; e++)
                 o[t][n][e] = 0;
         /*
-         * With a window, all keys of a row's first block may be masked, and m must not be -INFINITY
-         * then.
+         * With a window, all keys of a row's first block may be masked. m must be finite then,
+         * because -INFINITY minus -INFINITY is NaN.
          */
         m[t][0] = m[t][1] = WINDOW ? -1e30f : -INFINITY;
         l[t][0] = l[t][1] = 0;
@@ -233,10 +234,6 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             }
             const int past = block * KEYS - pass_pos() - warp_row();
             if (past + KEYS - 1 > 0) {
-                /*
-                 * s[t][n][e] of lane 4 r + c is the score of key block * KEYS + 8 n + 2 c + e % 2
-                 * and the warp's query row 16 t + 8 (e / 2) + r.
-                 */
                 const int ahead = past + thread() % 4 * 2 - thread() % 32 / 4;
 #pragma unroll
                 for (int t = 0; t < ROWS16; t++)
@@ -258,7 +255,10 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /* The subtracted maximum may be up to 8 too small (in base 2), so P is at most 2^8. */
+            /*
+             * The subtracted maximum may be up to 8 below the true one (in base 2), so P is at most
+             * 2^8.
+             */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
             bool grown = false;
@@ -416,7 +416,10 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
         worker_barrier(thread_now() / WORKER_THREADS);
         if (!now.live)
             break;
-        /* More variants do not fit in the instruction cache if a launch mixes all widths. */
+        /*
+         * There are only four variants, because more do not fit in the instruction cache at the
+         * same time.
+         */
         switch ((now.d_v + 16) / 32) {
         case 1:
             tile_of_width<BF, WINDOW, 32>(now);
@@ -466,7 +469,7 @@ bool valid(const kvd_prefill_args *a)
            ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
 }
 
-/* Launches fewer workers of 4 warps, or fewer stages, if shared memory is too small. */
+/* Launches the kernel. If shared memory is small, uses fewer workers per CTA or fewer stages. */
 cudaError_t launch(params *p, void (*kernel)(params), cudaStream_t stream)
 {
     int device = 0, room = 0, qk = 0, both = 0;

@@ -44,14 +44,14 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    int32_t batch, n_ctas, n_tiles, schedule, widest; /* widest: largest d_qk + d_v */
+    int32_t batch, n_ctas, n_tiles, schedule, widest; /* widest: largest d_qk + d_v of a KV head */
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
     /* Schedule PAPERS, [batch * n_heads + 1]: number of tasks before each (request, query head). */
     int32_t *prefix;
-    /* Schedule PAPERS, [max_pieces]: tiles into which the last tasks are cut. */
+    /* Schedule PAPERS, [max_pieces]: tiles into which the tasks of the last round are cut. */
     kvd_prefill_tile *piece;
     /* Schedule PAPERS, [max_pieces]: CTA of each tile in `piece`. */
     int32_t *owner;
@@ -110,14 +110,14 @@ template <class F> __device__ void each_tile(const plan_args &p, const lengths &
     }
 }
 
-/* One store of 16 bytes is faster than four, because addresses are scattered. */
+/* One store of 16 bytes is faster than four stores of 4 bytes, because addresses are scattered. */
 __device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
 {
     static_assert(sizeof(kvd_prefill_tile) == sizeof(int4), "a tile is one 16-byte store");
     *reinterpret_cast<int4 *>(to) = make_int4(x.request, x.head, x.row, x.n_rows);
 }
 
-/* Writes the sums of value(0) .. value(i - 1) to out[i], i = 0 .. n. */
+/* Writes prefix sums: out[i] = value(0) + ... + value(i - 1) for i = 0 .. n. */
 template <class F> __device__ void scan(int n, int32_t *out, const F &value)
 {
     __shared__ int32_t part[WARPS];
@@ -173,7 +173,10 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
     for (int i = (int)threadIdx.x; i <= BUCKETS; i += THREADS)
         bucket[i] = 0;
 
-    /* If the KV heads of a request do not fit in L2, each request has several sections. */
+    /*
+     * Tiles of a section share K and V in L2. If the KV heads of a request do not fit there
+     * together, a request has several sections.
+     */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
     const int section_heads = min(p.map.n_kv_heads, max(1, (int)((float)L2_SECTION / head_bytes)));
@@ -248,7 +251,7 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    /* The last tasks are too few to give every CTA one more. */
+    /* Tasks of the last round, which has too few tasks for all CTAs. */
     __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];
@@ -292,7 +295,7 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
     __syncthreads();
 
-    /* The last tasks are cut into smaller tiles, which one warp assigns. */
+    /* The tasks of the last round are cut into smaller tiles, which one warp assigns to CTAs. */
     const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;
@@ -400,7 +403,10 @@ size_t round256(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Each of the last tasks is cut into tiles of at least 64 rows. */
+/*
+ * Returns a bound on the number of tiles of the last round, whose tasks are cut into tiles of at
+ * least 64 rows.
+ */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {
     int lo = 1 << 30, hi = 0;

@@ -40,9 +40,9 @@ size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batc
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
 /*
- * Fills tile [max_tiles], sets *next to zero, and fills first [n_ctas + 1] if the schedule is
- * static. Fills args->work with these pointers and n_tiles. The lengths in `batch` must equal those
- * on the device.
+ * Fills tile [max_tiles], sets *next to zero, and fills first [n_ctas + 1] unless the schedule is
+ * KVD_SCHEDULE_OURS. Fills args->work with these pointers and n_tiles. The lengths in `batch` must
+ * equal those on the device.
  */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,

@@ -31,16 +31,22 @@ namespace
 enum {
     WARPGROUPS = 3,
     THREADS = 128 * (WARPGROUPS + 1),
-    /* With PRODUCER_REGISTERS, all 65536 registers of an SM are used. */
+    /*
+     * Registers of a thread that computes. Together with PRODUCER_REGISTERS of the fourth
+     * warpgroup, all 65536 registers of an SM are used.
+     */
     REGISTERS = 160,
     PRODUCER_REGISTERS = 32,
     SLOTS = 5,
     SLOT_BYTES = 128 * KVD_WIDTH_MAX * 2,
     Q_BYTES = 64 * KVD_WIDTH_MAX * 2,
     TILES = 3,    /* number of tiles that are announced ahead of time */
-    BAR_TURN = 1, /* named barriers BAR_TURN .. + WARPGROUPS - 1 */
+    BAR_TURN = 1, /* first of WARPGROUPS named barriers */
     BAR_END = BAR_TURN + WARPGROUPS,
-    /* racecheck does not follow the __syncwarp of the warp that fetches K and V. */
+    /*
+     * Named barrier of the warp that fetches K and V, used because racecheck does not follow
+     * __syncwarp.
+     */
     BAR_FETCH
 };
 
@@ -72,7 +78,7 @@ struct shared {
 };
 
 extern __shared__ __align__(1024) unsigned char memory[];
-/* Addresses of a symbol are constants, which take no registers. */
+/* A macro instead of a pointer: the address of a symbol is a constant, which takes no register. */
 #define SH (*(shared *)memory)
 
 /* Returns the number of keys per block. S, P and O of a thread must fit in its registers. */
@@ -93,7 +99,10 @@ template <int N> __device__ __forceinline__ void step(ring &r)
     }
 }
 
-/* All lanes of a warp read the tile, so all lanes arrive in tile_done() after their last use. */
+/*
+ * Waits for the next tile. All lanes of a warp read the tile, so all must call tile_done() after
+ * their last read.
+ */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
     mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
@@ -109,7 +118,7 @@ __device__ __forceinline__ int uniform(int x)
     return __shfl_sync(~0u, x, 0);
 }
 
-/* Runs in one thread, ahead of the other warps by up to TILES tiles. */
+/* Announces tiles to the other warps, up to TILES tiles ahead of time. Runs in one thread. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -155,7 +164,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    uint32_t parities = 7; /* bit g is the parity of warpgroup g's barrier of Q */
+    uint32_t parities = 7; /* bit g is the parity of the barrier for Q of warpgroup g */
     for (;;) {
         wait_tile(tiles);
         const tile_info &t = SH.tile[tiles.at];
@@ -180,9 +189,9 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 }
 
 /*
- * Fetches keys first .. end-1 of one head into a slot of shared memory. Lane i copies the i-th
- * page, number `page` of the pool. A block has n keys from key `begin` on, which is before `first`
- * if a page is older than the window.
+ * Copies K or V of keys first .. end - 1 of one head into a slot of shared memory. Lane i copies
+ * the i-th page, whose number in the pool is `page`. The slot has n keys from key `begin` on; keys
+ * before `first` are older than the window.
  */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
@@ -227,7 +236,7 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Lane l holds element held + l of the page table in `ids`. */
+        /* Lane l keeps element held + l of the page table in `ids`. */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),
@@ -284,8 +293,8 @@ __device__ __forceinline__ void wait_slot(const worker &w)
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
 /*
- * Only wgmma may have read the memory that the barrier guards, because the function does not wait
- * for the lanes.
+ * Arrives at `bar`, which guards memory that only wgmma may have read. Reads by the lanes
+ * themselves may not have ended.
  */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
@@ -398,13 +407,13 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
             mma_16816<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
     }
-    /* __syncwarp would order the reads of the lanes too, but racecheck does not follow it. */
+    /* An mbarrier is used in place of __syncwarp, which racecheck does not follow. */
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
 /*
- * Replaces every score s of row r by exp2(s c - m[r]). sums[r] is the sum over the columns of this
- * thread.
+ * Replaces every score s of row r by exp2(s c - m[r]). sums[r] becomes the sum over this thread's
+ * columns of the row.
  */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
@@ -443,8 +452,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         const float inv = 1 / l[r];
         uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
         /*
-         * Neighbouring lanes swap halves of two chunks of 8 columns, so that stores fill whole
-         * sectors.
+         * Neighbouring lanes exchange half of their columns, so that stores fill whole sectors of
+         * memory.
          */
         o += (thread & 1) * 8 + (thread & 2) * 2;
 #pragma unroll
@@ -461,8 +470,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
 }
 
 /*
- * No row of this warpgroup attends to blocks j .. end + 1. Waiting for each slot keeps the parity
- * of the ring right.
+ * Skips key blocks j .. end + 1, to which no row of this warpgroup attends. Still waits for each
+ * slot, to keep the parity of the ring right.
  */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {
@@ -483,12 +492,12 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const float c = a.map.scale * 1.44269504089f;
     const int position = uniform(tile_of(w).position) + 64 * group_of(w);
     const int d_qk = uniform(tile_of(w).d_qk);
-    /* All rows attend to all keys of the blocks before this one. */
+    /* All rows attend to all keys of blocks 0 .. clear - 1, unless the window excludes them. */
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /* Blocks before this one have keys that are older than the window of some row. */
+    /* Blocks 0 .. too_old - 1 have keys that are older than the window of some row. */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))

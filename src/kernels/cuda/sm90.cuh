@@ -43,7 +43,10 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/* A warp that polls without sleeping takes issue slots from the warps that compute. */
+/*
+ * Waits with __nanosleep, because a warp that polls all the time takes issue slots from the warps
+ * that compute.
+ */
 __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
     for (;;) {
@@ -76,7 +79,10 @@ __device__ __forceinline__ void mbar_meet(uint32_t bar)
                  : "memory");
 }
 
-/* `bytes` is a multiple of 16. The bytes are counted on mbarrier `bar`. */
+/*
+ * Copies `bytes` bytes (a multiple of 16) to shared memory. The mbarrier `bar` counts the bytes
+ * that have arrived.
+ */
 __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
                                           uint32_t bar)
 {
@@ -110,7 +116,7 @@ __device__ __forceinline__ bool elect_one(void)
                  : "=r"(yes));
     return yes;
 }
-/* threadIdx.x is read again at each call, so that no value derived from it stays in registers. */
+/* Reads threadIdx.x again at each call, so that no value derived from it stays in a register. */
 __device__ __forceinline__ uint32_t thread_of_group(void)
 {
     uint32_t x;
@@ -192,7 +198,7 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 
 /*
  * Computes x [64][N] = A [64][16] B [16][N], or x += A B if `more`. A and B are given by
- * descriptors and summed along their 16-byte rows.
+ * descriptors. The sum runs along the 16-byte rows of both.
  */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
@@ -218,8 +224,8 @@ WGMMA_SS(128, R7, F7, "%64", "%65", "%66")
 #undef WGMMA_SS
 
 /*
- * Computes x [64][N] += A [64][16] B [16][N]. A is in registers. B is given by a descriptor and
- * summed across its 16-byte rows.
+ * Computes x [64][N] += A [64][16] B [16][N]. A is in registers. B is given by a descriptor, and
+ * the sum runs across its 16-byte rows.
  */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \
@@ -296,7 +302,7 @@ __device__ __forceinline__ float exp2_fast(float x)
     asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* The result is bf16 if BF16, else fp16, with `lo` in the low half. */
+/* Converts two numbers to bf16 if BF16, else to fp16. `lo` is in the low half of the result. */
 template <bool BF16> __device__ __forceinline__ uint32_t pack2(float lo, float hi)
 {
     uint32_t r;

@@ -27,7 +27,7 @@ struct kvdim_plan {
     const int32_t *page_table; /* borrowed, in memory of the layer's device */
     /* [n_requests] Lengths of each request and its first row in Q and O, in host memory. */
     int32_t *q_len, *kv_len, *row;
-    /* Points to q_len and kv_len. */
+    /* Argument of kernels, which holds the pointers q_len and kv_len above. */
     kvd_attn_batch batch;
     int32_t n_rows;  /* number of rows of Q and O */
     int32_t n_new;   /* number of new tokens */
@@ -38,7 +38,7 @@ struct kvdim_plan {
 /* All functions return KVDIM_OK, or another status with *err filled. `stream` is a cudaStream_t. */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /* Stores the size of the workspace in *bytes. p->state does not exist yet. */
+    /* Stores the size of the workspace in *bytes. Called before p->state exists. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
     /* Creates p->state on first use, and divides the work among CTAs. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);

@@ -29,7 +29,10 @@ const char *kvdim_last_error(void)
     return last.msg;
 }
 
-/* A wrong size means that the caller was compiled with another version of the header. */
+/*
+ * Checks the struct_size that a caller has set. A wrong size means that the caller was compiled
+ * with another version of the header.
+ */
 static bool known_size(const char *name, size_t given, size_t expected)
 {
     if (given == expected)
@@ -175,7 +178,7 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/* The plan has no data of a backend yet. On failure returns NULL and sets `last`. */
+/* Creates a plan whose `state` is still empty. On failure returns NULL and sets `last`. */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;
@@ -293,7 +296,10 @@ static kvdim_status check_aligned(const char *name, const void *address, size_t 
                : KVDIM_OK;
 }
 
-/* GPU kernels rely on the 128 bytes that attention.h asks for. A CPU reads single elements. */
+/*
+ * Returns the required alignment of the page pool in bytes: 128 on a GPU, as
+ * include/kvdim/attention.h says, and one element on the CPU.
+ */
 static size_t pool_alignment(const kvdim_layer *layer)
 {
     return layer->backend == &kvd_backend_cpu ? sizeof(uint16_t) : 128;

@@ -157,7 +157,7 @@ static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
     }
 }
 
-/* `side` is 0 for K and 1 for V. The output is PLAIN float32. */
+/* Converts K (`side` 0) or V (`side` 1) of all requests from the pages to PLAIN float32. */
 static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, float *to,
                                kvd_err *err)
 {
@@ -180,7 +180,10 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
     return KVDIM_OK;
 }
 
-/* lse [n_heads][n_new] becomes [n_heads][rows] in prefill and [rows][n_heads] in decode. */
+/*
+ * Writes the outputs o and the logarithms lse [n_heads][n_new] to the caller's arrays. a->lse is
+ * [n_heads][rows] in prefill and [rows][n_heads] in decode.
+ */
 static void write_rows(const kvdim_plan *p, const float *o, const double *lse,
                        const kvdim_attend_args *a)
 {

@@ -53,8 +53,8 @@ struct kvd_cudnn_plan {
     candidate *list;
     int n_list, chosen;
     /*
-     * Number of query rows of each request for each graph, for decode with unequal lengths, device
-     * [FORMS_MAX][batch].
+     * Device [FORMS_MAX][batch]: number of query rows of each request in each graph, for decode
+     * with unequal lengths.
      */
     int32_t *rows_dev;
     float scale, minus_inf;
@@ -62,13 +62,16 @@ struct kvd_cudnn_plan {
     char name[256];
 };
 
-/* The descriptors of these calls belong to plan p. */
+/* Returns the state of a new sequence of cuDNN calls, whose descriptors belong to plan p. */
 static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 {
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
-/* The name consists of engine and knobs, such as "composite heads engine 5 knobs 24=33". */
+/*
+ * Fills the name of a candidate from engine and knobs, such as "composite heads engine 5 knobs
+ * 24=33".
+ */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
     int64_t n = 0, index = -1;
@@ -105,8 +108,8 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
 }
 
 /*
- * Adds the configurations that cuDNN's heuristics return for graph fi, each once. A heuristics mode
- * that returns nothing is not an error.
+ * Adds the configurations (engine and knobs) that cuDNN's heuristics return for graph number fi,
+ * each once. A heuristics mode that returns nothing is not an error.
  */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
@@ -150,7 +153,9 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
     }
 }
 
-/* cuDNN decides here if it supports the shape, and may compile. */
+/*
+ * Creates the candidate's execution plan unless it exists. cuDNN may compile, or refuse the shape.
+ */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
     if (c->plan)
@@ -222,7 +227,10 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/* cuDNN reads the number of query rows that each graph was built for, not q_len. */
+/*
+ * Fills p->rows_dev. cuDNN reads from it the number of query rows that each graph was built for,
+ * not q_len.
+ */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;
@@ -275,7 +283,10 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /* The first graph is the standard one and must be buildable. The others may fail. */
+    /*
+     * The first graph describes attention in the standard form and must be buildable. The other
+     * forms may fail.
+     */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))
@@ -420,7 +431,10 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
     return 0;
 }
 
-/* If memory is short, the candidates that need most are refused. */
+/*
+ * Allocates one workspace for all candidates. If memory is short, refuses the candidates that need
+ * most.
+ */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
     for (int i = 0; i < p->n_list; i++)
@@ -511,7 +525,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* This plan was made before, so the call cannot fail. */
+        /* Candidate `was` was chosen before, so this call cannot fail. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)

@@ -70,8 +70,8 @@ void kvd_cudnn_packed(kvd_cudnn_shape *shape);
 int kvd_cudnn_version(int *version, kvd_err *err);
 
 /*
- * The caller must close the plan. Takes from 10 ms to several seconds, because cuDNN may compile.
- * Fails if cuDNN is missing or does not support the shape.
+ * Opens a plan, which the caller must close. Takes from 10 ms to several seconds, because cuDNN may
+ * compile. Fails if cuDNN is missing or does not support the shape.
  */
 int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err *err);
 void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */

@@ -109,7 +109,10 @@ static desc tensor(builder *b, int64_t uid, cudnnDataType_t type, const int64_t 
     return d;
 }
 
-/* If `per_row`, the tensor has one element per row of scores. */
+/*
+ * Adds an intermediate tensor to the graph. If `per_row`, it has one element per row of scores,
+ * else one per score.
+ */
 static desc inner(builder *b, cudnnDataType_t type, int per_row)
 {
     return tensor(b, b->uid++, type, per_row ? b->row : b->score,
@@ -182,8 +185,8 @@ static desc reduce(builder *b, cudnnReduceTensorOp_t how, desc x)
 }
 
 /*
- * Adds c = a b to the graph. m, n and k hold the lengths of requests of unequal length, or are
- * NULL.
+ * Adds the matrix product c = a b to the graph. If requests have unequal lengths, m, n and k are
+ * tensors with the sizes of each request's product; otherwise they are NULL.
  */
 static void matmul(builder *b, desc a, desc bb, desc c, desc m, desc n, desc k)
 {
@@ -222,7 +225,7 @@ static desc float_op(builder *b, cudnnPointwiseMode_t mode, desc x, desc other, 
     return pointwise(b, mode, CUDNN_DATA_FLOAT, 0, x, other, select, inner(b, CUDNN_DATA_FLOAT, 0));
 }
 
-/* The scores of keys and queries after the last one of a request become -inf. */
+/* Sets scores to -inf in rows after a request's last query and columns after its last key. */
 static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_INT32, s), col = index_of(b, 3, CUDNN_DATA_INT32, s);
@@ -234,8 +237,8 @@ static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc
 }
 
 /*
- * Scores of later keys become -inf: a score is kept if row + kv_len - q_len >= col. If q_len and
- * kv_len are NULL, they are equal.
+ * Sets the scores of later keys to -inf: a score is kept if row + kv_len - q_len >= col. If kv_len
+ * is NULL, kv_len - q_len is taken as 0.
  */
 static desc mask_future(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
@@ -275,7 +278,10 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
                   o_row = folded ? s->o.head : s->o.token;
     desc q = tensor(&b, UID_Q, io, (int64_t[]){batch, heads, rows, s->d_qk},
                     (int64_t[]){s->q.batch, q_head, q_row, 1}, REAL);
-    /* Only the one-operation form of attention takes K untransposed. */
+    /*
+     * The one-operation form of attention takes K as [kv_len][d_qk], the other forms take the
+     * transpose.
+     */
     desc k = whole ? tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->kv_len, s->d_qk},
                             (int64_t[]){s->k.batch, s->k.head, s->k.token, 1}, REAL)
                    : tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->d_qk, s->kv_len},

@@ -40,7 +40,7 @@ typedef struct {
     __typeof__(cudnnBackendExecute) *execute;
 } kvd_cudnn_library;
 
-/* kvd_cudnn_load fills the function pointers. */
+/* Functions of libcudnn, filled by kvd_cudnn_load. */
 extern kvd_cudnn_library kvd_cudnn_lib;
 
 /* Loads libcudnn.so.9 once and keeps it loaded. Fails if the library or a function is missing. */
@@ -57,7 +57,10 @@ typedef struct {
 int kvd_cudnn_heap_init(kvd_cudnn_heap *heap, kvd_err *err);
 void kvd_cudnn_heap_release(kvd_cudnn_heap *heap);
 
-/* After a failure the remaining calls do nothing, so one check at the end is enough. */
+/*
+ * State of a sequence of cuDNN calls. After a failure the later calls do nothing, so one check at
+ * the end is enough.
+ */
 typedef struct {
     kvd_cudnn_heap *heap;
     cudnnStatus_t status;
@@ -135,8 +138,8 @@ enum {
     UID_SCALE,
     UID_Q_LEN,
     UID_KV_LEN,
-    UID_NO_PADDING, /* -inf for scores of padding */
-    UID_NO_FUTURE,  /* -inf for scores of later keys */
+    UID_NO_PADDING, /* constant -inf that replaces scores of padding */
+    UID_NO_FUTURE,  /* constant -inf that replaces scores of later keys */
     UID_LAST
 };
 

@@ -38,31 +38,36 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    /* bytes of 64 ranks of 64 tokens */
+    /* bytes of one piece: 64 ranks of the latents of 64 tokens */
     PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
     QUERIES = 8, /* number of columns of S: 2 KV heads x 4 query heads */
     QUERY_PITCH = 2 * D + 16,
     THREADS = 384,
     SMEM_MAX = 232448,
-    /* queries of 2 warpgroups, 8 x QUERY_PITCH bytes each */
+    /* byte offset in shared memory of the queries of 2 warpgroups, 8 x QUERY_PITCH bytes each */
     OFF_QUERY = 0,
-    /* softmax weights of 2 warpgroups, 64 tokens x 8 x 2 bytes each */
+    /* byte offset of the softmax weights of 2 warpgroups, 64 tokens x 8 x 2 bytes each */
     OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
-    /* maxima, later sums, of 2 x 4 warps x 8 floats */
+    /* byte offset of the maxima (later the sums) of 2 x 4 warps, 8 floats each */
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* barriers `full` and `free` of the matrices U */
+    /* byte offset of the barriers `full` and `free` of the matrices U */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
-    /* RoPE angles that are not in registers, 16 bytes per thread and group */
+    /*
+     * byte offset of RoPE angles that are not in registers, 16 bytes per thread and group of angles
+     */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
     /* A thread keeps this number of its 8 groups of angles in registers. */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/* Returns the number of pieces of latents that fit in shared memory next to the matrices U. */
+/*
+ * Returns the number of pieces of latents (PIECE_BYTES each) that fit in shared memory next to the
+ * matrices U.
+ */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -75,7 +80,10 @@ struct params {
     /* prefix [batch + 1]: number of pages before each request */
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
-    /* Partial results [slot][CTA of cluster][warpgroup]: part [8][rank_v] and part_ml [8][2]. */
+    /*
+     * Partial results [slot][CTA of cluster][warpgroup]: unnormalised outputs part [8][rank_v], and
+     * part_ml [8][2].
+     */
     float *part, *part_ml;
     uint16_t *o;
     int batch, max_pages, n_heads, n_groups, group; /* group: number of query heads per KV head */
@@ -303,7 +311,10 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /* Pages begin .. end - 1 are numbered group after group, per_group pages each. */
+    /*
+     * The run has pages begin .. end - 1. Pages are numbered over all latent groups; each group has
+     * per_group pages.
+     */
     int begin, end, per_group, cluster;
 };
 
@@ -332,8 +343,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * One thread copies the matrices U and the latents to shared memory. K of page i + 1 is copied
- * before V of page i.
+ * Copies the matrices U and the latents to shared memory. Runs in one thread. K of page i + 1 is
+ * copied before V of page i.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -440,7 +451,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     named_sync(5, 256);
 
     float d[128];
-    /* Number of pieces of latents that were copied before this group. */
+    /* Number of pieces of latents that were copied before this latent group. */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {
@@ -465,7 +476,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             }
 
             float o[4][4] = {}, top[2] = {-CUDART_INF_F, -CUDART_INF_F}, total[2] = {0, 0};
-            /* This warpgroup computes every second page. */
+            /* The two warpgroups compute alternate pages. */
             for (int i = (x - begin + w) & 1; i < n; i += 2) {
                 const uint32_t in_run = static_cast<uint32_t>(x - group_begin + i);
                 const int tile = first + i;
@@ -508,8 +519,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 /* Rotate the queries back by the page's first position. */
                 {
                     /*
-                     * Use the angles only after the rebuild is issued, because their loads may
-                     * still be in flight.
+                     * Keeps the compiler from reading the angles before the products are issued,
+                     * because their loads may still be in flight.
                      */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
                     asm volatile("" : "+f"(s4.x), "+f"(s4.y), "+f"(s4.z), "+f"(s4.w)::"memory");
@@ -629,7 +640,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 to[32] = pack<dtype>(s[0][2], s[0][3]);
                 named_sync(3 + w, 128);
 
-                /* Warp i takes latents 16 i .. 16 i + 15 of every piece of 64 ranks. */
+                /* Warp i computes output elements 16 i .. 16 i + 15 of every 64. */
                 uint32_t b0[4], b1[4];
                 load_transposed(b0, smem_address(weights) + static_cast<uint32_t>(lane) * 16);
                 load_transposed(b1, smem_address(weights) + static_cast<uint32_t>(lane + 32) * 16);
@@ -654,7 +665,10 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                             barrier_arrive_at(empty + at.at * 8, lane);
                         step(at, places);
                     }
-                /* Dependent products would each wait for the other warpgroup's product. */
+                /*
+                 * Four independent sums. In a chain of sums, each product would wait for one of the
+                 * other warpgroup.
+                 */
                 float t[4][4][4] = {};
 #pragma unroll
                 for (int k = 0; k < 4; k++)
@@ -723,7 +737,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             barrier_init(smem + OFF_FULL + i * 8, 1);
-            /* Each of 4 warps of one warpgroup arrives, in both CTAs. */
+            /* Number of arrivals: each of 4 warps of one warpgroup arrives, in both CTAs. */
             barrier_init(smem + OFF_EMPTY + i * 8, 8);
         }
         barrier_init(smem + OFF_UP_BARRIERS, 1);

@@ -145,9 +145,7 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /*
-     * Reference outputs to check against. KVD_WIDTH_USE_PADDED shares those of KVD_WIDTH_USE_OWN.
-     */
+    /* Reference outputs by kvd_width_use. KVD_WIDTH_USE_PADDED uses those of KVD_WIDTH_USE_OWN. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;
@@ -221,7 +219,7 @@ static bool within(const entry *e, kvd_dtype dtype)
     return !e->error.rows || (e->error.rel_err <= most && e->error.worst <= 3 * most);
 }
 
-/* The plan serves all later launches, and this call is not timed. */
+/* Makes the implementation's plan, which serves all later launches. This call is not timed. */
 static int plan_once(running *r, entry *e, kvd_err *err)
 {
     if (e->impl->plan && (e->impl->plan(e->self, kvd_bench_stream(r->bench), err) ||

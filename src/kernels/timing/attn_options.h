@@ -15,8 +15,8 @@ typedef struct {
 
 /*
  * Functions that set the kept dimensions of each head. The caller sets the head counts and d_head.
- * A list that is shorter than the number of KV heads is repeated. Functions of type int return 0,
- * or -1 with *err filled.
+ * A list of dimensions that is shorter than the number of KV heads is repeated. Functions of type
+ * int return 0, or -1 with *err filled.
  */
 
 /*
@@ -30,15 +30,16 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
 char *kvd_width_list_path(const char *text);
 
 /*
- * Takes the dimensions of entry `point` of a rates file, rounded up to 16. Heads are taken from
- * `layer` on, wrapping around after the last layer. d_head must be that of the file.
+ * Sets the dimensions to those of entry number `point` of a rates file, rounded up to multiples of
+ * 16. Heads are taken from layer `layer` on; after the last layer follows the first. d_head must be
+ * that of the file.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
 /*
- * Sets *point to the entry whose overall p (fraction of removed dimensions) is nearest to `p`.
- * Fails if the difference is above 0.01.
+ * Sets *point to the number of the rates-file entry whose overall p (fraction of removed
+ * dimensions) is nearest to `p`. Fails if the difference is above 0.01.
  */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
@@ -52,17 +53,18 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    double *overall_p; /* [n_overall_p]; NULL means every p of the rates file */
+    /* [n_overall_p] fractions of removed dimensions to time; NULL: every one in the rates file */
+    double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
     size_t n_dims;
     bool phase[KVD_N_ATTN_PHASES];
     const kvd_impl *impl[KVD_ATTN_IMPLS];
-    int n_impls; /* number of implementations; 0 means that the device decides */
+    int n_impls; /* number of implementations; 0: the default ones of the CPU or GPU */
     bool scheduler[KVD_BY_ITSELF];
     bool dtype[3];
     bool dtype_given, scheduler_given;
-    /* The cases have every combination of the two. */
+    /* Numbers of requests and lengths in tokens. Every combination is a benchmark case. */
     size_t *batch, *seq_len;
     size_t n_batches, n_seq_lens;
     kvd_attn_size size[KVD_ATTN_SIZES];

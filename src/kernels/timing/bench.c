@@ -298,7 +298,7 @@ static void shuffle(kvd_rng *rng, int *order, int n)
     }
 }
 
-/* `sample` is negative in warm-up rounds. */
+/* Runs one round. `sample` is the index of its measurements, or negative in a warm-up round. */
 static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                      const int *order, int round, int sample, readings *seen, kvd_err *err)
 {

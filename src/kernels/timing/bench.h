@@ -3,7 +3,7 @@
  * shuffled order, so that clock changes affect all alike. Warm-up rounds are not counted.
  *
  * On a GPU, launches are timed by CUDA events and replayed as CUDA graphs if possible. No setting
- * of the GPU is changed. ¶ Functions with an argument `err` return 0, or -1 with *err filled.
+ * of the GPU is changed. Functions with an argument `err` return 0, or -1 with *err filled.
  */
 #ifndef KVD_KERNELS_TIMING_BENCH_H
 #define KVD_KERNELS_TIMING_BENCH_H

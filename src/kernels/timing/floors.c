@@ -95,7 +95,7 @@ static double copy_rate(const float *from, float *to)
     return 2.0 * (double)(floats * sizeof *from) / best;
 }
 
-/* 16 partial sums can be vectorised without reordering. */
+/* Sums LINE floats in 16 partial sums, so that the compiler can vectorise without reordering. */
 static double sum_line(const float *x)
 {
     float s[16] = {0};
@@ -124,8 +124,8 @@ static double read_rate(const float *x, double *sum)
 }
 
 /*
- * 2^x is a Taylor polynomial of degree 5, which is the work of a vectorised exp after its range
- * reduction. 64 numbers fit in registers.
+ * The rate of exponentials is measured on 2^x by a Taylor polynomial of degree 5, as in a
+ * vectorised exp after range reduction. EXPS numbers fit in registers.
  */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };
 

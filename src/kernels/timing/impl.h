@@ -1,7 +1,7 @@
 /*
  * Interface between kvdim-attn and an implementation of attention. Each family of implementations
  * has one file impl_*.c, which converts a case into the family's layout. impl.c lists all of them.
- * ¶ Functions of type int return 0, or -1 with *err or *why filled.
+ * Functions of type int return 0, or -1 with *err or *why filled.
  */
 #ifndef KVD_KERNELS_TIMING_IMPL_H
 #define KVD_KERNELS_TIMING_IMPL_H
@@ -13,7 +13,7 @@
 #include "formats/kernels.h"
 #include "kernels/timing/problem.h"
 
-/* Selects the query rows to check: all or a sample. */
+/* Query rows whose outputs are checked: chosen by the size of the case, a sample, all, or none. */
 
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
 
@@ -38,7 +38,7 @@ typedef struct {
     size_t rows;
 } kvd_row_error;
 
-/* Makes rows of Q, K or V. The arguments are those of kvd_problem_rows. */
+/* Generates rows of Q, K or V. The arguments are those of kvd_problem_rows. */
 typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int request, int head,
                               size_t first, size_t n, int d, float *rows);
 
@@ -54,11 +54,11 @@ int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_he
                        kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
 void kvd_row_check_release(kvd_row_check *c);
 
-/* Copies one output row as float32. */
+/* Copies the output row of one query and head to `row` as float32. */
 typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t, int d_v,
                                float *row);
 
-/* If c->n is 0, both errors are NaN. Fails if a reference row is zero or not finite. */
+/* If c->n is 0, the errors in *out are NaN. Fails if a reference row is zero or not finite. */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
@@ -88,9 +88,14 @@ typedef struct {
     double us; /* largest of these times */
 } kvd_floors;
 
-/* `heads` may differ from those of the case, for implementations that compute at d_head. */
+/*
+ * `heads` has the dimensions at which the implementation computes, which may exceed those of the
+ * case.
+ */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/* In decode the bytes are divided by the read rate if that is known. */
+/*
+ * In decode, memory time is computed from the read rate if that is known, else from the copy rate.
+ */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /*
@@ -113,8 +118,8 @@ int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 bool kvd_problem_ragged(const kvd_problem *p);
 
 /*
- * The numbers are those of kvd_schedule. KVD_BY_ITSELF means that the implementation offers no
- * choice.
+ * Ways to divide work among CTAs. The first three equal those of kvd_schedule. KVD_BY_ITSELF means
+ * that the implementation offers no choice.
  */
 typedef enum {
     KVD_BY_NONE,
@@ -185,13 +190,16 @@ typedef struct {
      * timed. May be NULL.
      */
     int (*prepare)(void *self, void *stream, kvd_err *err);
-    /* On the CPU the work is complete on return. */
+    /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
     int (*poison)(void *self, void *stream, kvd_err *err);
-    /* The caller must have waited for the stream. */
+    /* Copies the output to host memory. The caller must have waited for the stream. */
     int (*fetch)(void *self, kvd_err *err);
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
-    /* Computes attention with clocks in the kernel, and waits for the stream. May be NULL. */
+    /*
+     * Computes attention once and measures how long each CTA is busy. Waits for the stream. May be
+     * NULL.
+     */
     int (*busy)(void *self, void *stream, kvd_busy *out, kvd_err *err);
     /*
      * Describes the code that ran, such as "sm_90a", "cuDNN 9.19.0 ..." or "avx512, 16 threads".
@@ -215,7 +223,7 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
-/* Returns the dimensions by which work is counted, without padding. */
+/* Returns the dimensions from which operations and bytes are counted, without padding. */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /* Computes the reference rows. Implementations with the same output can share them. */

@@ -133,7 +133,10 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
         !(*q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err)) ||
         !(*pool = kvd_device_new(&s->memory, pool_bytes, "K and V", err)))
         goto done;
-    /* If a kernel reads beyond its data, the output is NaN. */
+    /*
+     * The unused part of the pool stays NaN, so that a kernel that reads beyond its data has a NaN
+     * output.
+     */
     if (kvd_cuda_check(cudaMemsetAsync(*pool, 0xff, pool_bytes, stream), "K and V", err))
         goto done;
     f->longest = kvd_problem_longest(p, true);
@@ -143,7 +146,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
     f->longest = kvd_problem_longest(p, false);
     if (kvd_cuda_check(kvd_fill_kv(f, *pool, stream), "making K and V", err))
         goto done;
-    /* The host copies may be freed once the device has read them. */
+    /* The device must have read the host copies before they are freed. */
     status = kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err);
 done:
     free(table);

@@ -80,7 +80,10 @@ static kvd_attn_heads answer(const kvd_problem *p)
     return h;
 }
 
-/* K is rebuilt once per KV head; scores and values are computed per query head. */
+/*
+ * Counts the minimal work. K is rebuilt once per KV head; scores and values are computed per query
+ * head.
+ */
 static void count(const kvd_problem *p, kvd_floors *f)
 {
     const kvd_palu_shape s = shape_of(p);
@@ -93,7 +96,10 @@ static void count(const kvd_problem *p, kvd_floors *f)
     f->exps = keys * s.n_heads;
 }
 
-/* `up` is [rank][128]. The factor 1 / sqrt(rank) makes the rebuilt K nearly standard normal. */
+/*
+ * Generates the matrix U of a KV head, [rank][128]. The factor 1 / sqrt(rank) makes the rebuilt K
+ * nearly standard normal.
+ */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
     const float scale = (float)(1 / sqrt((double)rank));
@@ -108,7 +114,10 @@ static void up_rows(const kvd_problem *p, int head, int rank, float *up)
     }
 }
 
-/* RoPE angle of dims i and i + 64, as in Hugging Face Llama with theta 10000. */
+/*
+ * Returns the RoPE angle of dims i and i + 64 at position t, as in Hugging Face Llama with theta
+ * 10000.
+ */
 static double angle(size_t t, int i)
 {
     return (double)t * pow(10000, -2.0 * i / D);

@@ -65,8 +65,8 @@ int kvd_heads_widest(const kvd_attn_heads *heads);
 kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
 /*
- * The rows [n][d] are first .. first + n - 1 of one head, rounded to p->dtype. For Q, `head` is the
- * query head. `first` counts from the request's first key.
+ * Generates rows first .. first + n - 1 of one head, [n][d], rounded to p->dtype. For Q, `head` is
+ * the query head. `first` counts from the request's first key.
  */
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);

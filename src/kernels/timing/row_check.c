@@ -39,7 +39,10 @@ static int add(choosing *c, int request, int head, size_t t, kvd_err *err)
     return 0;
 }
 
-/* The first positions are near multiples of 64, the others are spread over the request. */
+/*
+ * Returns the i-th position to check: the first ones are near multiples of 64, the others spread
+ * over the request.
+ */
 static size_t position(int i, size_t len)
 {
     static const size_t edge[] = {0, 1, 63, 64, 127, 128, 191, 192};
@@ -60,7 +63,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* Query heads are taken in turn, so that each is checked at some position. */
+    /* The query heads of the KV head are checked in turn, each at another position. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
@@ -102,7 +105,10 @@ static int choose(choosing *c, bool all, kvd_err *err)
     return 0;
 }
 
-/* Rows first .. last - 1 have the same request and KV head, so K and V are generated once. */
+/*
+ * Computes the references of rows first .. last - 1, which have the same request and KV head. K and
+ * V are generated once.
+ */
 static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                    kvd_row_maker make, size_t first, size_t last, kvd_err *err)
 {

@@ -43,8 +43,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
 }
 
 /*
- * `token` counts from the first key of the request and is the position of a query. `dim` is below
- * 256.
+ * Returns one element of a matrix. `token` counts from the first key of the request; for Q it is
+ * the position of the query. `dim` is below 256.
  */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)

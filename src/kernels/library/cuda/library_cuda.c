@@ -227,7 +227,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.pool = a->pool;
     args.o = a->o;
     args.lse = a->lse;
-    /* A launch counts up from zero, so the counter must be reset before each launch. */
+    /* CTAs take tiles by incrementing args.work.next, so it must be zero at each launch. */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
     if (!e)
