@@ -62,7 +62,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         kvd_err mine;
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
-            /* Which error is kept must not depend on the order of the threads. */
+            /* The error of the first failed head is kept, whatever the order of the threads. */
             if (i < failed) {
                 failed = i;
                 *err = mine;

@@ -20,7 +20,10 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
     return 0;
 }
 
-/* Gives equal numbers to sweeps of the same model, as judged by the hash of its content. */
+/*
+ * Numbers the models of the result files. Files of the same model, judged by its content hash, get
+ * the same number.
+ */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {
     for (size_t i = 0; i < x->n_sweeps; i++) {
@@ -81,7 +84,10 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/* Removes a fraction p[0] of the dimensions of Q and K, and p[1] of those of V. */
+/*
+ * Computes the kept dimensions per head if a fraction p[0] of the dimensions of Q and K is removed,
+ * and p[1] of those of V.
+ */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {
@@ -159,7 +165,10 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
     return sum / layers;
 }
 
-/* Writes the names of the numbers that were limited to their valid range, such as "g, p_u_v". */
+/*
+ * Writes the names of the proposed parameters that were limited to their valid range, such as "g,
+ * p_u_v".
+ */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {
     *text = '\0';

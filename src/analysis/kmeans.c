@@ -11,7 +11,10 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/* Block of products of rows and centroids: 1 MiB of float32, which stays in the L2 cache. */
+/*
+ * Rows and centroids multiplied at a time: 1 MiB of products in float32, which stays in the L2
+ * cache.
+ */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
@@ -75,7 +78,10 @@ static void state_free(state *s)
     free(s->scores);
 }
 
-/* The order of the additions is fixed, so that equal centroids have equal distances. */
+/*
+ * Returns ||y - c||^2. The order of the additions is fixed, so that equal centroids have equal
+ * distances.
+ */
 static double squared_distance(const float *y, const double *c, size_t d)
 {
     double sum[4] = {0};
@@ -117,9 +123,8 @@ static void centre(state *s, const float *X, const size_t *start)
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * A score of row y and centroid c is y . c - ||c||^2 / 2. On entry `scores` holds the k products y
- * . c in float32. On return it holds an upper bound of each exact score. Returns the largest of
- * `least` and the k lower bounds.
+ * Turns the k products y . c of a row y with centroids c, in `scores`, into upper bounds of the
+ * exact scores y . c - ||c||^2 / 2. Returns the largest of `least` and the k lower bounds.
  *
  * There are LANES maxima, because clang does not vectorise a single maximum of floats.
  */
@@ -151,8 +156,8 @@ static float bound_scores(const float *restrict half, const float *restrict leng
 
 /*
  * Assigns `row` to the nearest of its current centroid and the k centroids from `first` on.
- * `scores` [k] holds the products y . c with these centroids, and is overwritten. `row_error` is
- * ROW_ERROR(d) ||y||. The function raises *bound, a lower bound of the row's largest score so far.
+ * `scores` [k] holds the row's products y . c with these centroids, and is overwritten. `row_error`
+ * is ROW_ERROR(d) ||y||. *bound, a lower bound of the row's largest score so far, is raised.
  */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
@@ -235,8 +240,9 @@ static int by_distance(const void *a, const void *b)
 }
 
 /*
- * Returns the index of the next row that may leave its cluster. The row must not be alone in its
- * cluster, nor equal to `last`. `rows` is sorted by falling distance to the centroid.
+ * Returns the index in `rows`, from `next` on, of a row that may leave its cluster. Such a row is
+ * not alone in its cluster, and not equal to `last`. `rows` is sorted by falling distance to the
+ * centroid.
  */
 static size_t next_far(const state *s, const far_row *rows, size_t next, const float *last)
 {
@@ -294,12 +300,12 @@ static void sort_by_cluster(state *s)
     }
     for (size_t i = 0; i < s->n; i++)
         s->order[s->first[s->cluster[i]]++] = i;
-    /* The loop above has left the start of cluster c + 1 in first[c]. */
+    /* first[c] is now the start of cluster c + 1. */
     memmove(s->first + 1, s->first, s->k * sizeof *s->first);
     s->first[0] = 0;
 }
 
-/* C [k][d] is 0 for a cluster without rows. */
+/* Computes the means of the clusters, C [k][d]. A cluster without rows gets 0. */
 static void means(const state *s, const float *rows, double *C)
 {
 #pragma omp parallel for schedule(dynamic, 16)

@@ -1,6 +1,7 @@
 /*
  * kvdim-fit: computes how many dimensions each head keeps, from singular value removal rates or
- * from wanted compression rates. Also proposes settings of method ZDC for given losses of quality.
+ * from wanted compression rates. Also proposes parameters of method ZDC for given losses of
+ * quality.
  *
  * Reads kvdim/spectrum, kvdim/error-table and kvdim/accuracy files. Writes kvdim/rates.
  */
@@ -21,13 +22,13 @@ typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
     /*
-     * Value of --pair as typed, such as "qk,vw". NULL means the first suitable pairs in the input
-     * file.
+     * Value of --pair as typed, such as "qk,vw" (Q and K, V and W_O). NULL selects the first
+     * suitable matrices in the input file.
      */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
-    /* Values of the option that was given: --removal-rate, --overall-p or --loss. */
+    /* Values of --removal-rate, --overall-p or --loss, whichever was given. */
     double *value;
     size_t n_values;
     const char *sweep[KVD_FIT_SWEEPS];

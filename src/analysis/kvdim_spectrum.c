@@ -40,8 +40,9 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
 }
 
 /*
- * by_gram[p] is true if the singular values of pair p are computed from a Gram matrix, and `any` if
- * one by_gram[p] is true. need[x] is true if the rows of tensor x (Q, K, V, ...) must be read.
+ * by_gram[p] is true if the singular values of matrices p (a kvd_pair) are computed from a Gram
+ * matrix, `any` if that is true of some p. need[x] is true if the rows of tensor x (Q, K, V, ...)
+ * must be read.
  */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
@@ -60,8 +61,8 @@ static plan make_plan(const config *cfg)
 }
 
 /*
- * Vectors of one layer: the recorded Q, K and V of each input file. With --centroids, their
- * centroids are a single source.
+ * Vectors of one layer: the recorded Q, K and V of each input file. With --centroids, there is a
+ * single source, the centroids of the vectors of all files.
  */
 typedef struct {
     const kvd_source *source;
@@ -96,8 +97,8 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Decomposes the vectors X of one layer, not X^T X. With --method gram only heads whose small
- * singular values X^T X cannot resolve are decomposed.
+ * Decomposes the matrices X of vectors of one layer directly. With --method gram, decomposes only
+ * the heads whose small singular values are lost in X^T X.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
@@ -126,7 +127,10 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/* With K-means centroids n is 1, so that only one layer's centroids are in memory. */
+/*
+ * Decomposes n layers from `first` on. With K-means centroids n is 1, so that only one layer's
+ * centroids are in memory.
+ */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -160,7 +164,10 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
                              kvd_err *err)
 {
     const plan p = make_plan(cfg);
-    /* A GPU is fastest with many matrices. On the CPU one layer needs the least memory. */
+    /*
+     * Number of layers decomposed at once. A GPU is fastest with many matrices. On the CPU one
+     * layer needs the least memory.
+     */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
                             : 1;
@@ -178,7 +185,10 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Weighted centroids count as the rows that they replace. */
+/*
+ * Returns the number of rows of a decomposed matrix. Weighted centroids count as all vectors of
+ * their clusters.
+ */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;
@@ -218,7 +228,8 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
 
 /*
  * Returns true if --device=auto should select the GPU. Starting the GPU takes 0.2 to 0.8 s. On the
- * CPU, dsyevd takes 2.6 ns d^3 per matrix and thread (results/h200/spectrum).
+ * CPU, an eigendecomposition (dsyevd) takes 2.6 ns d^3 per matrix and thread
+ * (results/h200/spectrum).
  */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
@@ -230,7 +241,7 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/* `auto` selects the GPU only if the library cuSOLVER is installed. */
+/* With --device=auto, selects the GPU only if the library cuSOLVER is installed. */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;

@@ -20,8 +20,8 @@
  *   vw (V and W_O)    one row for each token, and d_model rows for the W_O of each query head
  *   wv (W_V)          d_model rows
  *
- * For bqk and bvw a product of two factors is decomposed. The result is then its number of
- * elements: query rows times key rows, or tokens times rows of W_O.
+ * For the balanced projections bqk and bvw a product of two matrices is decomposed. Returns the
+ * number of elements of the product: query rows times key rows, or tokens times rows of W_O.
  */
 size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
 
@@ -54,7 +54,10 @@ typedef struct {
     const kvd_layer_rows *rows;
 } kvd_source;
 
-/* Receives n rows of a matrix, [n][d_head], float32, contiguous. A failure stops the reading. */
+/*
+ * Callback that receives n rows of a matrix, [n][d_head], float32, contiguous. If it fails, reading
+ * stops.
+ */
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
 /*
@@ -71,15 +74,16 @@ int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, i
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                            kvd_row_sink sink, void *ctx, kvd_err *err);
 
-/* Sets need[x] for every tensor x whose rows are needed. */
+/* Sets need[x] for every tensor x (Q, K, V, ...) whose rows the kvd_pairs in `wanted` need. */
 void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool need[KVD_N_X]);
 
 int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_row_sink sink,
                     void *ctx, kvd_err *err);
 
 /*
- * Adds to *m the second moments X^T X of one layer that the pairs in `wanted` need. If `weights` is
- * set, those of W_O and W_V are included. *m must hold one layer, zeroed by kvd_moments_alloc.
+ * Adds to *m the second moments X^T X of one layer that the kvd_pairs in `wanted` need. If
+ * `weights` is set, adds also those of W_O and W_V. *m must hold one layer, zeroed by
+ * kvd_moments_alloc.
  */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
@@ -113,16 +117,17 @@ int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, do
                  double *right, kvd_err *err);
 
 /*
- * Computes singular values and rotations of all layers and heads, for every p with wanted[p], such
- * as KVD_PAIR_QK. Layer i of *m becomes layer first + i of *s. kvd_spectrum_alloc must have given
- * *s room for every such p. Errors name the pair, layer and head.
+ * Computes singular values and rotations of all layers and heads, for every kvd_pair p with
+ * wanted[p]. Layer i of *m becomes layer first + i of *s. kvd_spectrum_alloc must have given *s
+ * room for every such p. Errors name the kvd_pair, layer and head.
  */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 
 /*
  * Computes singular values and rotations of one layer from the rows of the matrices that `pair`
- * names. The rows of all sources are stacked, and the weight matrices of the first source.
+ * names. The matrix of a head stacks the rows of all sources, but weight matrices only of the first
+ * source.
  *
  * If `tsqr` is true, rows are streamed through a QR decomposition. Otherwise LAPACK's dgesdd needs
  * the rows of a head in memory twice, as float64. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW.

@@ -42,7 +42,10 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
     return n_spans;
 }
 
-/* `span` receives the remaining token ranges, and must have room for n of them. */
+/*
+ * Drops random sequences of one file. `span` receives the remaining ranges of tokens, and must have
+ * room for n of them.
+ */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
 {

@@ -50,7 +50,7 @@ typedef struct {
     double prune; /* fraction of the sequences to drop, in [0, 1) */
     /* Number of centroids per tensor and head; 0 means no clustering. */
     size_t centroids;
-    /* Multiply each centroid by the square root of its cluster's number of rows. */
+    /* If true, each centroid is multiplied by the square root of its cluster's number of rows. */
     bool weighted;
     uint64_t seed;
 } kvd_reduction;

@@ -24,7 +24,7 @@ static bool is_rate(const char *item)
 }
 
 /*
- * Splits the column `settings` of a result file. importance.g and importance.rise go to *t, and
+ * Splits `settings`, the parameters of a method. importance.g and importance.rise go to *t, and
  * fractions of removed dimensions are dropped. All other parameters go to `rest`.
  */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
@@ -63,7 +63,7 @@ static int find_pair(const char *name, kvd_pair *pair, kvd_err *err)
     return kvd_fail(err, "pair '%s' is none of ours", name);
 }
 
-/* Takes the values that must be equal in all lines of the result file from line `row`. */
+/* Sets the members of *s that must be equal for all rows of the result file, from row `row`. */
 static int set_common(kvd_sweep *s, const kvd_rows *r, size_t row, const char *rest, kvd_err *err)
 {
     snprintf(s->method, sizeof s->method, "%s", kvd_row_text(r, row, "method"));

@@ -2,10 +2,10 @@
  * Regression of section 5 of the ZDC paper. From a model and the quality that may be lost, it
  * proposes the fractions of important tokens and of removed dimensions.
  *
- * Each of the six numbers of kvd_set is a linear function of ln Q_d, where Q_d is the loss of
- * quality. The functions are fitted by least squares to result files of measured settings, called
- * sweeps. For each loss, only the setting with the smallest cache is used. Models share the slope
- * and have a constant each. A model that was not measured gets the mean constant.
+ * Each of the six parameters in kvd_set is a linear function of ln Q_d, where Q_d is the loss of
+ * quality. The functions are fitted by least squares to result files with many choices of
+ * parameters, called sweeps. For each loss, only the choice with the smallest cache is used. Models
+ * share the slope and have a constant each. A model that was not measured gets the mean constant.
  *
  * The paper names only the features "model type" and Q_d (D-8 in docs/readings.md).
  */
@@ -20,9 +20,9 @@
 #include "formats/spectrum.h"
 
 /*
- * The six numbers of a setting of method ZDC (Eq. 5 of the ZDC paper). G is the fraction of tokens
- * that are important in the first layer. RISE is its increase up to the last layer. P is the
- * fraction of dimensions removed from important tokens, and P_U from the other tokens.
+ * The six parameters of method ZDC (Eq. 5 of the ZDC paper). G is the fraction of tokens that are
+ * important in the first layer. RISE is its increase up to the last layer. P is the fraction of
+ * dimensions removed from important tokens, and P_U from the other tokens.
  */
 typedef enum {
     KVD_SET_G,
@@ -39,32 +39,35 @@ extern const char *const kvd_set_name[KVD_N_SET];
 typedef struct {
     double loss;  /* perplexity / perplexity of the uncompressed model - 1 */
     double share; /* cache bytes / bytes of an uncompressed 16-bit cache */
-    /* The fractions of removed dimensions are computed from the dimensions that were kept. */
+    /*
+     * Parameters; the fractions of removed dimensions are computed from the dimensions that were
+     * kept.
+     */
     double set[KVD_N_SET];
 } kvd_tried;
 
 typedef struct {
     kvd_model_info model;
     char label[64], method[64], rule[16];
-    /* Parameters that are equal in all lines of the file, such as "importance.overlap=0.95". */
+    /* Parameters that are equal in all rows of the file, such as "importance.overlap=0.95". */
     char rest[256];
     kvd_pair pair[2]; /* pair[0] is for Q and K, pair[1] for V */
     size_t n;
-    kvd_tried *tried; /* [n] measured settings */
+    kvd_tried *tried; /* [n] measured choices of parameters */
 } kvd_sweep;
 
 /*
- * Reads the measured settings of method ZDC from a result file of schema kvdim/accuracy. Ignores
- * methods that store all tokens with the same dimensions. Fails if no line is left, if there is no
- * line of the uncompressed model, or if the lines differ in more than kvd_set.
+ * Reads the rows of method ZDC from a result file of schema kvdim/accuracy. Ignores methods that
+ * store all tokens with the same dimensions. Fails if no row is left, if there is no row of the
+ * uncompressed model, or if the rows differ in more parameters than kvd_set.
  */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
 /*
- * Finds the settings that are best in hindsight; the ZDC paper calls them the Oracle. A setting is
- * best if no other setting has fewer bytes without losing more. Writes them to best [n], by rising
- * cache size and falling loss. Returns their number. Losses below 0 count as 0.
+ * Finds the measurements that are best in hindsight; the ZDC paper calls them the Oracle. A
+ * measurement is best if no other has fewer bytes without losing more. Writes them to best [n], by
+ * rising cache size and falling loss. Returns their number. Losses below 0 count as 0.
  */
 size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best);
 
@@ -74,16 +77,16 @@ typedef struct {
     /* Number of fitted measurements, and number of models. */
     size_t n, n_models;
     double loss_lo, loss_hi;
-    /* Fitted value of each number at ln Q_d = 0, where Q_d is the loss of quality. */
+    /* For each model, fitted value of each parameter in kvd_set at a loss of quality of 1. */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
-    /* Change of each number per unit of ln Q_d, where Q_d is the loss of quality. */
+    /* Change of each parameter in kvd_set if the logarithm of the loss of quality rises by 1. */
     double slope[KVD_N_SET];
-    /* Root mean square of the residuals of each number. */
+    /* Root mean square of the residuals of each parameter in kvd_set. */
     double residual[KVD_N_SET];
 } kvd_regression;
 
 /*
- * Fits each of the six numbers of kvd_set by a linear function of ln loss. best [n] holds the
+ * Fits each of the six parameters in kvd_set by a linear function of ln loss. best [n] holds the
  * result of kvd_sweep_oracle, and model [n] the index of the model on which each element was
  * measured. Losses <= 0 have no logarithm and are left out.
  *
@@ -102,10 +105,10 @@ typedef struct {
 } kvd_proposal;
 
 /*
- * Proposes the six numbers of kvd_set for a loss > 0. Any `model` >= n_models means a model that
+ * Proposes the six parameters in kvd_set for a loss > 0. Any `model` >= n_models means a model that
  * was not measured.
  *
- * Each number is rounded to four decimals and limited to its range:
+ * Each parameter is rounded to four decimals and limited to its range:
  *
  * g >= 0, rise >= 0, g + rise <= 1, 0 <= p <= most, p_u >= p.
  *
@@ -114,17 +117,17 @@ typedef struct {
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns the fitted value of `number` at a loss of 1, which is twice the perplexity. */
+/* Returns the fitted value of parameter `number` at a loss of 1, which is twice the perplexity. */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
 /*
- * Writes *p as an argument of --method:
+ * Writes *p as a value of the option --method:
  * "zdc,g=0.25,rise=0.1,p.qk=0.4,p.v=0.2,p_u.qk=0.8,p_u.v=0.7,...". The method's name and its
  * further parameters are those of *like.
  */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
-/* Implementation of kvdim-fit --regression. */
+/* Largest number of result files that kvdim-fit --regression reads. */
 
 enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
 
@@ -133,21 +136,22 @@ typedef struct {
     size_t n_sweeps, n_tried;
     size_t model_of[KVD_FIT_SWEEPS], n_models;
     /*
-     * Index of the model for which settings are proposed; n_models if that model was not measured.
+     * Index of the model for which parameters are proposed; n_models if that model was not
+     * measured.
      */
     size_t target;
     /* Measurements to which the regression is fitted, [n_best], from kvd_sweep_oracle. */
     kvd_tried *best;
-    /* index of the model on which each fitted setting was measured */
+    /* index of the model on which each element of `best` was measured */
     size_t *best_model;
     size_t n_best;
     kvd_regression fit;
-    kvd_proposal *proposal; /* one proposed setting per wanted loss, [n] */
+    kvd_proposal *proposal; /* proposed parameters for each wanted loss, [n] */
     size_t n;
 } kvd_fit_proposal;
 
 /*
- * Reads the result files, fits the regression, and proposes a setting for each of n losses. Stores
+ * Reads the result files, fits the regression, and proposes parameters for each of n losses. Stores
  * the kept dimensions per head in *r: set 2i for the important tokens of proposal i, and set 2i + 1
  * for its other tokens. Sets r->rule and r->pair. The caller sets r->model and r->label.
  *
@@ -161,7 +165,7 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x);
 
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
-/* Returns NULL if memory runs out. */
+/* Returns a description of the fit and its proposals, or NULL if memory runs out. */
 json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r);
 
 #endif

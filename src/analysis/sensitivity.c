@@ -15,8 +15,8 @@ struct kvd_sensitivity {
     size_t n_layers, n_kv_heads, group, d, threads;
     /*
      * Sums of x^T x over tokens and over the query heads of each group,
-     * [n_layers][KINDS][n_kv_heads][d][d]. The KINDS of row vector x are queries, their gradients,
-     * head outputs, and their gradients.
+     * [n_layers][KINDS][n_kv_heads][d][d]. The row vector x is a query, its gradient, a head
+     * output, or its gradient, in the order of KINDS.
      */
     double *sum;
     /* scratch memory of kvd_gram_add, [threads][kvd_gram_scratch(d)] */
@@ -69,7 +69,7 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 {
     const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
     const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
-    /* Which failure is reported must not depend on the order of the threads. */
+    /* Smallest index of a failed job, so that the reported error does not depend on the threads. */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -120,12 +120,12 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
         /*
-         * Readers divide singular values by the number of rows, but these singular values are per
-         * token already.
+         * Readers of the file divide singular values by the number of rows, but these are per token
+         * already.
          */
         out->pair[pair[side]].n_rows = 1;
     }
-    /* Which failure is reported must not depend on the order of the threads. */
+    /* Smallest index of a failed job, so that the reported error does not depend on the threads. */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)

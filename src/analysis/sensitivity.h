@@ -27,28 +27,29 @@
 
 typedef struct kvd_sensitivity kvd_sensitivity;
 
-/* The kinds are a query, the gradient of a query, the output of a head, and its gradient. */
+/* Kinds of vectors: a query, the gradient of a query, the output of a head, and its gradient. */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
 /*
- * Adds the outer products of one layer and batch. Serves as the `take` callback of a
- * kvd_gradient_sink.
+ * Adds the outer products of the queries, head outputs and gradients of one layer and batch. Serves
+ * as the `take` callback of a kvd_gradient_sink.
  */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
 /*
- * Returns the sums, [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. Valid until
- * kvd_sensitivity_free. A GPU engine copies its sums into this array.
+ * Returns the sums of outer products,
+ * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. Valid until kvd_sensitivity_free.
+ * A GPU engine copies its sums into this array.
  */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
 /*
- * Computes the projections fqk (Q and K) and fvw (V and W_O) from the sums. n_tokens is the number
- * of tokens that were added in each layer. The caller sets out->model, out->n_layers (all layers)
- * and out->pairing (shared).
+ * Computes the projections fqk (Q and K) and fvw (V and W_O) from the sums of outer products.
+ * n_tokens is the number of tokens that were added in each layer. The caller sets out->model,
+ * out->n_layers (all layers) and out->pairing (shared).
  */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
@@ -69,7 +70,7 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 typedef struct {
     /* Borrowed, and needed by the CPU engine until it is freed. */
     const kvd_checkpoint *checkpoint;
-    /* Borrowed. The sums must be 0 at first. */
+    /* Borrowed. All sums must be 0 when the engine is created. */
     kvd_sensitivity *sums;
     kvd_dtype compute;
     uint64_t seed;              /* seed of the tokens that are drawn from the predictions */
@@ -86,7 +87,7 @@ struct kvd_sensitivity_engine {
     int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
     /* Waits until the sums include all batches. */
     int (*flush)(kvd_sensitivity_engine *e, kvd_err *err);
-    /* Valid until free. */
+    /* Returns a description of the engine, which is valid until `free`. */
     const char *(*describe)(const kvd_sensitivity_engine *e);
     void (*free)(kvd_sensitivity_engine *e);
 };

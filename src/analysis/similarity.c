@@ -21,8 +21,8 @@ double kvd_mean_abs(const double *R, size_t d)
 double kvd_delta(const double *A, const double *B, size_t d)
 {
     /*
-     * Additions run by columns, as in kvd_delta_aligned, so that both functions can return equal
-     * numbers.
+     * Elements are added column by column, as in kvd_delta_aligned, so that both functions can
+     * return equal numbers.
      */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
@@ -63,7 +63,7 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /* Each step extends the leading block of C by row and column m. */
+    /* Step m adds row and column m - 1 of the leading block of C to the sum. */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -190,8 +190,8 @@ void kvd_comparison_release(kvd_comparison *c)
 }
 
 /*
- * The means over heads are taken later in a fixed order, so that results do not depend on the
- * threads.
+ * Measures of the similarity of two rotations of one head. Means over heads are computed later in a
+ * fixed order, so that results do not depend on the threads.
  */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
@@ -206,7 +206,10 @@ typedef struct {
      * rotation.
      */
     double *epsilon;
-    /* Fraction of the data's squared norm that the first m dimensions keep: own[head][b][m - 1]. */
+    /*
+     * Fraction of the data's squared norm that the first m dimensions of the data's own rotation
+     * keep: own[head][b][m - 1].
+     */
     double *own;
 } parts;
 

@@ -12,7 +12,7 @@
 #include "common/err.h"
 #include "formats/similarity.h"
 
-/* The ZACK paper calls this number AABS. */
+/* Returns the mean absolute entry of R, which the ZACK paper calls AABS. */
 double kvd_mean_abs(const double *R, size_t d);
 /* Returns the mean absolute entry of A - B, which the ZACK paper calls AABS(SUB). */
 double kvd_delta(const double *A, const double *B, size_t d);

@@ -11,7 +11,7 @@
 #include "model/text/text_options.h"
 
 const char *const kvd_decomposition_name[4] = {"svd", "tsqr", "gram", NULL};
-/* The index in `pairings` is a kvd_pairing. */
+/* Values of --rope, and values of --pairing in the order of kvd_pairing. */
 static const char *const ropes[] = {"after", "before", NULL}, *const pairings[] = {
                                                                   "shared", "per-query", NULL};
 
@@ -290,7 +290,10 @@ static void warn(const char *program, const kvd_spectrum_options *cfg, bool from
             program, kvd_pair_name[pair], blurred);
 }
 
-/* JSON has no NaN. The coefficient of variation of singular values that are all 0 is NaN. */
+/*
+ * Returns a JSON number, or null if x is not finite. The coefficient of variation of singular
+ * values that are all 0 is NaN.
+ */
 static json_t *real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();

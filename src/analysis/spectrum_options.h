@@ -8,7 +8,7 @@
 enum { KVD_SPECTRUM_INPUTS = 4096 };
 
 typedef enum { KVD_BY_SVD, KVD_BY_TSQR, KVD_BY_GRAM } kvd_decomposition;
-/* Names in the order of kvd_decomposition, ending with NULL. */
+/* Values of --method in the order of kvd_decomposition, ending with NULL. */
 extern const char *const kvd_decomposition_name[4];
 
 typedef struct {
@@ -24,7 +24,7 @@ typedef struct {
     const char *label;
 } kvd_spectrum_options;
 
-/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
+/* Reads argv into *cfg, which must be zeroed. Wrong usage ends the program with status 2. */
 void kvd_spectrum_parse(int argc, char **argv, kvd_spectrum_options *cfg);
 
 /* Prints a table or, with --json, a JSON object. `gpu` is the name of the GPU in use, or "". */
@@ -44,9 +44,9 @@ typedef struct {
 
 /*
  * Opens all inputs and adds up second moments. If tokens > 0, uses the first `tokens` recorded
- * tokens in the order given; second moments must have this number of tokens. Fails, naming the
- * files, if models, layers or kinds differ, or if two files contain the same texts. The paths are
- * borrowed.
+ * tokens in the order of the files; second moments must have this number of tokens. Fails, naming
+ * the files, if models, layers or kinds of files differ, or if two files contain the same texts.
+ * The paths are borrowed.
  */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);

@@ -77,10 +77,10 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
 }
 
 /*
- * Critical tokens are the fewest tokens that hold 90, 95 or 99 % of the attention (`level`). Reads
- * five fields of *s from `from` on: sum of the numbers of critical tokens, sum of squares, minimum,
- * maximum, and sum of fractions. Writes five fields of *t from `to` on: mean, standard deviation,
- * minimum, maximum and mean fraction.
+ * Computes statistics of critical tokens, the fewest tokens that hold 90, 95 or 99 % of the
+ * attention. Reads five fields of *s from `from` on: sum of the numbers of critical tokens, sum of
+ * squares, minimum, maximum, and sum of fractions. Writes five fields of *t from `to` on: mean,
+ * standard deviation, minimum, maximum and mean fraction.
  */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
@@ -104,7 +104,10 @@ typedef struct {
     size_t token;
 } ranked;
 
-/* Equal values are ordered by position, so that every machine chooses the same tokens. */
+/*
+ * Orders by value. Equal values are ordered by position, so that every machine chooses the same
+ * tokens.
+ */
 static int rising(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
@@ -184,7 +187,10 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
-    /* Field of the mean overlap of two layers. The next field receives its standard deviation. */
+    /*
+     * Field of *t with the mean, over requests, of the tokens that two layers have in common. The
+     * next field receives the standard deviation.
+     */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {

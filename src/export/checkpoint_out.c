@@ -59,7 +59,7 @@ int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output
     return status;
 }
 
-/* config.json names the dtype "dtype" since Transformers 4.56 and "torch_dtype" before. */
+/* Sets the dtype in config.json, named "dtype" since Transformers 4.56 and "torch_dtype" before. */
 static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
 {
     static const char *const key[] = {"dtype", "torch_dtype"};
@@ -92,7 +92,10 @@ int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const
     return status ? -1 : 0;
 }
 
-/* Model cards are not copied, because they describe the uncompressed model. */
+/*
+ * Returns true if the file must be copied. Model cards are not, because they describe the
+ * uncompressed model.
+ */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -193,8 +196,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
 }
 
 /*
- * Fails if a finite element becomes infinite. Fails also if an element of a folded tensor, a weight
- * multiplied with projections, is not finite.
+ * Converts x [n] to the output dtype. Fails if rounding makes a finite element infinite, or if an
+ * element of a tensor multiplied with projections is not finite.
  */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
@@ -262,7 +265,7 @@ static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, c
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    /* A tensor with an unknown dtype is copied unchanged, so this error is not read. */
+    /* A tensor with an unknown dtype is copied unchanged, so the error is ignored. */
     kvd_err ignored;
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);
@@ -321,7 +324,10 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
     return all;
 }
 
-/* The Hugging Face library refuses a file without the metadata entry "format". */
+/*
+ * Returns the metadata of the file with an entry "format", without which the Hugging Face library
+ * refuses a file.
+ */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {
     const char *key, *value;

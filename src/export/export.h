@@ -37,7 +37,7 @@ int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_er
 /* Computes the size in bytes of the weights that kvd_checkpoint_write will write. */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
-/* `bytes` is the total size of the written weights. */
+/* Writes the index of weight files. `bytes` is the total size of the written weights. */
 int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
                          kvd_err *err);
 
@@ -88,7 +88,8 @@ typedef struct {
     /* Kept dimensions and projections of all heads. */
     const kvd_point *point;
     /*
-     * Index of `point` in the file of kept dimensions (--rates), or -1 if no such file was given.
+     * Index of the exported set of kept dimensions in the file --rates; -1 if no such file was
+     * given.
      */
     long index;
     /*

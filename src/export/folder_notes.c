@@ -167,7 +167,7 @@ typedef struct {
 } rotation;
 
 /*
- * Returns projection matrix k (see matrix_name) of a head and stores its rows and columns in
+ * Returns projection matrix k of a head (a_q, a_k, a_v or b_v) and stores its rows and columns in
  * `dims`. Returns NULL if the method does not cut the dimensions that the matrix projects.
  */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])

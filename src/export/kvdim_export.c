@@ -61,8 +61,8 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * Without --method, selects a method that keeps different numbers of dimensions per head and
- * rotates the same matrices as the file of kept dimensions (--rates).
+ * Without --method, selects a method that keeps different numbers of dimensions per head and uses
+ * the same rotations as the file of kept dimensions (--rates).
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {
@@ -81,7 +81,10 @@ static int resolve_method(exporting *x, kvd_err *err)
                     kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]]);
 }
 
-/* Each set of kept dimensions in the file --rates belongs to one strength of compression. */
+/*
+ * Selects a set of kept dimensions in the file --rates: that of --point, the one with the smallest
+ * p >= --overall-p, or the only one.
+ */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;
@@ -140,8 +143,8 @@ static int make_point(exporting *x, kvd_err *err)
 }
 
 /*
- * Returns the largest absolute entry of right left - I, where `right` is [m][d] and `left` [d][m].
- * If `transposed` is true, `right` is stored as [d][m].
+ * Returns the largest absolute entry of the matrix right left - I, where `right` is [m][d] and
+ * `left` [d][m]. If `transposed` is true, `right` is stored as [d][m].
  */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
@@ -158,8 +161,8 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless the two matrices of every projection invert each other on the kept dimensions. After
- * calibration on few tokens, the matrices of balanced projections may not.
+ * Fails unless the two matrices of every projection invert each other on the kept dimensions. If
+ * calibrated on few tokens, balanced projections (bqk, bvw) may fail.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
@@ -181,8 +184,8 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
 }
 
 /*
- * Projections of V can always be multiplied into the weights. Projections of Q and K can only if
- * the model has neither RoPE nor a norm after W_Q and W_K.
+ * Decides which projections are multiplied into the weights. Projections of V always can be.
+ * Projections of Q and K can be only if the model has neither RoPE nor a norm after W_Q and W_K.
  */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
@@ -226,8 +229,8 @@ static bool parent_is(const char *path, const char *folder)
 }
 
 /*
- * Refuses an output folder that is, contains or changes an input. Refuses an existing folder that
- * kvdim-export did not write.
+ * Refuses an output folder that is an input, contains one or is inside one. Refuses an existing
+ * folder that kvdim-export did not write.
  */
 static int check_output(const kvd_export_options *cfg, kvd_err *err)
 {
@@ -298,8 +301,8 @@ static int write_folder(exporting *x, kvd_err *err)
 }
 
 /*
- * Writes the value of --method with which kvdim-eval predicts the results of the exported
- * checkpoint.
+ * Writes a value of --method with which kvdim-eval computes the same results from the uncompressed
+ * checkpoint as from the exported one.
  */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {

@@ -103,8 +103,8 @@ static char *slurp(const char *path, kvd_err *err)
 }
 
 /*
- * gnuplot writes the same ids into every SVG file, so `name` is inserted before each id and each
- * reference to an id.
+ * Appends an SVG image. gnuplot writes the same ids into every SVG file, so `name` is inserted
+ * before each id and each reference to an id.
  */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
@@ -129,8 +129,8 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
 }
 
 /*
- * The title of a caption is its first sentence, or the part of that sentence before a colon. Colons
- * and full stops in parentheses do not end it.
+ * Returns the length of the caption's first sentence, or of the part of that sentence before a
+ * colon. Colons and full stops in parentheses are skipped.
  */
 static size_t title_length(const char *caption)
 {
@@ -285,7 +285,7 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/* gnuplot's drawing goes to file descriptor `drawing`, its messages to `said`. */
+/* Starts gnuplot. Its drawing goes to file descriptor `drawing`, its messages to `said`. */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -309,8 +309,8 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
 }
 
 /*
- * `argv` must not contain text from a result file, because gnuplot would execute it. On failure
- * *err says why there is no image.
+ * Runs gnuplot and fills *to with its drawing. `argv` must not contain text from a result file,
+ * because gnuplot would execute it. On failure *err says why there is no image.
  */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
@@ -357,7 +357,7 @@ done:
     return status;
 }
 
-/* On failure *err says why there is no image. */
+/* Fills *to with the drawing of a figure. On failure *err says why there is no image. */
 static int draw(const kvd_figure *f, const char *terminal, const char *dir, const char *scripts,
                 image *to, kvd_err *err)
 {
@@ -383,7 +383,7 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
     return status;
 }
 
-/* The <title> elements hold gnuplot commands, which a browser would show as tooltips. */
+/* Removes the <title> elements, gnuplot commands that a browser would show as tooltips. */
 static void remove_titles(image *svg)
 {
     static const char end[] = "</title>";

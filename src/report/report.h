@@ -81,8 +81,8 @@ typedef struct {
 void kvd_table_init(kvd_table *t, const char *name, const char *title);
 void kvd_table_note(kvd_table *t, const char *fmt, ...) KVD_PRINTF(2, 3);
 /*
- * All columns must be added before the first row. `digits` is the number of significant digits of a
- * real number.
+ * Adds a column to the table. All columns must be added before the first row. `digits` is the
+ * number of significant digits of a real number.
  */
 void kvd_table_add_column(kvd_table *t, kvd_cell_kind kind, int digits, const char *name,
                           const char *heading);
@@ -108,12 +108,12 @@ void kvd_table_unique(kvd_table *t);
 int kvd_table_check(const kvd_table *t, kvd_err *err);
 /* Writes tables/NAME.csv and, unless no_markdown, tables/NAME.md. */
 int kvd_table_write(const kvd_table *t, const kvd_output *out, kvd_err *err);
-/* A long table is folded into <details>. */
+/* Appends the table as HTML. A long table is folded into <details>. */
 void kvd_table_html(const kvd_table *t, kvd_text *out);
 void kvd_table_plain(const kvd_table *t, kvd_text *out);
 void kvd_table_release(kvd_table *t);
 
-/* A gnuplot script of plots/ that reads CSV files of tables/. */
+/* A figure, drawn by a gnuplot script of plots/ from CSV files of tables/. */
 typedef struct {
     char name[64];      /* name of figures/NAME.svg and figures/NAME.png */
     const char *script; /* name of the script, such as "spectra.gp" */
@@ -137,9 +137,12 @@ typedef struct {
     /* Columns of the axes. If x is NULL, the rows are spread evenly along the horizontal axis. */
     const char *x, *y;
     bool log_x, log_y;
-    /* Rows with an empty cell in column y are not points of the panel. */
+    /* True if rows with an empty cell in column y are left out of the panel without a note. */
     bool sparse;
-    /* The panel draws only rows with the text `is` in column `where`; NULL draws all rows. */
+    /*
+     * The panel draws only rows that have the text `is` in column `where`. If `where` is NULL, it
+     * draws all rows.
+     */
     const char *where, *is;
 } kvd_panel;
 
@@ -163,8 +166,8 @@ kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err);
 
 /*
- * `script` and `settings` must not contain text from a result file, because gnuplot would execute
- * it. Returns 0 or -1.
+ * Adds a figure. `script` and `settings` must not contain text from a result file, because gnuplot
+ * would execute it. Returns 0 or -1.
  */
 int kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                        const char *caption, kvd_err *err, const char *settings, ...)
@@ -184,7 +187,10 @@ void kvd_section_fold(kvd_section *s);
 /* Adds a sentence on data that the figure added last does not show. */
 void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* The page shows the reason in place of the figure added last. */
+/*
+ * Gives the reason why the figure added last is not drawn. The page shows the reason in place of
+ * the figure.
+ */
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*

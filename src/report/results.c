@@ -77,7 +77,9 @@ static void release_facts(kvd_facts *f)
     free(f->fact);
 }
 
-/* An attribute that the file does not have is skipped. */
+/*
+ * Reads attributes of the HDF5 group `where` as text, and skips those that the file does not have.
+ */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
                       kvd_err *err)
@@ -165,7 +167,9 @@ static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-/* Missing attributes stay empty. */
+/*
+ * Reads label, content hash and token counts of the evaluated text. Missing attributes stay empty.
+ */
 static void load_corpus(kvd_h5 *f, kvd_result *r)
 {
     kvd_err absent;
@@ -180,7 +184,10 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
         r->corpus_seq_len = (size_t)n;
 }
 
-/* Both numbers are 0 if not recorded. */
+/*
+ * Reads the number of planned measurements (attribute `all`) and of finished ones (`done`). Both
+ * are 0 if not recorded.
+ */
 static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
 {
     kvd_err absent = {""};
@@ -423,8 +430,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * The higher `level` is, the more properties are added to the label; from level 3 on, the path of
- * the file.
+ * Writes a name for result r to *name: its label and, the higher `level` is, more properties. From
+ * level 3 on, the path of the file is among them.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {

@@ -58,12 +58,12 @@ typedef struct {
     bool has_model;
     kvd_model_info model;
     /* Only the member for `kind` is filled. */
-    /* The matrices R and right are NULL. */
+    /* Singular values; the rotations (R and right) are not read and are NULL. */
     kvd_spectrum spectrum;
     kvd_similarity similarity;
     kvd_rates rates;
     /*
-     * Settings that kvdim-fit --regression proposed, from a kvdim/rates file; NULL if there are
+     * Parameters that kvdim-fit --regression proposed, from a kvdim/rates file; NULL if there are
      * none.
      */
     kvd_rows *proposals;
@@ -82,7 +82,10 @@ typedef struct {
      * Jobs of a kvdim/jct file that were not run, with reasons, one per line; NULL if not recorded.
      */
     char *skipped;
-    /* Planned measurements of a jct or kernels sweep, and those in the file; 0 if not recorded. */
+    /*
+     * Number of planned measurements of a jct or kernels sweep, and of those in the file; 0 if not
+     * recorded.
+     */
     int64_t points, points_done;
     /* Methods of a serving file that sustain no request rate, one per line. */
     char *no_rate;
@@ -101,7 +104,8 @@ typedef struct {
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 
 /*
- * Times of a model with random weights are valid, but its singular values and accuracies are not.
+ * Returns true if the model has random weights. Its times are valid, but its singular values and
+ * accuracies are not.
  */
 bool kvd_result_random_weights(const kvd_result *r);
 
@@ -118,7 +122,7 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 
-/* Returns "" if the list does not have the fact `name`. */
+/* Returns the value of the attribute `name`, or "" if the list does not have it. */
 const char *kvd_fact_get(const kvd_facts *f, const char *name);
 
 /* Replaces characters that gnuplot would misread: commas, quotes and control characters. */

@@ -56,14 +56,17 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Results lines with equal p, or without p, are ordered by falling size of the cache. */
+    /* Result rows with equal p, or without p, are ordered by falling size of the cache. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/* Returns a note if dimensions are removed only from Q and K or only from V, else "". */
+/*
+ * Returns a note for the method's name if dimensions are removed only from Q and K or only from V,
+ * else "".
+ */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
@@ -71,7 +74,7 @@ static const char *alone(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if the column has different texts in results lines of compression methods, ignoring
+ * Returns true if the column has different texts in result rows of compression methods, ignoring
  * empty texts.
  */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
@@ -88,8 +91,8 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
 }
 
 /*
- * Returns true if the column has different numbers in results lines with the evaluated text of
- * results line i.
+ * Returns true if result rows on the evaluated text of result row i have different numbers in the
+ * column.
  */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
@@ -104,8 +107,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
 }
 
 /*
- * Writes " (prompt 256)" or " (4080 predictions)" if other results lines scored other parts of the
- * text, else "".
+ * Writes " (prompt 256)" or " (4080 predictions)" if this number differs between result rows on the
+ * same evaluated text, else "".
  */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
@@ -209,7 +212,7 @@ void kvd_report_rows_release(kvd_report_rows *all)
     *all = (kvd_report_rows){0};
 }
 
-/* Returns NULL if the file is of another kind. */
+/* Returns the rows of the result file, or NULL if the file is of another kind. */
 static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
 {
     return file->kind != kind           ? NULL
@@ -218,7 +221,7 @@ static const kvd_rows *rows_of(const kvd_result *file, kvd_result_kind kind)
                                         : file->kernels.rows;
 }
 
-/* `describe` fills the names of each results line. */
+/* Lists the result rows of all files of one kind. `describe` fills the names of each row. */
 static int gather(const kvd_results *r, kvd_result_kind kind, void (*describe)(kvd_report_row *),
                   kvd_report_rows *out, kvd_err *err)
 {
@@ -355,8 +358,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Writes "kvdim25m" for "kvdim25m-p50", "equal widths" for a number, else the name of the set of
- * kept dimensions.
+ * Shortens the name of a set of kept dimensions per head: "kvdim25m" for "kvdim25m-p50", "equal
+ * widths" for a number.
  */
 static void family(const char *widths, char *to, size_t size)
 {
@@ -416,8 +419,8 @@ static void describe_serving(kvd_report_row *e)
 }
 
 /*
- * Returns true if two results lines with the same label differ in limits, trace or routing, which
- * the label does not show in full.
+ * Returns true if two result rows with the same label differ in memory, batch or latency limits,
+ * trace or routing.
  */
 static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 {
@@ -433,8 +436,8 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * If results lines of two files have the same `place` but are not comparable, the name of the file
- * is appended to `place`.
+ * Appends the name of the file to `place` (the conditions) of a result row if another file has the
+ * same `place` and the same `series`, or other limits.
  */
 static void tell_apart(kvd_report_rows *all)
 {

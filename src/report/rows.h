@@ -1,6 +1,6 @@
 /*
- * Results lines of all accuracy files in one list. Results lines of one method on one text are
- * adjacent, so that a figure can draw them as a curve. Results lines with pruned or clustered
+ * Result rows of all accuracy files in one list. Result rows of one method on one text are
+ * adjacent, so that a figure can draw them as a curve. Result rows with pruned or clustered
  * calibration, of single random seeds, and of quantised weights are left out.
  */
 #ifndef KVD_REPORT_ROWS_H
@@ -27,8 +27,8 @@ typedef struct {
 
 typedef struct {
     /*
-     * Results lines ordered by evaluated text, then by `series`, then by removed fraction p. For
-     * each text the uncompressed model comes first.
+     * Result rows ordered by evaluated text, then by `series`, then by removed fraction p. For each
+     * text the uncompressed model comes first.
      */
     kvd_accuracy_entry *item;
     size_t n;
@@ -37,8 +37,8 @@ typedef struct {
 } kvd_accuracy_entries;
 
 /*
- * Collect the results lines of all files of kvdim-eval, or of kvdim-tasks. The caller releases
- * *all, also after a failure.
+ * Collect the result rows of all files of kvdim-eval, or of kvdim-tasks. The caller releases *all,
+ * also after a failure.
  */
 int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err);
 int kvd_tasks_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err);
@@ -46,7 +46,7 @@ void kvd_accuracy_entries_release(kvd_accuracy_entries *all);
 
 const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
-/* Returns true if kvdim-eval --target measured the results line while it searched for a setting. */
+/* Returns true if the result row was measured during a search by kvdim-eval --target. */
 bool kvd_entry_is_search_point(const kvd_accuracy_entry *e);
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 /*
@@ -57,24 +57,24 @@ void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
 /* Returns 1 - stored bytes / bytes of the uncompressed cache. */
 double kvd_entry_saving(const kvd_accuracy_entry *e);
 /*
- * Returns the index of the last results line after `first` with the same evaluated text and
- * `series`.
+ * Returns the index of the last result row after `first` with the same evaluated text and `series`
+ * (curve name).
  */
 size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first);
 
-/* A results line of a kvdim/jct, kvdim/kernels or kvdim/serving file, with texts for legends. */
+/* A result row of a kvdim/jct, kvdim/kernels or kvdim/serving file, with texts for legends. */
 typedef struct {
     const kvd_result *file;
     const kvd_rows *rows;
     size_t row;
     /*
-     * Kind of a kvdim/serving results line: "point" (one request rate), "max-rate" (search for the
+     * Kind of a kvdim/serving result row: "point" (one request rate), "max-rate" (search for the
      * highest rate) or "validation"; NULL for other files.
      */
     const char *kind;
     /*
      * Conditions of the measurement, such as "model on H200; batch 8" or "decode 64 x 8192 bf16
-     * cold". Results lines with equal texts can be compared.
+     * cold". Result rows with equal texts can be compared.
      */
     char place[KVD_LABEL];
     /*
@@ -95,14 +95,14 @@ const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
 /*
- * Fills *out with the results lines of one kind of all kvdim/jct files, ordered by `place`, then by
+ * Fills *out with the result rows of one kind of all kvdim/jct files, ordered by `place`, then by
  * file.
  */
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
 /*
- * Returns job completion time with the uncompressed cache / that of results line `e`, for equal
- * sizes in the same file. NaN if the uncompressed cache was not measured.
+ * Returns job completion time with the uncompressed cache / that of result row `e`, for equal sizes
+ * in the same file. NaN if the uncompressed cache was not measured.
  */
 double kvd_jct_speed_up(const kvd_report_row *e);
 
@@ -120,22 +120,20 @@ int kvd_jct_part_of(const char *phase);
  */
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
-/* Fills *out with all results lines of the kvdim/kernels files, in the order of the files. */
+/* Fills *out with all result rows of the kvdim/kernels files, in the order of the files. */
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
-/*
- * Fills *out with all results lines of the kvdim/serving files, ordered by `place`, then by file.
- */
+/* Fills *out with all result rows of the kvdim/serving files, ordered by `place`, then by file. */
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*
- * Returns the results line of the uncompressed cache with the conditions and kind of `e` (for kind
+ * Returns the result row of the uncompressed cache with the conditions and kind of `e` (for kind
  * "point" also its request rate), or NULL.
  */
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
 /*
- * Compares the conditions of results line a of file x and results line b of file y, which are
+ * Compares the conditions of result row a of file x and result row b of file y, which are
  * accuracy, serving or jct files. Returns NULL if all conditions are equal. Otherwise returns the
  * name of the first column that differs, "model" or "schema".
  *
@@ -144,7 +142,7 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
  *   "widths"  removed fractions: overall_p, overall_p_qk, overall_p_v, low_p_qk, low_p_v
  *   "sample"  how much was evaluated: n_tokens, n_sequences, n_predictions
  *
- * Numbers are equal if they differ by less than 1e-9, or if neither results line has a value. A
+ * Numbers are equal if they differ by less than 1e-9, or if neither result row has a value. A
  * missing `prompt` counts as 0. Only device and number type of an engine are compared.
  */
 const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, size_t b,

@@ -202,7 +202,7 @@ void kvd_table_interval(kvd_table *t)
         t->col[t->n_cols - 1].interval = true;
 }
 
-/* The ends of an interval are not shown as columns of their own. */
+/* Returns the next column to show. The two columns with the ends of an interval are skipped. */
 static size_t after(const kvd_table *t, size_t j)
 {
     return j + (t->col[j].interval ? 3 : 1);
@@ -316,7 +316,7 @@ int kvd_table_check(const kvd_table *t, kvd_err *err)
     return 0;
 }
 
-/* Avoids an exponent if the number is readable without one. */
+/* Writes x with `digits` significant digits, without an exponent if that is readable. */
 static void rounded(double x, int digits, char *buf, size_t size)
 {
     if (x == 0) {
@@ -335,7 +335,7 @@ static void rounded(double x, int digits, char *buf, size_t size)
     }
 }
 
-/* Writes "-" if the cell has no value. */
+/* Writes the text of a cell, "-" if the cell has no value. */
 static void show_cell(const kvd_table *t, size_t row, size_t col, char *buf, size_t size)
 {
     const kvd_cell *c = kvd_table_cell(t, row, col);

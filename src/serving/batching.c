@@ -33,7 +33,7 @@ struct kvd_batcher {
     /* Stack of the free slots of the cache, [n_slots]. */
     uint32_t *free_slot;
     size_t n_free;
-    /* Tokens that the latest iteration processes, [n_slots]. */
+    /* Slices of tokens, one per request, that the latest iteration processes, [n_slots]. */
     kvd_slice *slice;
     /* Index in `running` of the request of each element of `slice`, [n_slots]. */
     uint32_t *by;
@@ -141,7 +141,10 @@ static uint64_t pages_of(const kvd_request *r)
     return pages_for((uint64_t)r->input + r->output);
 }
 
-/* The last output token is produced but never stored. */
+/*
+ * Returns the number of tokens of a request that the cache must store. The last output token is
+ * never stored.
+ */
 static uint64_t tokens_of(const kvd_request *r)
 {
     return (uint64_t)r->input + r->output - 1;
@@ -208,7 +211,10 @@ static void add_slice(kvd_batcher *b, size_t i, uint32_t n)
                                           .last = after == tokens_of(q)};
 }
 
-/* The preempted request waits again, before all requests that arrived later. */
+/*
+ * Preempts the running request that arrived last. It waits again, before all requests that arrived
+ * later.
+ */
 static void preempt(kvd_batcher *b)
 {
     const runner r = b->running[--b->n_running];
@@ -243,7 +249,10 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/* The tokens that a preempted request had emitted become part of its prompt. */
+/*
+ * Returns the prompt length of a request. Tokens that it emitted before a preemption are part of
+ * its prompt.
+ */
 static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
     return b->requests->request[request].input + b->emitted[request];
@@ -279,7 +288,10 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/* Returns the number of added tokens. The first prompt is added whatever its length. */
+/*
+ * Adds whole prompts of waiting requests to the iteration and returns their number of tokens. The
+ * first prompt is added whatever its length.
+ */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;
@@ -292,7 +304,10 @@ static size_t add_prompts(kvd_batcher *b)
     return n;
 }
 
-/* Adds parts of prompts, up to `room` tokens in all, in the order in which the prompts began. */
+/*
+ * Adds parts of prompts to the iteration, up to `room` tokens in all, in the order in which the
+ * prompts began. Returns the number of added tokens.
+ */
 static size_t add_pieces(kvd_batcher *b, size_t room)
 {
     size_t n = 0;

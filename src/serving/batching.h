@@ -32,15 +32,16 @@ extern const char *const kvd_admission_name[KVD_ADMISSIONS + 1];
 
 typedef struct kvd_batcher kvd_batcher;
 /*
- * The caller keeps `requests` valid until kvd_batcher_free. On failure returns NULL and fills *err.
+ * Creates a batcher. The caller keeps `requests` valid until kvd_batcher_free. On failure returns
+ * NULL and fills *err.
  */
 kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_limits *limits,
                              kvd_err *err);
 void kvd_batcher_free(kvd_batcher *b);
 
 /*
- * Adds a waiting request. Requests must be added in the order of their arrival. Fails if the
- * request can never fit into the cache.
+ * Tells the batcher that a request arrived. Requests must be added in the order of their arrival.
+ * Fails if the request can never fit into the cache.
  */
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
 /*

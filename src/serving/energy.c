@@ -7,7 +7,10 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
-/* NVML and CUDA number devices differently, so devices are matched by their PCI bus ids. */
+/*
+ * Finds the NVML handles of CUDA devices by their PCI bus ids, because NVML and CUDA number devices
+ * differently.
+ */
 static int find_devices(kvd_energy *e, int first, int n)
 {
     int (*init)(void) = NULL;

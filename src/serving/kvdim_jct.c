@@ -99,7 +99,7 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* The default of --spread is a file that is installed with the programs. */
+/* Sets the default of --spread, a file that is installed with the programs. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -140,7 +140,7 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
 }
 
 /*
- * Writes a text of all methods and settings that determine the measured results. A resumed run must
+ * Writes a text of all methods and options that determine the measured results. A resumed run must
  * have the same text.
  */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
@@ -286,7 +286,7 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
 }
 
 /*
- * Fails before any input is read if the output cannot be written or another program is writing it.
+ * Checks, before any input is read, that the output can be written and no other program writes it.
  */
 static int try_output(const char *path, kvd_err *err)
 {

@@ -48,8 +48,8 @@ typedef struct {
 } service;
 
 /*
- * If the run of kvdim-jct was interrupted, the table of times has gaps, across which lookups
- * interpolate.
+ * Warns that the run of kvdim-jct was interrupted. Its table of times has gaps, across which
+ * lookups interpolate.
  */
 static void say_unfinished(const char *path)
 {
@@ -206,8 +206,8 @@ static void warn_of_extrapolation(service *v, const char *method)
 }
 
 /*
- * If `bound` is NaN, the results line is of kind "point". Otherwise `rate` is the highest one whose
- * mean latency is at most `bound` seconds per output token.
+ * Simulates one request rate and adds its result row, of kind "point" if `bound` is NaN. Otherwise
+ * `rate` is the highest rate whose mean latency is at most `bound` seconds per output token.
  */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
@@ -277,7 +277,10 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
     return isnan(cfg->bound) ? 0 : search_rate(v, &about, err);
 }
 
-/* Limits set by options come first, then those in the file of kvdim-jct, then the defaults. */
+/*
+ * Returns the batching limits for a replay: those given as options, else those in the file of
+ * kvdim-jct, else the defaults.
+ */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

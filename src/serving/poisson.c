@@ -47,7 +47,10 @@ static double normal_below(double z)
     return 0.5 * erfc(-z * M_SQRT1_2);
 }
 
-/* P(a < Z < b) of a standard normal variable Z. The tail that keeps more digits is used. */
+/*
+ * Returns P(a < Z < b) of a standard normal variable Z, computed from the tail with the smaller
+ * rounding error.
+ */
 static double normal_between(double a, double b)
 {
     return a > 0 ? normal_below(-a) - normal_below(-b) : normal_below(b) - normal_below(a);

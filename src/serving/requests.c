@@ -223,7 +223,7 @@ static int json_tokens(const json_t *object, const char *name, size_t *tokens, k
     return 0;
 }
 
-/* The time is in milliseconds and may have decimals. */
+/* Reads a time in milliseconds, which may have decimals. */
 static int json_moment(const json_t *object, const char *name, moment *at, kvd_err *err)
 {
     const json_t *v = json_object_get(object, name);

@@ -39,9 +39,8 @@ void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path
  *   Mooncake JSON lines  timestamp (ms), input_length, output_length
  *   kvdim CSV            arrival_s, input_tokens, output_tokens
  *
- * Time starts with the first request, but at 0 in kvdim's CSV. Other columns and keys are ignored.
- * Fails on a bad row: a missing field, not a number, 0 or more than 2^31 tokens, or a time that
- * decreases.
+ * Time 0 is the first request or, in kvdim CSV, 0 s. Other columns and keys are ignored. Fails on a
+ * bad row: a missing field, not a number, 0 or more than 2^31 tokens, or a time that decreases.
  */
 int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 /*
@@ -52,8 +51,8 @@ int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size
                        kvd_err *err);
 
 /*
- * Reads only the lengths of requests, from any trace or a CSV of vidur (num_prefill_tokens,
- * num_decode_tokens). Every arrival is 0.
+ * Reads only the lengths of requests, from any trace or from a CSV file of the simulator Vidur
+ * (num_prefill_tokens, num_decode_tokens). Every arrival is 0.
  */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
@@ -73,12 +72,12 @@ int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
 
-/* `lengths` is an argument of kvd_requests_poisson. */
+/* Returns true if `lengths`, an argument of kvd_requests_poisson, names a file. */
 bool kvd_requests_lengths_from_file(const char *lengths);
 
 /* Divides all arrival times by `factor`. */
 void kvd_requests_faster(kvd_requests *r, double factor);
-/* Fails if there are fewer than n requests. */
+/* Keeps only the first n requests. Fails if there are fewer than n. */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
 /*
  * Returns requests per second: (n - 1) / time between the first and the last arrival; 0 if that

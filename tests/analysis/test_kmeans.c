@@ -165,7 +165,7 @@ static void test_against_plain_lloyd(void **state)
     against_plain(129, 3, 128, 5, 2);
     against_plain(1000, 16, 40, 100, 3);
     against_plain(64, 1, 5, 0, 4);
-    against_plain(3000, 4, 2100, 0, 5); /* these rows and centroids fill several blocks */
+    against_plain(3000, 4, 2100, 0, 5); /* 3000 rows and 2100 centroids fill several blocks */
     against_plain(7, 2, 7, 0, 6);
     against_plain(200, 5, 1, 3, 7);
 }
@@ -193,7 +193,7 @@ static void test_objective_falls(void **state)
             total += count[c];
         }
         assert_int_equal(total, N);
-        /* The squares of the rows sum to those of their centroids plus the squared distances. */
+        /* The sum of squares of the rows is that of their centroids plus the squared distances. */
         double of_centroids = 0;
         for (size_t c = 0; c < K; c++)
             for (size_t j = 0; j < D; j++)
@@ -204,7 +204,7 @@ static void test_objective_falls(void **state)
     }
 }
 
-/* The rows are five copies of each of `distinct` rows. */
+/* Clusters rows that are five copies of each of `distinct` rows. */
 static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 {
     enum { TIMES = 5 };

@@ -226,7 +226,9 @@ static void test_centroids(void **state)
             }
             assert_true(rows == 430);
         }
-    /* The squares of the weighted centroids sum to those of the rows less the squared distances. */
+    /*
+     * The sum of squares of the weighted centroids is that of the rows less the squared distances.
+     */
     assert_true(fabs(all - sum_w.energy) < 1e-9 * all);
     assert_true(fabs(all - kept - sum_w.residual) < 1e-6 * all);
     kvd_layer_rows_release(&plain);

@@ -1,4 +1,4 @@
-/* Tests of the regression that proposes settings of method ZDC (analysis/regression). */
+/* Tests of the regression that proposes parameters of method ZDC (analysis/regression). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
 }
 
 /*
- * The Oracle must have every setting to which no other setting is superior. A superior setting has
+ * The Oracle must have every measurement to which no other is superior. A superior measurement has
  * a loss and a cache size that are at most as large, and one of them is smaller.
  */
 static void test_oracle(void **state)
@@ -107,8 +107,8 @@ static void test_lines(void **state)
 }
 
 /*
- * All models share the slope, which is fitted after the means of each model's own measurements are
- * subtracted. A model without measurements gets the mean constant.
+ * All models share the slope, which is fitted after each model's mean is subtracted from its
+ * measurements. A model without measurements gets the mean constant.
  */
 static void test_models(void **state)
 {
@@ -119,7 +119,7 @@ static void test_models(void **state)
     kvd_regression r;
     kvd_err err = {""};
     for (int i = 0; i < N; i++) {
-        model[i] = i < 5 ? 2 : (size_t)i % 2; /* model 2 has five settings */
+        model[i] = i < 5 ? 2 : (size_t)i % 2; /* model 2 has five measurements */
         make(&t[i], exp(-4 + 5 * uniform()));
         for (int j = 0; j < KVD_N_SET; j++)
             t[i].set[j] += 0.1 * (double)model[i] * j + 0.1 * (uniform() - 0.5);

@@ -23,8 +23,8 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * Gradients of one component of an attention output: sum of each token over all runs, and sum
-     * of squares over all tokens.
+     * Gradients of one component of an attention output: sum for each token over all runs, and sum
+     * of squares over all tokens and runs.
      */
     double sum[N], square;
     kvd_sensitivity *s;

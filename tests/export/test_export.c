@@ -225,7 +225,10 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        /* The test would prove nothing if the cut and the whole model gave equal logits. */
+        /*
+         * The test would prove nothing if the model with cut heads and the uncut model gave equal
+         * logits.
+         */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
         free(want);
@@ -333,7 +336,7 @@ static void test_names_without_base(void **state)
     const void **const data = calloc(n, sizeof *data);
     size_t *const bytes = calloc(n, sizeof *bytes);
     assert_true(spec && data && bytes);
-    /* Without the prefix, the names stay sorted. */
+    /* The names are sorted, and stay sorted without the prefix "model.". */
     for (size_t i = 0; i < n; i++) {
         kvd_safetensors_stored(file, i, &spec[i], &data[i], &bytes[i]);
         assert_int_equal(strncmp(spec[i].name, "model.", BASE), 0);
@@ -408,7 +411,7 @@ static void test_refuses(void **state)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /* The scaled projections overflow in float16. */
+    /* Weights multiplied with these large projections overflow in float16. */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];

@@ -17,7 +17,7 @@
 
 static kvd_err err;
 
-/* Fills a table with two lines for each of n series, in the columns that accuracy.gp reads. */
+/* Fills a table with two rows for each of n series, in the columns that plots/accuracy.gp reads. */
 static void fill(kvd_table *t, int n, const char *tail)
 {
     char name[120];
@@ -36,7 +36,9 @@ static void fill(kvd_table *t, int n, const char *tail)
     assert_int_equal(kvd_table_check(t, &err), 0);
 }
 
-/* A letter is about 6 units wide. The position of a text is in the "translate(x,y)" before it. */
+/*
+ * Fails if the legend text of series `number` is outside the page. A letter is about 6 units wide.
+ */
 static void assert_inside(const char *svg, int number, const char *tail, int width, int height)
 {
     char text[160];
@@ -105,7 +107,7 @@ static void heights(void **state)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     420 + 6 * 20); /* a legend of one column always fits */
+                     420 + 6 * 20); /* a legend with one column always fits into this width */
     kvd_table_release(&t);
 }
 

@@ -123,8 +123,8 @@ static void test_shared_prompts(void **unused)
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
     /*
-     * GPUs that share a prompt by "tensor" send sums of partial results instead of heads. Their 8 s
-     * of communication must not be counted.
+     * GPUs that divide a prompt by "tensor" send sums of partial results instead of heads. The 8 s
+     * that they communicate must not be counted.
      */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
@@ -133,8 +133,8 @@ static void test_shared_prompts(void **unused)
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "sequence", 1);
     add_shared(rows, "zack,p=0.3", "zack", 4, 1000, "tensor", 8);
     /*
-     * No line of results has the uncompressed cache on 4 GPUs with 64 prompt tokens, so there is
-     * nothing to compare with.
+     * The uncompressed cache was not measured on 4 GPUs with 64 prompt tokens, so there is nothing
+     * to compare with.
      */
     add_shared(rows, "zack,p=0.3", "zack", 4, 64, "sequence", 1);
     char name[] = "a";

@@ -116,8 +116,8 @@ static void test_measures(void **state)
                 /* In each head, one singular value of four (0.5) is below 1. */
                 {"below-one:k", 25},
                 /*
-                 * Divided by sqrt(2), the square root of the number of token rows, the singular
-                 * values 1 and 0.5 are below 1, but 2 is not.
+                 * Divided by sqrt(2), the square root of the number of decomposed vectors, the
+                 * singular values 1 and 0.5 are below 1, but 2 is not.
                  */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -169,10 +169,7 @@ static void test_verdicts(void **state)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\n");
-    /*
-     * The measured value of cv:k, the coefficient of variation of the singular values of K, is
-     * 35.36 %.
-     */
+    /* The measured coefficient of variation of the singular values of K is 35.36 %. */
     expect_verdict("i,s,c,t,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,within,0.5,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,within,0.7,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
@@ -182,15 +179,12 @@ static void test_verdicts(void **state)
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,t,x_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,,,35,36,%,cv:k,between,35:36,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
-    /*
-     * A claim without a rule that compares our result with the paper's number is never
-     * "reproduced".
-     */
+    /* A claim without a test against the paper's number must never be "reproduced". */
     expect_verdict("i,s,c,,,35,,%,cv:k,,,cv:k,at-most,99,,,w,r,n,\n", &r, KVD_TREND_HOLDS);
     expect_verdict("i,s,c,,,35,,%,cv:k,,,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     /*
-     * The null range is the range of values expected without the claimed effect. The measured value
-     * of trailing-share:k is 13 %, within the null range of 0 to 50 %.
+     * The measured share of the trailing singular values is 13 %. Without the claimed effect it
+     * would be 0 to 50 %, so the verdict must not be "holds".
      */
     expect_verdict("i,s,c,,,,,%,trailing-share:k,below-null,,,,,,flat,w,r,n,\n", &r,
                    KVD_CANNOT_TELL);
@@ -204,7 +198,7 @@ static void test_verdicts(void **state)
                    KVD_NOT_MEASURED);
 }
 
-/* It is not enough that the mean of the measured values satisfies the rule. */
+/* The verdict must fail if one measured value violates the rule, even if the mean satisfies it. */
 static void test_all_values_count(void **state)
 {
     (void)state;
@@ -246,8 +240,8 @@ static void test_similarity(void **state)
                                 .energy = energy,
                                 .random = {random, random, random, random}};
     /*
-     * This file compares one text at two numbers of tokens. Measures over different texts must
-     * ignore it.
+     * This file compares one text at two numbers of tokens. Measures of the similarity of different
+     * texts must ignore it.
      */
     static char *counts[] = {"a", "t", "t"};
     static double far[9] = {5, 5, 5, 5, 5, 5, 5, 5, 5};
@@ -275,14 +269,14 @@ static void test_similarity(void **state)
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
                 /*
-                 * The energy ratio divides the energy with the other text's rotation by that with
-                 * the text's own: 0.72 / 0.8 and 0.81 / 0.9.
+                 * Energy that the rotation of the other text keeps, divided by that of the text's
+                 * own rotation: 0.72 / 0.8 and 0.81 / 0.9.
                  */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
                 /*
-                 * Energy with the rotation of random token ids, divided by that with the text's own
-                 * rotation.
+                 * Energy that the rotation of random token ids keeps, divided by that of the text's
+                 * own rotation.
                  */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
@@ -343,7 +337,7 @@ static void test_tokens(void **state)
     size_t n, means = 0;
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
-    /* Three token counts, each with two reference rotations and the mean over both references. */
+    /* Three numbers of tokens, each with two reference rotations and their mean. */
     assert_int_equal(n, 9);
     for (size_t i = 0; i < n; i++) {
         if (i % 3)
@@ -372,8 +366,8 @@ static void test_tokens(void **state)
 }
 
 /*
- * Makes a calibration that dropped the fraction `prune` of its token rows and replaced the others
- * by k centroids. Its singular values are `sigma` times those of spectrum().
+ * Makes a calibration that dropped the fraction `prune` of its token vectors and replaced the
+ * others by k centroids. Its singular values are `sigma` times those of spectrum().
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -437,8 +431,8 @@ static void test_fewer_rows(void **state)
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
                 /*
-                 * Measures whose names end in "-rows" divide singular values by the square root of
-                 * the number of token rows.
+                 * Measures whose names end in "-rows" are about calibrations on token vectors,
+                 * without centroids.
                  */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
@@ -458,8 +452,8 @@ static void test_fewer_rows(void **state)
 }
 
 /*
- * The change by pruning is compared with the change between two halves of one text, labelled NAME-a
- * and NAME-b.
+ * The change of singular values by pruning is compared with their change between two halves of one
+ * text, labelled NAME-a and NAME-b.
  */
 static void test_halves(void **state)
 {
@@ -479,7 +473,7 @@ static void test_halves(void **state)
     assert_true(fabs(v.value[0].value - 10) < 1e-9);
     assert_true(fabs(v.value[0].null_lo - 25) < 1e-9 && fabs(v.value[0].null_hi - 25) < 1e-9);
     kvd_values_release(&v);
-    /* One half alone gives no change. */
+    /* If only one half of a text was measured, there is no range to compare with. */
     assert_int_equal(kvd_measure(&without, "prune-spectrum:k", &v, &err), 0);
     assert_int_equal(v.n, 1);
     assert_true(isnan(v.value[0].null_lo) && isnan(v.value[0].null_hi));
@@ -497,8 +491,8 @@ static void test_halves(void **state)
 }
 
 /*
- * The measure interpolates the KL divergence of h2o between two budgets, at the cache size of
- * sparsity.
+ * The measure interpolates the KL divergence of h2o between two of its cache sizes, at the cache
+ * size of sparsity.
  */
 static void test_pruning(void **state)
 {
@@ -596,7 +590,7 @@ static void test_hostile_ledgers(void **state)
     assert_non_null(strstr(err.msg, "column 1 is called 'di', wanted 'id'"));
 }
 
-/* Every measure, rule and printed table that data/paper/ledger.csv names must exist. */
+/* Every measure, test and published table that data/paper/ledger.csv names must exist. */
 static void test_shipped_ledger(void **state)
 {
     (void)state;
@@ -687,7 +681,10 @@ static void test_share_of_loads(void **state)
     assert_int_equal(verdict, KVD_CANNOT_TELL);
 }
 
-/* If the confidence interval of a value contains the limit, the verdict must be "cannot tell". */
+/*
+ * If the limit of a test is inside the confidence interval of the value, the verdict must be
+ * "cannot tell".
+ */
 static void test_intervals(void **state)
 {
     (void)state;

@@ -79,8 +79,8 @@ static void test_triangle(void **unused)
 
 /*
  * Epsilon is the mean absolute element of a data set's rotation. Delta is the mean absolute
- * difference of that rotation from a reference rotation. The test asks if one reference explains
- * all deltas of a model.
+ * difference of that rotation from a reference rotation. The function tests if one reference
+ * explains all deltas of a model.
  *
  * For model m, a reference with mean absolute element 0.0505 does. For model n, whose deltas are in
  * another order, none does.
@@ -157,7 +157,10 @@ static void test_papers(void **unused)
                     const kvd_published_triangle x = kvd_published_triangle_of(&t.model[i], a, b);
                     pairs += x.pairs;
                     violated += x.violated;
-                    /* In every pair of texts that violates the inequality, one text is PG-19. */
+                    /*
+                     * In every combination of texts that violates the inequality, one text is
+                     * PG-19.
+                     */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));
                 }

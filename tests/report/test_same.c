@@ -47,10 +47,7 @@ static kvd_rows *table(const kvd_column *columns, int n)
     return rows;
 }
 
-/*
- * All columns have their usual value, except column number `odd`. If `odd` is -1, no column
- * differs.
- */
+/* Adds a row in which all columns have their usual value, except column number `odd` (-1: none). */
 static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
 {
     kvd_err err = {""};
@@ -146,7 +143,7 @@ static void test_absent_columns(void **unused)
     kvd_rows_free(c);
 }
 
-/* Lines without the column `admission` count as lines with admission "whole". */
+/* Result rows without the column `admission` count as rows with admission "whole". */
 static void test_absent_admission(void **unused)
 {
     (void)unused;
@@ -189,7 +186,7 @@ static void test_engines(void **unused)
     kvd_rows_free(rows);
 }
 
-/* Degradations measured with different prompt lengths must not be divided by each other. */
+/* The ratio of two degradations must not be computed if their prompt lengths differ. */
 static void test_degradation(void **unused)
 {
     (void)unused;

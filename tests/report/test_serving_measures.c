@@ -65,8 +65,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * Compares zack with the uncompressed cache, which sustains at most `own` requests per second. The
- * load is the request rate divided by `own`. The arrays are the expected values by load.
+ * Fails unless the measures compare zack with the uncompressed cache as the arrays say, by load. A
+ * load is a request rate / `own`, the highest rate of the uncompressed cache.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -110,8 +110,7 @@ static void test_loads(void **unused)
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
     /*
-     * The highest rate 2 / 1.0027 is less than 0.5 % below the measured rate 2, so rate 2 must
-     * count as the highest.
+     * The measured rate 2 is 0.27 % above the highest rate 2 / 1.0027, which is accepted as equal.
      */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
@@ -141,8 +140,8 @@ static void test_costs_of_a_cpu(void **unused)
 }
 
 /*
- * If a cache serves less than 90 % of the arriving requests, its queue grows, and the ratio of
- * rates must be marked by `grows`.
+ * If a cache serves less than 90 % of the arriving requests, its queue grows. The compared value
+ * must then be marked by `grows`.
  */
 static void test_queue(void **unused)
 {
@@ -168,8 +167,8 @@ static void test_queue(void **unused)
 }
 
 /*
- * The name of a measure selects results by parameters of the method, and "!search" excludes results
- * that have the parameter `search`.
+ * The name of a measure selects results by parameters of the method. "!search" excludes results
+ * with the parameter `search`.
  */
 static void test_keys(void **unused)
 {

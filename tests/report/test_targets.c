@@ -72,7 +72,8 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
 }
 
 /*
- * Returns the bytes saved at 99 % of the accuracy by n results that differ in the parameter `key`.
+ * Returns the bytes saved at 99 % of the accuracy, read from n results that differ in the parameter
+ * `key`.
  */
 static kvd_target_result read_off(const char *key, const point *p, size_t n)
 {
@@ -99,7 +100,7 @@ static void line(void **state)
                                  {"m.heavy=0.1,m.recent=0.1,m.seed=1", 0.1, 0.8, 0.995, 0, 0}};
     const kvd_target_result x = read_off("m.heavy", with, 4);
     assert_true(!x.grid && !x.monotone && x.n_points == 4);
-    /* The first result that misses 99 % of the accuracy ends the search. */
+    /* Results after the first that misses 99 % of the accuracy must not count. */
     assert_true(fabs(x.saving - 0.4) < 1e-9 && fabs(x.value - 0.3) < 1e-9);
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
@@ -107,7 +108,7 @@ static void line(void **state)
 static void grid(void **state)
 {
     (void)state;
-    /* If two parameters vary, a result that misses the accuracy must not end the search. */
+    /* If two parameters vary, results after one that misses the accuracy must count too. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
@@ -124,8 +125,8 @@ static void grid(void **state)
     assert_true(x.grid && x.n_points == 5 && isnan(x.value));
     assert_true(fabs(x.saving - 0.6) < 1e-9 && fabs(x.saving_lo - 0.5) < 1e-9);
     /*
-     * The result that saves 0.7 has an accuracy between 0.96 and 1.00, so it may reach 0.99. The
-     * result that saves 0.9 cannot reach 0.99.
+     * The result that saves 0.7 of the bytes has an accuracy between 0.96 and 1.00, so it may reach
+     * 0.99. The result that saves 0.9 cannot reach 0.99.
      */
     assert_true(fabs(x.saving_hi - 0.9) < 1e-9);
     x = read_off("p", same, 3);

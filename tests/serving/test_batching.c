@@ -29,9 +29,11 @@ typedef struct {
     /* Tokens of each request that were processed, and tokens that each request emitted. */
     uint32_t done[64], out[64];
     int slot[64]; /* slot of each request; -1 before it starts, -2 after its end */
-    /* Tokens that a preempted request had emitted. They become part of its prompt. */
+    /*
+     * Tokens that each request had emitted when it was last preempted. They are part of its prompt.
+     */
     uint32_t again[64];
-    /* `processed` and `lost` count tokens; `lost` tokens belonged to preempted requests. */
+    /* `processed` counts tokens, `lost` the processed tokens of preempted requests. */
     size_t processed, lost, preempted;
 } watcher;
 
@@ -47,7 +49,7 @@ static size_t pages_with(const watcher *w, size_t i, size_t tokens)
                                                    : pages_of(&w->requests->request[i]);
 }
 
-/* Returns `arrived` if no request waits. */
+/* Returns the index of the first waiting request, or `arrived` if none waits. */
 static size_t first_waiting(const watcher *w, size_t arrived)
 {
     size_t i = 0;
@@ -57,8 +59,8 @@ static size_t first_waiting(const watcher *w, size_t arrived)
 }
 
 /*
- * Only the last arrival may be preempted, and only if the free pages are too few for the next steps
- * of all running requests.
+ * Only the running request that arrived last may be preempted, and only if the free pages are too
+ * few for the next steps of all running requests.
  */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
@@ -156,7 +158,7 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /* The batcher counts the tokens of an iteration until the iteration ends. */
+    /* Tokens of the running iteration must still count as tokens to process. */
     assert_true(load.tokens >= tokens);
 }
 
@@ -179,7 +181,7 @@ static void check_eager(const watcher *w, const kvd_batcher *b, const kvd_iterat
         assert_true(it->n_tokens + prompt_of(w, i) > w->limits.max_tokens);
 }
 
-/* Returns the number of preemptions. */
+/* Runs a batcher on random requests and returns the number of preemptions. */
 static size_t run_random(uint64_t seed, kvd_admission admission)
 {
     kvd_rng rng;
@@ -325,8 +327,8 @@ static void test_memory(void **state)
 }
 
 /*
- * Request 0 grows into a second page and preempts request 2, then into a third and preempts request
- * 1.
+ * Request 0 needs a second cache page, so request 2 must be preempted. When request 0 needs a third
+ * page, request 1 must be preempted.
  */
 static void test_preemption(void **state)
 {
@@ -369,8 +371,8 @@ static void test_preemption(void **state)
 }
 
 /*
- * In layers with a window, a request takes at most window_share pages. Too few free pages there
- * must stop a request, although other layers have pages left.
+ * In layers with an attention window, a request takes at most window_share pages. If those layers
+ * have too few free pages, a request must wait, although other layers have pages left.
  */
 static void test_windows(void **state)
 {
@@ -382,11 +384,11 @@ static void test_windows(void **state)
     kvd_batcher *b = kvd_batcher_new(&r, &limits, &err);
     for (uint32_t i = 0; i < 4; i++)
         assert_int_equal(kvd_batcher_arrive(b, i, &err), 0);
-    /* The second request needs 3 pages, of which 2 are free, so it waits. */
+    /* Request 1 needs 3 pages in layers with a window. Only 2 are free, so it must wait. */
     kvd_iteration it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(kvd_batcher_ask(b).pages_used, 10);
-    /* Request 2 needs 3 pages, of which 2 are free, so it waits. */
+    /* Request 2 needs 3 pages in layers with a window. Only 2 are free, so it must wait. */
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 1);
     assert_int_equal(it.slice[0].request, 1);
@@ -404,8 +406,8 @@ static void test_windows(void **state)
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 2);
     /*
-     * Both requests fill their first page with tokens 61 to 64. Then one request takes the last
-     * page.
+     * After four steps the first page of both requests is full. The fifth step needs two pages, and
+     * one is free.
      */
     for (int i = 0; i < 5; i++)
         it = kvd_batcher_next(b);

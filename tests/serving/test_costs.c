@@ -145,7 +145,7 @@ static void test_tables(void **state)
              step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
         assert_int_equal(beyond, 0);
     }
-    /* An iteration reads the weights only once. */
+    /* Four parts of prompts in one iteration read the weights only once. */
     const kvd_slice four[] = {
         {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
     near(cost_of(c, 2, 4, four, &beyond),
@@ -247,8 +247,8 @@ static void test_prompts_together(void **state)
 }
 
 /*
- * Memory limits the contexts of the largest batches. A lookup within the contexts measured at its
- * own batch size must not set `beyond`.
+ * Decode steps with long contexts were measured only for small batches, because memory is limited.
+ * A lookup within the contexts measured at its own batch size must not set `beyond`.
  */
 static void test_ragged(void **state)
 {
@@ -270,7 +270,9 @@ static void test_ragged(void **state)
     assert_int_equal(beyond, 0);
     for (int i = 0; i < 9; i++)
         s[i] = (kvd_slice){.before = 500, .n = 1};
-    /* If only one context length was measured, the time is taken as constant. */
+    /*
+     * If one context length was measured at a batch size, the same time is taken for all lengths.
+     */
     near(cost_of(c, 9, 9, s, &beyond), 5e-3);
     assert_int_equal(beyond, 1);
     near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);

@@ -93,7 +93,7 @@ static void test_merged(void **state)
     kvd_costs_files_free(NULL);
 }
 
-/* Times of one method in two files are an error only when that method is requested. */
+/* If two files have times of one method, loading must fail only if that method is requested. */
 static void test_a_method_twice(void **state)
 {
     (void)state;
@@ -182,8 +182,8 @@ static void test_no_iterations(void **state)
 }
 
 /*
- * If two files differ in their attention kernels, the method in the second file is named
- * "zack@stock".
+ * If files differ in their attention kernels, methods timed with stock kernels must be named
+ * "METHOD@stock".
  */
 static void test_attention(void **state)
 {

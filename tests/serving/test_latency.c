@@ -53,7 +53,7 @@ static int teardown(void **state)
 
 enum { N = 3000 };
 
-/* Draws whole blocks of values, copies them and sorts them, unlike the tested code. */
+/* Computes bootstrap intervals plainly: copies the values of the drawn blocks and sorts them. */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {
@@ -104,7 +104,7 @@ static void test_statistics(void **state)
     for (size_t i = 0; i < N; i++) {
         /*
          * Confidence intervals resample blocks of consecutive requests. Three of the 32 blocks are
-         * empty.
+         * made empty.
          */
         block[i] = (uint8_t)(i * i / (N * N / 29));
         /* Rounding makes some values equal. */
@@ -159,7 +159,7 @@ static void test_intervals_of_a_queue(void **state)
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
     /*
-     * The intervals should hold the mean in 95 % of the runs. With 32 blocks the fraction is
+     * The interval should hold the true mean in 95 % of the runs. With 32 blocks the fraction is
      * slightly lower; with single values as blocks it would be about 35 %.
      */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)

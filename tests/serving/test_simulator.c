@@ -151,7 +151,10 @@ static void plain_preempt(plain *p, int replica)
     last->again = last->out;
 }
 
-/* Returns true if requests were preempted to free a page. The request j may be one of them. */
+/*
+ * Adds a decode step of request j. Returns true if requests were preempted to free a page. Request
+ * j may be one of them.
+ */
 static bool plain_step(plain *p, job *j)
 {
     bool preempted = false;
@@ -313,7 +316,7 @@ static bool same(double a, double b)
     return (a <= b && a >= b) || (isnan(a) && isnan(b));
 }
 
-/* Returns the number of preemptions. */
+/* Compares the two simulators on a random trace and returns the number of preemptions. */
 static size_t compare(uint64_t seed, kvd_admission admission)
 {
     static plain p;
@@ -496,7 +499,7 @@ static void test_md1(void **state)
         }
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
-        /* The error is small enough for a wrong mean to be noticed. */
+        /* The standard error must be so small that the test finds a wrong mean. */
         assert_true(error < 0.05 * want);
         if (fabs(got - want) > 3 * error)
             fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want,

@@ -35,8 +35,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
 }
 
 /*
- * The file has three columns of singular values. Q-K and V-W_O of a random head must use the same
- * column, and all columns must be used equally often.
+ * The file has singular values of three measured heads. Q-K and V-W_O of a random head must use the
+ * same measured head, and all measured heads must be used equally often.
  */
 static void test_dealing(void **unused)
 {

@@ -107,7 +107,7 @@ static void solver_close(solver *s)
         (void)cudaStreamDestroy(s->stream);
 }
 
-/* Writes eigenvalues, rising, and vectors [m][d][d], column-major. */
+/* Decomposes m matrices. Writes eigenvalues, rising, and eigenvectors [m][d][d], column-major. */
 static int run_batch(solver *s, const double *gram, size_t m, double *lambda, double *vectors,
                      double *seconds, kvd_err *err)
 {

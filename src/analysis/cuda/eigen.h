@@ -8,8 +8,8 @@
 
 /*
  * Computes singular values and vectors from n symmetric matrices gram [n][d][d] on the current
- * device. Writes sigma [n][d], falling, and R [n][d][d] with the vectors in its columns. Signs and
- * the triangle that is read are those of kvd_gram_svd. All arrays are on the host.
+ * device. Writes sigma [n][d], falling, and R [n][d][d] with the vectors in its columns. Reads the
+ * same triangle and fixes the same signs as kvd_gram_svd. All arrays are on the host.
  *
  * If a matrix is refused, fails with kvd_gram_svd's message and sets *bad to the index of the first
  * such matrix. If the device or memory fails, sets *bad to n. After a failure sigma and R are
@@ -20,11 +20,11 @@ int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, doub
 
 /*
  * Does on the current GPU what kvd_decompose_moments (analysis/pairs.h) does on the CPU. Sets
- * kvd_spectrum's on_gpu for every pair that the GPU computed.
+ * kvd_spectrum's on_gpu for every kvd_pair that the GPU computed.
  *
  * The balanced projections KVD_PAIR_BQK and KVD_PAIR_BVW are computed on the CPU. They need the
- * singular values of a product Cl^{1/2} Cr^{1/2}. The Gram matrix of that product would lose the
- * small singular values.
+ * singular values of a product of two matrices, and the Gram matrix of a product loses small
+ * singular values.
  */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);

@@ -4,7 +4,7 @@
 #include "common/cuda/gram.h"
 #include "model/pass/cuda/backward.h"
 
-/* Sums on the GPU, in float64, the outer products that analysis/sensitivity.h describes. */
+/* Sums on the GPU, in float64, the outer products of queries, head outputs and their gradients. */
 
 enum { KINDS = KVD_SENSITIVITY_KINDS };
 
@@ -15,7 +15,8 @@ typedef struct {
     kvd_device_memory memory;
     /*
      * Sums of x^T x, [n_layers][KINDS][n_kv_heads][d][d], with only the lower triangles filled. The
-     * KINDS of row vector x are a query, its gradient, a head's output, and its gradient.
+     * row vector x is a query, its gradient, a head's output, or its gradient, in the order of
+     * KINDS.
      */
     double *sum;
     double *scratch;
@@ -64,7 +65,7 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
 /*
  * Queues the addition of X^T X for the two matrices X in x[0] and x[1], one row per token. If
  * `kind` is 0, x[0] holds queries and x[1] head outputs. If `kind` is 1, they hold the gradients of
- * these. `member` is the index of a query head within its group.
+ * queries and of head outputs. `member` is the index of a query head within its group.
  */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)

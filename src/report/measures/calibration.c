@@ -12,7 +12,7 @@ bool kvd_calibration_reduced(const kvd_spectrum *s)
     return s->calibration.prune > 0 || s->calibration.centroids > 0;
 }
 
-/* Returns true if only the fraction of pruned sequences may differ between two calibrations. */
+/* Returns true if two calibrations are equal except for the fraction of pruned sequences. */
 static bool same_but_pruning(const kvd_spectrum *a, const kvd_spectrum *b)
 {
     const kvd_calibration *x = &a->calibration, *y = &b->calibration;
@@ -60,7 +60,7 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
 }
 
 /*
- * Returns which vectors were decomposed: 0 all token vectors, 1 K-means centroids, 2 centroids
+ * Returns the kind of the decomposed vectors: 0 all token vectors, 1 K-means centroids, 2 centroids
  * weighted by cluster size.
  */
 static int kind_of(const kvd_calibration *c)
@@ -73,7 +73,10 @@ static int kind_at(const kvd_calibration_point *x)
     return kind_of(&x->spectrum->spectrum.calibration);
 }
 
-/* Returns the kind of vectors (see kind_of) that the end of a measure's name selects. */
+/*
+ * Returns the kind of vectors that a measure is about: 0 all token vectors ("-rows"), 1 K-means
+ * centroids, 2 weighted centroids ("-weighted").
+ */
 static int kind_wanted(const char *name)
 {
     return strstr(name, "-rows") ? 0 : strstr(name, "-weighted") ? 2 : 1;
@@ -173,8 +176,8 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
 }
 
 /*
- * Returns the largest change of the mean singular values over all head dimensions, as a fraction.
- * Returns NaN if a file lacks the matrices `pair`.
+ * Returns the largest change of a mean singular value (mean over layers and heads), as a fraction.
+ * Returns NaN if a file has no singular values for `pair`.
  */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
@@ -190,8 +193,8 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
 }
 
 /*
- * Sets *lo and *hi to the smallest and largest change, in percent, between the two halves of a text
- * (labels NAME-a and NAME-b). If no file has halves, both are NaN.
+ * Sets *lo and *hi to the smallest and largest change of the singular values, in percent, between
+ * two halves of a text (labels NAME-a and NAME-b). If no file has halves, both are NaN.
  */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
@@ -211,8 +214,9 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
 }
 
 /*
- * Computes the measure prune-spectrum, in percent. Under the null hypothesis, the value is the
- * change between two halves of a text.
+ * Computes the measure prune-spectrum: by how many percent pruning half of the sequences changes
+ * the singular values. The change between two halves of a text is stored as the range without an
+ * effect.
  */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
@@ -235,9 +239,10 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
 }
 
 /*
- * Finds the ends *least and *most of the curve through calibration i. The curve is over the
- * fraction of pruned sequences if `pruning`, else over the number of K-means centroids. Returns
- * false if there is no curve, or if a calibration before i is on the curve.
+ * Searches the calibrations that differ from calibration i only in the fraction of pruned sequences
+ * (if `pruning`) or in the number of K-means centroids. *least and *most receive the indices of
+ * those with the smallest and largest value. Returns false if i is not the first of them, or if all
+ * values are equal.
  */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
@@ -263,7 +268,8 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
 }
 
 /*
- * Computes the measures prune-... and centroids-... for perplexity and seconds (see kvd_measure).
+ * Computes the measures prune-... and centroids-...: ratios of the perplexities or times of two
+ * calibrations that differ in pruning or in the number of centroids.
  */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {

@@ -8,8 +8,8 @@
 #include "report/rows.h"
 
 /*
- * Kinds of measures, by the beginning of their names. SHARED_CHANGE comes before SHARED, because
- * the first matching prefix wins.
+ * Kinds of measures of job completion time, by the prefix of the name. SHARED_CHANGE comes before
+ * SHARED, because the first matching prefix wins.
  */
 typedef enum {
     SHARE,
@@ -78,7 +78,7 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* `sizes` must be well formed. */
+/* Returns true if `sizes`, which must be well formed, has the lengths `input` and `output`. */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -91,7 +91,7 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/* `sizes` must be "all" or a list of INPUTxOUTPUT joined by '+'. */
+/* Returns true if `sizes` is "all" or a list of INPUTxOUTPUT joined by '+'. */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -106,8 +106,8 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * A method name with parameters matches only these parameters; a plain name matches all. Only times
- * measured on a GPU count.
+ * Returns true if result row `e` is of `method` and of the sizes in *q, and was timed on a GPU. A
+ * method name without parameters matches all parameters.
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
@@ -167,9 +167,8 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
 }
 
 /*
- * Appends the change of the job completion time from method B (q->rest) to method A in percent,
- * where results line `e` is of method A. There is one value for each results line of B under equal
- * conditions.
+ * Appends by how many percent the job completion time in result row `e` exceeds that of method
+ * q->rest. There is one value for each result row of that method under equal conditions.
  */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -186,8 +185,8 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Appends the change of the seconds in the phases q->rest, from method q->other to results line
- * `e`, in percent.
+ * Appends by how many percent the seconds in the phases q->rest are larger in result row `e` than
+ * with method q->other.
  */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)

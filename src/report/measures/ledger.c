@@ -54,7 +54,7 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "cannot"};
 
 typedef struct {
-    /* Name of a column, or "*SUFFIX" for all columns with this ending. */
+    /* Name of the wanted column, or "*SUFFIX" for all columns whose names end in SUFFIX. */
     const char *want;
     bool *use;
     size_t n_columns, n_values;
@@ -149,7 +149,7 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/* Each device is named once. */
+/* Appends the names of the devices on which the values were measured, each once. */
 static void say_devices(kvd_text *t, const kvd_measured *v)
 {
     const char *before = " on ";
@@ -249,8 +249,8 @@ static void plain_name(const char *measure, char *buf, size_t size)
 }
 
 /*
- * Parses "LO:HI words" and returns the words. Without numbers, *lo and *hi are NaN and the whole
- * text is returned.
+ * Parses the column `null` of ledger.csv, "LO:HI words", and returns the words. Without numbers,
+ * *lo and *hi are NaN and the whole text is returned.
  */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
@@ -262,7 +262,7 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Appends the range under the null hypothesis: "; null: 46.9 to 50 % (flat spectrum)". */
+/* Appends the range expected if the claim is false: "; null: 46.9 to 50 % (flat spectrum)". */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -281,8 +281,8 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
 }
 
 /*
- * A load is a request rate / the highest rate of the baseline. The text is such as "; holds at 35
- * to 100 % of the loads (2 services)".
+ * Appends the loads at which a claim holds: "; holds at 35 to 100 % of the loads (2 services)". A
+ * load is a request rate / the highest rate of the baseline.
  */
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
 {
@@ -295,7 +295,7 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* `measures` holds items "NAME" or "NAME=UNIT" separated by blanks. */
+/* Appends the values of the blank-separated `measures`, "NAME" or "NAME=UNIT", to e->ours. */
 static int say_beside(const kvd_results *r, char *measures, kvd_ledger_entry *e, kvd_err *err)
 {
     char name[128];
@@ -423,7 +423,7 @@ static int ledger_row(void *ctx, size_t line, char *const *field, const size_t *
     return judge(x->r, field, e, err) ? kvd_in(err, "'%s'", e->id) : 0;
 }
 
-/* The id of a claim begins with the name of its figure. */
+/* Returns true if the claim's id begins with the name of the figure. */
 static bool is_about(const kvd_ledger_entry *e, const char *figure)
 {
     const size_t n = strlen(figure);

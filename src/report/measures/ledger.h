@@ -102,8 +102,8 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
 
 /*
  * For the tests "loads-at-most" and "loads-at-least", returns the number of curves in `v`. *least
- * and *most receive the smallest and largest fraction of loads at which a curve passes. For other
- * tests returns 0.
+ * and *most receive the smallest and largest fraction of the loads (relative request rates) at
+ * which a curve passes. For other tests returns 0.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
@@ -137,9 +137,9 @@ typedef struct {
 
 typedef struct {
     size_t n;
-    /* Number of figures with a claim that the result files measure. */
+    /* Number of figures with a claim that was measured in the result files. */
     size_t measured;
-    /* Number of figures with claims that the result files do not measure. */
+    /* Number of figures with claims, none of which was measured in the result files. */
     size_t unmeasured;
     size_t cannot; /* number of figures whose claims cannot be measured */
     size_t nothing;
@@ -218,15 +218,16 @@ typedef struct {
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
 /*
- * Returns true if delta = |epsilon - epsilon_ref| within rounding, for one number epsilon_ref and
- * all datasets of the model. The papers define delta differently, as the mean of |R - R_ref|.
+ * Returns true if one number x explains the deltas of all datasets: delta = |epsilon - x| within
+ * rounding. Epsilon is the mean of |R| of a rotation R. The papers define delta differently, as the
+ * mean of |R - R_ref|.
  */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
 /*
- * `fits` is the number of models for which kvd_published_one_epsilon returns true. `expected` is
- * the expected number if the printed deltas of each model are in random order. `probability` is the
- * chance that random order gives at least `fits` models.
+ * `fits` is the number of models whose printed deltas kvd_published_one_epsilon explains.
+ * `expected` is the number expected if the deltas of each model are in random order. `probability`
+ * is the chance that random order explains at least `fits` models.
  */
 typedef struct {
     size_t fits;

@@ -6,10 +6,13 @@
 
 #include "report/measures/ledger.h"
 
-/* Above this number of claims, the list of a verdict is folded. */
+/* Largest number of claims with one verdict that the page shows without a click. */
 enum { MOST_OPEN = 12 };
 
-/* A click on the line with the published and measured number shows the whole claim. */
+/*
+ * Writes a claim as one line with its published and measured range. A click on the line shows the
+ * whole claim.
+ */
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
 {
     char range[160];
@@ -40,7 +43,7 @@ static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
     kvd_text_raw(t, "</p></details>\n");
 }
 
-/* The list of claims that no result file measures is folded. */
+/* Writes the claims by verdict. Claims that no result file measures are shown after a click. */
 static void html_entries(const kvd_ledger *l, const size_t count[KVD_N_VERDICTS], kvd_text *t)
 {
     for (int v = 0; v < KVD_N_VERDICTS; v++) {
@@ -111,15 +114,17 @@ static void other_departures(const kvd_results *r, kvd_text *t)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }
 
-/* The figure of the id "ZACK Fig. 13 (IMDb)" is "ZACK Fig. 13". */
+/*
+ * Returns the length of the figure's name in a claim's id: "ZACK Fig. 13" in "ZACK Fig. 13 (IMDb)".
+ */
 static size_t figure_name(const char *id)
 {
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
 /*
- * Adds a chart over the load (request rate / highest rate of the baseline), with one curve per
- * claim and serving setup.
+ * Adds a figure of measured ratios against the load (request rate / highest rate of the baseline),
+ * with one curve per claim and serving setup.
  */
 static int figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s,
                            kvd_err *err)
@@ -225,7 +230,7 @@ int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *re
     }
     if (kvd_text_check(&on, err) || kvd_text_check(&more, err))
         goto done;
-    /* The page lists the claims in another form. */
+    /* The page shows the claims as HTML, so the table is written only as a CSV file. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

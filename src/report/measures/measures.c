@@ -76,10 +76,9 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Sets the range of trailing-share under the null hypothesis that the n decomposed vectors of d
- * dimensions are independent and random. Their singular values are between 1 - c and 1 + c times
- * the mean, with c = sqrt(d / n) (Marchenko and Pastur 1967). The trailing half then has between (1
- * - c) / 2 and 1 / 2 of the sum.
+ * Sets the range of kvd_trailing_share expected for n independent random vectors of d dimensions.
+ * Their singular values are between 1 - c and 1 + c times the mean, with c = sqrt(d / n) (Marchenko
+ * and Pastur 1967). The trailing half then has between (1 - c) / 2 and 1 / 2 of the sum.
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -88,8 +87,8 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
 }
 
 /*
- * Sets the range under the null hypothesis to the values of the same model with random weights.
- * Returns false if there are no such files.
+ * Sets the range of a measure under the null hypothesis to its values for the same model with
+ * random weights. Returns false if there are no files of such a model.
  */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
@@ -169,7 +168,7 @@ static bool of_token_counts(const kvd_similarity *s)
 }
 
 /*
- * Returns true if a file compares numbers of tokens of one text (ZACK Fig. 18), and another file
+ * Returns true if file x compares numbers of tokens of one text (ZACK Fig. 18), and another file
  * compares different texts of the same model.
  */
 static bool superseded(const kvd_results *r, const kvd_result *x)
@@ -183,9 +182,9 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
 }
 
 /*
- * Appends a value for every two texts a and b. A name that begins with "random-" selects
- * combinations in which one of the two texts is random token ids; other names leave random token
- * ids out.
+ * Appends the values of a similarity measure (energy-ratio, delta-ratio, ...) for every two texts.
+ * A name that begins with "random-" selects combinations in which one of the two texts is random
+ * token ids; other names leave random token ids out.
  */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -212,7 +211,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* Random token ids as the data are skipped. */
+                /* Random token ids may be the text of the rotation, but not the data. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -228,8 +227,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
 }
 
 /*
- * Appends the measures tokens-delta and tokens-fall (see kvd_measure). If there are several
- * reference texts, appends one value for each and one for their mean.
+ * Appends tokens-delta or tokens-fall, measures of how delta / epsilon depends on the number of
+ * calibration tokens. If there are several reference texts, appends one value for each and one for
+ * their mean.
  */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -251,8 +251,8 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
             continue;
         }
         /*
-         * Elements that differ only in the number of calibration tokens are adjacent and ordered by
-         * that number.
+         * Elements of `p` that differ only in the number of calibration tokens are adjacent and
+         * ordered by that number.
          */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&

@@ -36,7 +36,10 @@ typedef struct {
     size_t n_tokens;
     /* Number of reference texts over which the values are averaged. */
     size_t n_averaged;
-    /* False if a figure draws the mean over all reference texts instead. */
+    /*
+     * True if figures draw this curve; false if they draw the mean over all reference texts
+     * instead.
+     */
     bool drawn;
     /* True if the calibration text is random token ids. */
     bool random;
@@ -55,13 +58,12 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
 /*
- * Returns false if the results line belongs to a single random seed. The mean over the seeds has
- * its own results line.
+ * Returns false if the result row belongs to a single random seed. The mean over the seeds has its
+ * own result row.
  */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /*
- * Returns true if the results line is about a model with quantised weights and an uncompressed
- * cache.
+ * Returns true if the result row is about a model with quantised weights and an uncompressed cache.
  */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
 /* Returns true if the evaluated text is also the calibration text of the method. */
@@ -85,7 +87,7 @@ typedef struct {
     double null_lo, null_hi;
     /* Request rate / highest rate of the baseline; NaN without a rate. */
     double load;
-    /* Number of the curve over `load` to which the value belongs. */
+    /* Number of the curve over the load to which the value belongs. */
     size_t curve;
 } kvd_measured_value;
 
@@ -154,7 +156,10 @@ typedef struct {
  *   NAME:all                  kvd_setting_measure, kvd_token_measure
  */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
-/* Appends a value with a text that says what was measured. If `value` is NaN, appends nothing. */
+/*
+ * Appends a value to *v. The formatted text says what was measured. If `value` is NaN, appends
+ * nothing.
+ */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 /*
@@ -173,7 +178,7 @@ void kvd_values_release(kvd_measured *v);
  * Measures of job completion times (JCT) on a GPU, with one value for each job that matches.
  * "change" means that of A / that of B, less 1, for the same file and lengths.
  *
- *   METHOD, A, B   a method with all its settings ("zack"), or with one ("zack,p=0.3")
+ *   METHOD, A, B   a method with any parameters ("zack"), or with these ("zack,p=0.3")
  *   PHASES         columns of times without "_s", joined by '+' ("prefill_mlp+decode_mlp")
  *   SIZES          input and output lengths ("100000x256"), joined by '+', or "all"
  *
@@ -194,17 +199,17 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                     kvd_err *err);
 
 /*
- * Fraction of the cache that methods remove while they keep 99 % of the top-1 accuracy. p99-A:TEXT
- * is the fraction of method A, p99-A-less-B:TEXT the fraction of A less that of B in the same file.
- * Files count that have a search of A (kvdim-eval --target) and a label that contains TEXT. A may
- * end in "-RULE", the rule for its kept dimensions.
+ * Measures "p99-...": fraction of the cache that a method removes while it keeps 99 % of the top-1
+ * accuracy, as found by kvdim-eval --target. p99-A:TEXT is the fraction of method A,
+ * p99-A-less-B:TEXT that of A less that of B in the same file. Labels of the files must contain
+ * TEXT. A may end in "-RULE", the rule for its kept dimensions.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
 
 /*
- * Measures that compare settings of methods, with one value per accuracy file and text. KL is the
+ * Measures that compare parameters of methods, with one value per accuracy file and text. KL is the
  * KL divergence of the predictions from those of the uncompressed model.
  *
  *   mirror-kl               KL of hetero (quantisation) with 2 bits for K and 4 for V / with 4 bits
@@ -255,12 +260,13 @@ bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /*
- * A setting that kvdim-fit --regression proposed for an allowed loss of quality, and its
- * measurement. The Oracle is the best setting in hindsight on the same text (ZDC section 8).
+ * Parameters that kvdim-fit --regression proposed for an allowed loss of quality, and a measurement
+ * with them. The Oracle is the best choice of parameters in hindsight on the same text (ZDC section
+ * 8).
  */
 
 typedef struct {
-    /* The kvdim/rates file in which kvdim-fit stored the proposed setting. */
+    /* The kvdim/rates file in which kvdim-fit stored the proposed parameters. */
     const kvd_result *file;
     size_t proposal;
     const kvd_result *accuracy;
@@ -272,50 +278,53 @@ typedef struct {
     /* Size of the cache, as a fraction of a 16-bit cache. */
     double share;
     /*
-     * Smallest cache of the other measured settings with a loss of at most `asked`, as a fraction
-     * of a 16-bit cache; NaN if there is none.
+     * Smallest cache measured with other parameters and a loss of at most `asked`, as a fraction of
+     * a 16-bit cache; NaN if there is none.
      */
     double oracle_asked;
-    /* Like oracle_asked, for a loss of at most measured.value. */
+    /* Smallest cache measured with other parameters and a loss of at most measured.value. */
     double oracle_measured;
-    /* Like oracle_asked, for a loss of at most measured.lo and measured.hi. */
+    /*
+     * Smallest caches measured with other parameters and a loss of at most measured.lo and
+     * measured.hi.
+     */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
 /*
- * Fills *all with every measurement of a proposed setting. The Oracle is chosen among results lines
- * with the same model, text, tokens, prompt and method that are not proposals. The caller frees
- * *all.
+ * Fills *all with every measurement of proposed parameters. The Oracle, the best parameters in
+ * hindsight, is chosen among result rows with the same model, text, tokens, prompt and method that
+ * are not proposals. The caller frees *all.
  */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
 /*
- * Computes "proposal-over-oracle": by how many percent the stored bytes of a proposed setting
- * exceed those of the Oracle. The regression must have been fitted to the same model, and the
- * allowed loss must be within the fitted losses. The interval follows from that of the measured
- * loss.
+ * Computes "proposal-over-oracle": by how many percent the cache with proposed parameters is larger
+ * than with the best parameters in hindsight (the Oracle). The regression must have been fitted to
+ * the same model, and the allowed loss must be within the fitted losses. The interval follows from
+ * that of the measured loss.
  */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* Fewest evaluated settings from which the bytes saved at 99 % of the accuracy are read. */
+/* Fewest result rows from which the bytes saved at 99 % of the accuracy are read. */
 enum { KVD_FEWEST_POINTS = 3 };
 
 /*
  * Returns the strongest compression with the fraction `target` of the accuracy that kvdim-eval
- * --target found for the method of results line `e`, or NULL.
+ * --target found for the method of result row `e`, or NULL.
  */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
 /*
- * Reads the bytes saved at 99 % of the top-1 accuracy from results lines first .. last: settings of
- * one method on one text, from many bytes to few.
+ * Reads the bytes saved at 99 % of the top-1 accuracy from result rows first .. last: one method
+ * with different parameters on one text, from many bytes to few.
  *
- * If the settings differ in one parameter (or in two that always rise or fall together), the result
- * is the last setting before the first that misses the target.
+ * If the rows differ in one parameter (or in two that always rise or fall together), the result is
+ * the last row before the first that misses the target.
  *
- * Otherwise the settings are a grid. x->saving is the largest saving of a setting whose accuracy
+ * Otherwise the parameters form a grid. x->saving is the largest saving of a row whose accuracy
  * meets the target. For x->saving_lo the whole confidence interval must meet the target.
- * x->saving_hi is the smallest saving above every setting whose interval meets the target in part.
+ * x->saving_hi is the smallest saving above every row whose interval meets the target in part.
  */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
@@ -326,8 +335,9 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
  */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 /*
- * Returns true if the file belongs to the study of calibration (ZDC Fig. 15 and 26) and not to the
- * texts: it has fewer tokens, half of a text, or the tokens that other files prune.
+ * Returns true if the file serves only the comparison of calibrations (ZDC Fig. 15 and 26): it is
+ * reduced by pruning or centroids, is of one half of a text, or has the tokens that other files
+ * prune.
  */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
@@ -335,13 +345,13 @@ bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
 /*
- * Returns the kvdim/spectrum file that results line `row` of an accuracy file names as its
+ * Returns the kvdim/spectrum file that result row `row` of an accuracy file names as its
  * calibration, by label and model, or NULL.
  */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
 /*
- * A results line of an accuracy file, and the kvdim/spectrum file with which its model was
+ * A result row of an accuracy file, and the kvdim/spectrum file with which its model was
  * compressed.
  */
 typedef struct {
@@ -356,7 +366,7 @@ typedef struct {
 } kvd_calibration_point;
 
 /*
- * Fills *points with the results lines of accuracy files whose removed fraction p was given on the
+ * Fills *points with the result rows of accuracy files whose removed fraction p was given on the
  * command line. *n is 0 if no calibration used pruned sequences or centroids. The elements are
  * ordered by text, method and p, then by kind of vectors, number of centroids and fraction pruned.
  * The caller frees *points.
@@ -370,13 +380,17 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
  */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
 /*
- * Returns true if kvd_calibration_same_choice holds and both points used the same kind of vectors.
- * If `centroids`, their number of centroids must be equal too.
+ * Returns true if kvd_calibration_same_choice holds and both points used the same kind of vectors
+ * (token vectors, centroids or weighted centroids). If `centroids`, their number of centroids must
+ * be equal too.
  */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
-/* Compute the measures "prune-..." and "centroids-..." of kvd_measure. */
+/*
+ * Compute the measures "prune-..." and "centroids-...": effects of calibrating on fewer vectors
+ * (see kvd_measure).
+ */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
@@ -389,7 +403,7 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
 
 /*
  * Measures "serving-WHAT-A-over-B:TRACE" compare methods A and B in simulated serving. "zack"
- * matches all settings of zack, "zack,p=0.3" one value of p, and "zack,!p" settings without p. A
+ * matches all parameters of zack, "zack,p=0.3" one value of p, and "zack,!p" rows without p. A
  * load is a request rate / the highest rate of B; loads above 1 are left out. WHAT is one of:
  *
  *   ttft, tbt, jct   mean time of A / of B, less 1, in percent; one value per load

@@ -12,7 +12,7 @@ enum { MOST_FIELDS = 16 };
 
 typedef struct {
     char name[64];
-    /* Texts of the cells; the first line is the heading. */
+    /* Texts of the cells of a published table; line 0 is the heading. */
     char (*cell)[MOST_FIELDS][40];
     /* n_keys: number of leading columns with texts (model, dataset) */
     size_t n_rows, n_fields, n_keys;
@@ -53,7 +53,7 @@ static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* "6.43e-2" is 0.0643 with an error of at most 0.00005. */
+/* Parses a printed number: "6.43e-2" is 0.0643 with a rounding error of at most 0.00005. */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
 {
     if (kvd_arg_double("published number", text, -1e300, 1e300, &out->value, err))
@@ -130,8 +130,8 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 }
 
 /*
- * Returns true if the delta of dataset i is |x - epsilon| within rounding. `order` says which
- * printed delta belongs to each dataset.
+ * Returns true if the printed delta of dataset i is |x - epsilon| within rounding. order[i] is the
+ * index of that delta in m->delta.
  */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
@@ -140,8 +140,8 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Returns true if one number x explains all datasets of the model. If any x does, so does an end of
- * one of the intervals around epsilon + delta and epsilon - delta.
+ * Returns true if |x - epsilon| is the printed delta of every dataset for one number x. It is
+ * enough to try the ends of the intervals around epsilon + delta and epsilon - delta.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
@@ -167,7 +167,7 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
 
 /*
  * Permutes the deltas of all datasets after the first k. Adds the number of orders to *n, and the
- * number of orders that one_epsilon explains to *fit.
+ * number of orders for which one_epsilon returns true to *fit.
  */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
@@ -190,8 +190,8 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
     /*
-     * p[k] is the probability that one_epsilon explains exactly k models if the deltas of each
-     * model are in random order.
+     * p[k] is the probability that one_epsilon returns true for exactly k models if the deltas of
+     * each model are in random order.
      */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
@@ -231,7 +231,10 @@ typedef struct {
     size_t n;
 } table_names;
 
-/* Adjacent lines with the same name give one entry. Tables of request traces are left out. */
+/*
+ * Adds the name of the table to the list, unless the line before had the same name. Tables of
+ * request traces are left out.
+ */
 static int take_name(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                      kvd_err *err)
 {
@@ -266,8 +269,8 @@ static int read_sheets(const char *paper, sheet **out, size_t *n, kvd_err *err)
 }
 
 /*
- * Returns the line of table `b` for the model and dataset of line i of table `a`, or 0, the
- * heading.
+ * Returns the line of table `b` that has the model and dataset of line i of table `a`, or 0 if
+ * there is none.
  */
 static size_t same_row(const sheet *a, size_t i, const sheet *b)
 {
@@ -300,7 +303,7 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/* Equal numbers in a constant column are no evidence of copying. */
+/* Returns true if all numbers of a column are equal. Such a column is no evidence of copying. */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)
@@ -337,8 +340,8 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
 }
 
 /*
- * Returns the number of columns that both tables have if all of their numbers are equal digit for
- * digit, else 0.
+ * Compares line i of table `a` with line j of table `b`. Returns the number of columns that both
+ * tables have if all of their numbers are equal digit for digit, else 0.
  */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
@@ -373,7 +376,10 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* The equal numbers of two models in all lines are counted in one element. */
+                    /*
+                     * One element of *out counts the equal numbers in all lines of the same two
+                     * models.
+                     */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

@@ -6,7 +6,7 @@
 /* A column of a result file that describes the conditions of a measurement. */
 typedef struct {
     const char *column;
-    /* "widths", "sample" or NULL. Callers can ignore all columns of a group. */
+    /* Group "widths" or "sample", or NULL. Callers can ignore all columns of a group. */
     const char *group;
     bool text;
 } condition;
@@ -79,8 +79,9 @@ static bool equal(double a, double b)
 }
 
 /*
- * In column "engine" only device and number type must be equal, because kernels depend on the
- * method. In column "admission" an empty text is equal to "whole".
+ * Returns true if two texts of a column count as equal. In column "engine" only device and number
+ * type must be equal, because kernels depend on the method. In column "admission" an empty text is
+ * equal to "whole".
  */
 static bool same_text(const char *column, const char *a, const char *b)
 {
@@ -129,7 +130,9 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
     return NULL;
 }
 
-/* A text named by a result file, with its label and its content hash. */
+/*
+ * A text (calibration or evaluation data) named by a result file, with its label and content hash.
+ */
 typedef struct {
     const char *model, *label, *hash, *path;
     /* seq_len is 0 if not recorded. */

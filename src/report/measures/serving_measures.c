@@ -11,7 +11,7 @@ static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throug
 
 /* Parts of the name "serving-WHAT-A-over-B:TRACE". */
 typedef struct {
-    /* `trace` is the end of the wanted texts in column trace, such as " of arxiv". */
+    /* `trace` is the end that the text in column trace must have, such as " of arxiv". */
     char what[12], a[48], b[48], trace[32];
 } question;
 
@@ -40,7 +40,10 @@ bool kvd_serving_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if a parameter in `text` ("p=0.3" in "zack,p=0.3") begins with `item` [n]. */
+/*
+ * Returns true if the first n bytes of `item` begin a parameter in `text`, such as "p=0.3" in
+ * "zack,p=0.3".
+ */
 static bool has_item(const char *text, const char *item, size_t n)
 {
     for (const char *at = strchr(text, ','); at; at = strchr(at + 1, ','))
@@ -49,7 +52,10 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/* Returns true if the method `text` has the name and the parameters that `asked` lists. */
+/*
+ * Returns true if the method `text` has the name and all parameters in `asked`, such as
+ * "zack,p=0.3", and no parameter that `asked` excludes ("!p").
+ */
 static bool is_method(const char *text, const char *asked)
 {
     size_t n = strcspn(asked, ",");
@@ -67,7 +73,10 @@ static bool is_method(const char *text, const char *asked)
     return true;
 }
 
-/* Only times measured on a GPU count, because the papers used GPUs. */
+/*
+ * Returns true if the result row is of this kind, method and trace, and was timed on a GPU as in
+ * the papers.
+ */
 static bool is_of(const kvd_report_row *e, const char *kind, const char *method, const char *trace)
 {
     const char *const m = kvd_report_text(e, "method"), *const t = kvd_report_text(e, "trace");
@@ -81,7 +90,9 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/* The queue grows if requests are served at less than 0.9 times the rate at which they arrive. */
+/*
+ * Returns true if the queue of requests grows: the served rate is below 0.9 times the arrival rate.
+ */
 static bool grows(const kvd_report_row *e)
 {
     return kvd_report_real(e, "served_per_s") < 0.9 * kvd_report_real(e, "rate");
@@ -115,7 +126,7 @@ static int of_highest_rates(const kvd_report_rows *all, const question *q,
     return 0;
 }
 
-/* Compares methods A and B at request rates at which requests of B wait for memory. */
+/* Compares methods q->a and q->b at request rates at which requests of q->b wait for memory. */
 static int of_short_memory(const kvd_report_rows *all, const question *q, const kvd_report_row *b,
                            kvd_measured *out, kvd_err *err)
 {
@@ -147,7 +158,7 @@ static int by_rate(const void *a, const void *b)
 }
 
 /*
- * Collects the results lines that differ from `row` only in kind and request rate, by rising rate.
+ * Collects the result rows that differ from `row` only in kind and request rate, by rising rate.
  * The caller frees c->at.
  */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
@@ -165,8 +176,8 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
 }
 
 /*
- * Returns the largest request rate at which the mean latency is at most `latency`, interpolated, or
- * 0.
+ * Returns the largest request rate on the curve at which the mean latency is at most `latency`,
+ * interpolated, or 0.
  */
 static double rate_at_latency(const curve *c, double latency)
 {
@@ -253,8 +264,8 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 }
 
 /*
- * `top` is a results line with the highest rate that B sustains. There is one curve for each
- * results line with the highest rate of A under the same conditions.
+ * Compares method q->a with method q->b by load. `top` is the result row with the highest request
+ * rate that q->b sustains. Every such row of q->a under the same conditions adds one curve.
  */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)

@@ -7,7 +7,7 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns true if the comma-separated settings of a results line contain `setting`, "key=value". */
+/* Returns true if the comma-separated parameters of a result row contain `setting`, "key=value". */
 static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
 {
     const char *at = kvd_row_text(rows, row, "settings");
@@ -24,7 +24,7 @@ static bool is(const kvd_rows *rows, size_t row, const char *label, const char *
            strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
 }
 
-/* Returns the results line of method hetero with these bits for K and V, or SIZE_MAX. */
+/* Returns the result row of method hetero with these bits for K and V, or SIZE_MAX. */
 static size_t hetero(const kvd_rows *rows, const char *label, const char *k, const char *v)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
@@ -34,8 +34,8 @@ static size_t hetero(const kvd_rows *rows, const char *label, const char *k, con
 }
 
 /*
- * Returns the KL divergence of hetero with bits[0] for K and bits[1] for V / that with bits[2] and
- * bits[3]. Returns NaN if a results line is absent or other conditions differ.
+ * Returns the KL divergence of method hetero with bits[0] for K and bits[1] for V / that with
+ * bits[2] and bits[3]. Returns NaN if a result row is absent or other conditions differ.
  */
 static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
 {
@@ -62,9 +62,9 @@ static double mirror_kl_high(const kvd_result *x, const char *label)
 }
 
 /*
- * Returns the smallest cache of leankv in percent of a 16-bit cache, or NaN. The kept fraction of
- * the top-1 accuracy must be at least `least`, and the upper end of its interval at least
- * `least_hi`.
+ * Returns the smallest cache of method leankv in percent of a 16-bit cache, or NaN. The kept
+ * fraction of the top-1 accuracy must be at least `least`, and the upper end of its interval at
+ * least `least_hi`.
  */
 static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
 {
@@ -91,8 +91,8 @@ static double five_percent_cache(const kvd_result *x, const char *label)
 static const double equal_p = 0.008;
 
 /*
- * Results lines of zack that remove dimensions from both Q-K and V do not count, because one rate r
- * removes different fractions of Q-K and V.
+ * Returns the perplexity of zack with dimensions removed from V only / from Q and K only. Result
+ * rows that remove both do not count, because one rate r removes different fractions of Q-K and V.
  */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
@@ -114,8 +114,9 @@ static double v_over_qk(const kvd_result *x, const char *label)
 }
 
 /*
- * If `prompt`, prompts attend to uncompressed K and V. Returns NaN if the two were not measured
- * under equal conditions.
+ * Returns by how many percent the perplexity with 4-bit K and V exceeds that with 4-bit weights. If
+ * `prompt`, prompts attend to uncompressed K and V. Returns NaN without two result rows under equal
+ * conditions.
  */
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
@@ -162,7 +163,7 @@ static double between(double a, double b, double part)
 }
 
 /*
- * Returns the KL divergence of h2o at the cache size of results line i. The logarithm of the
+ * Returns the KL divergence of h2o at the cache size of result row i. The logarithm of the
  * divergence is interpolated between the nearest smaller and larger cache. Returns NaN if one of
  * them is missing.
  */
@@ -193,8 +194,8 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 }
 
 /*
- * Appends the KL divergence of h2o / that of sparsity at equal cache size, for settings of sparsity
- * with th = tl. If the claim is false, the ratio is 1.
+ * Appends the KL divergence of h2o / that of sparsity at equal cache size, for equal thresholds th
+ * and tl of sparsity. If the claim is false, the ratio is 1.
  */
 static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
 {
@@ -225,7 +226,7 @@ static const struct {
      * "hetero.k=4", "hetero.v=2"); NULL for measures without bits.
      */
     const char *const (*bits)[4];
-    /* For a measure with several values per text; NULL if `compute` is used. */
+    /* Function for a measure with several values per text; NULL if `compute` is used. */
     int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -250,7 +251,10 @@ bool kvd_setting_measure_known(const char *name)
     return find(name) >= 0;
 }
 
-/* The expected ratio is 1 if the claim is false. */
+/*
+ * Sets the interval of a ratio of KL divergences, and 1 as the ratio expected if the claim is
+ * false.
+ */
 static void kl_interval(const kvd_result *x, const char *label, const char *const bits[4],
                         kvd_measured *out)
 {
@@ -302,7 +306,7 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/* Returns the search of kvdim-eval --target for 99 % of the accuracy, or NULL. */
+/* Returns the result of the search (kvdim-eval --target) for 99 % of the accuracy, or NULL. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
@@ -314,7 +318,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/* If the search did not find an end of the interval, the lower end is 0 and the upper end 1. */
+/* Returns the removed fraction with its interval. An end that the search did not find is 0 or 1. */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -352,8 +356,8 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
 }
 
 /*
- * Settings have the form NAME.KEY=VALUE. Values are compared at four digits, the precision of
- * proposed settings.
+ * Returns true if `settings` has the parameter NAME.key with this value. Values are compared at
+ * four digits, the precision of proposed parameters.
  */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
@@ -391,8 +395,8 @@ static double loss_of(const kvd_result *x, size_t row)
 }
 
 /*
- * Returns true if two results lines differ at most in parameters and kept dimensions. Results line
- * j must have a value in column low_p_qk, as all proposed settings do.
+ * Returns true if two result rows differ at most in parameters and kept dimensions. Result row j
+ * must have a value in column low_p_qk, as all proposals of kvdim-fit do.
  */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
@@ -425,8 +429,8 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
 }
 
 /*
- * Returns the number of results lines that measured a proposed setting. If `all` is not NULL, it
- * receives one element for each results line.
+ * Returns the number of result rows that measured proposed parameters. If `all` is not NULL, it
+ * receives one element for each result row.
  */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
@@ -483,8 +487,8 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
         /*
-         * A larger accepted loss lets the Oracle store fewer bytes, so the ends of the interval
-         * swap.
+         * The Oracle, the best parameters in hindsight, stores fewer bytes for a larger accepted
+         * loss, so the ends of the interval swap.
          */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));

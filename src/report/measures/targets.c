@@ -19,7 +19,10 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/* Older files have no column rate_key; their methods vary p. */
+/*
+ * Returns the name of the varied parameter: column rate_key, or p in older files without that
+ * column.
+ */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -55,7 +58,10 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
     }
 }
 
-/* Returns true if parameter `k` always rises or always falls with the varied parameter. */
+/*
+ * Returns true if, over the result rows, parameter `k` always rises or always falls with the
+ * parameter that value_of returns.
+ */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
     bool up = true, down = true;

@@ -22,7 +22,10 @@ static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns `near` less the percentage of tokens that the first and the last layer have in common. */
+/*
+ * Returns the result of `near` less the percentage of tokens that the first and the last layer have
+ * in common.
+ */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -79,7 +82,7 @@ static double critical_heads(const kvd_tokens *t)
     return kv > 1 ? sum / t->n_layers : (double)NAN;
 }
 
-/* p must be from 0.5 to 1. */
+/* Returns the p-quantile of the standard normal distribution for p from 0.5 to 1. */
 static double normal_quantile(double p)
 {
     double lo = 0, hi = 40;
@@ -91,8 +94,8 @@ static double normal_quantile(double p)
 }
 
 /*
- * Returns the largest ratio of the largest to the smallest of n means that chance produces, with 95
- * % confidence (Bonferroni), if the true means are equal.
+ * Returns the largest ratio of the largest to the smallest of n means that chance produces if all
+ * true means are equal (95 % confidence, Bonferroni).
  */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
@@ -137,8 +140,8 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
     /*
-     * Returns the largest value that chance produces if all layers or heads have equal means; NULL
-     * if not known.
+     * Returns the largest value of the measure that chance produces if all layers or heads have
+     * equal means; NULL if not known.
      */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
@@ -152,7 +155,10 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/* `compute` is `near` or `rise`. `by` is the ranking of the tokens of a layer. */
+/*
+ * Measures of the tokens that layers have in common. `by` is the rank by which tokens of a layer
+ * count as important.
+ */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -170,7 +176,7 @@ static const struct {
 };
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
-/* Indices from N_MEASURES on refer to `shares`. Returns -1 for an unknown name. */
+/* Returns the index of a measure in `measures`, N_MEASURES plus its index in `shares`, or -1. */
 static int find(const char *name)
 {
     for (int i = 0; i < N_MEASURES; i++)
@@ -214,8 +220,8 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
 }
 
 /*
- * p-quantile of Student's t distribution (Abramowitz & Stegun 26.7.5), accurate to 0.1 % from 7
- * degrees of freedom.
+ * Returns the p-quantile of Student's t distribution (Abramowitz & Stegun 26.7.5), accurate to 0.1
+ * % from 7 degrees of freedom.
  */
 static double student_quantile(double p, double degrees)
 {
@@ -224,13 +230,13 @@ static double student_quantile(double p, double degrees)
 }
 
 /*
- * The standard error of a mean over neighbouring layers is at most the mean of their standard
- * errors.
+ * Appends an interval around `value`. The standard error of a mean over neighbouring layers is at
+ * most the mean of their standard errors.
  */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    /* Fewest requests for a confidence interval, as for bootstrap intervals. */
+    /* Fewest requests for a confidence interval. */
     enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;

@@ -15,7 +15,7 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/* The answer for several values is the smallest of their answers. */
+/* Answers whether a value passes a test. For several values, the smallest of the answers counts. */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -30,7 +30,7 @@ static bool of_null(const char *test)
     return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
 }
 
-/* The limit is a number, or "low" or "high" for an end of the published range. */
+/* Parses a limit, which is a number, or "low" or "high" for an end of the published range. */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -112,7 +112,7 @@ static double part_between(double a, double b, double lo, double hi)
 
 /*
  * Returns the fraction of the loads (relative request rates) at which a curve is between lo and hi.
- * Sets *simulated to the fraction of the loads that were simulated.
+ * Sets *simulated to the fraction of the loads that the curve covers.
  */
 static double held_at(const kvd_measured_value *v, size_t n, double lo, double hi,
                       double *simulated)
@@ -141,7 +141,7 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi, &simulated));
 }
 
-/* A curve has the values of one serving setup by rising load. */
+/* Returns the index after the last value of the curve to which value i belongs. */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;
@@ -157,8 +157,8 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
 static const double all_loads = 0.99;
 
 /*
- * If a curve passes at every simulated load (relative request rate), but some loads were not
- * simulated, the result is UNSURE.
+ * Returns YES if every curve passes the test at all loads (relative request rates). Returns UNSURE
+ * if a curve passes at every simulated load, but some loads were not simulated.
  */
 static answer at_loads(const kvd_measured *v, double lo, double hi)
 {

@@ -18,8 +18,8 @@ int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *rep
  */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Counts the cells of a table of mean singular values that plots/spectra.gp cannot draw, for two
- * kinds of rotation a and b.
+ * Counts the cells that plots/spectra.gp cannot draw in table t of mean singular values. a and b
+ * are the kinds of rotation in the table.
  */
 void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /*
@@ -38,8 +38,8 @@ int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
  */
 int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the settings that no other setting beats in quality and stored bytes, and the bytes saved at
- * 99 % of the accuracy.
+ * Adds the choices of parameters that no other choice beats in quality and stored bytes, and the
+ * bytes saved at 99 % of the accuracy.
  */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /*
@@ -48,20 +48,25 @@ int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *e
  */
 int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
                        kvd_err *err);
-/* Adds the smallest cache within a given loss, for methods with several measured settings. */
+/*
+ * Adds the smallest cache within a given loss, for methods measured with several parameter values.
+ */
 int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
-/* Adds nothing if there is no kvdim/tasks file. */
+/* Adds benchmark scores. Adds nothing if there is no kvdim/tasks file. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds a row per method and a column per task. Adds nothing unless two settings have benchmark
- * scores.
+ * Adds a table of benchmark scores with a row per method and a column per task. Adds nothing if
+ * fewer than two result rows have scores.
  */
 int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
-/* Adds tables of generated text, needles and classes. */
+/*
+ * Adds tables of the quality of generated text, of needles (facts hidden in a text) and of
+ * classification.
+ */
 int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* Compares quantised weights with quantised caches, for files that have both (ZDC Fig. 3). */
 int kvd_study_weights(const kvd_results *r, kvd_section *s, kvd_err *err);
-/* Adds the settings that kvdim-fit --regression proposed and that were measured. */
+/* Adds the parameters that kvdim-fit --regression proposed and that were measured. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
 /*
  * Compares calibration with pruned sequences or K-means centroids with that on all token vectors
@@ -81,7 +86,7 @@ int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds token statistics (ZDC Fig. 6-8, LeanKV Fig. 1-3). */
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the consistency checks of the published tables in folder `paper` (see ledger.h), and the
+ * Checks the papers' tables of epsilon and delta (folder `paper`) for consistency, and adds the
  * same quantities from the similarity files.
  */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
@@ -105,11 +110,13 @@ void kvd_jct_size_columns(kvd_table *t);
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
 
 /*
- * Adds bars of the parts of a job in percent of the time of the uncompressed cache, and curves over
- * input and output length.
+ * Adds a bar chart of the parts of a job's time, in percent of the time with the uncompressed
+ * cache, and curves over input and output length.
  */
 int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
-/* Adds the parts of a job that the papers distinguish, in percent of its job completion time. */
+/*
+ * Adds the percentage of the job completion time that each phase distinguished by the papers takes.
+ */
 int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 
 #endif

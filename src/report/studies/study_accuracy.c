@@ -7,7 +7,7 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-/* Two files may hold the same measurement of the uncompressed model. */
+/* Returns true if both are the same measurement of the uncompressed model, from two files. */
 static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return kvd_entry_is_none(a) && kvd_entry_is_none(b) &&
@@ -96,8 +96,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
 /*
- * Returns true if some method has two values of the removed fraction p on this text. NULL means any
- * text.
+ * Returns true if some method was measured with two values of the removed fraction p on text
+ * `label` (any text if NULL).
  */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
@@ -111,8 +111,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 }
 
 /*
- * Returns true if at least two settings of the method of results line i were asked for on the
- * command line.
+ * Returns true if the method of result row i was measured with at least two parameter values, not
+ * counting those that kvdim-eval --target tried.
  */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
@@ -350,7 +350,10 @@ static int degradation(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-/* For each method, the setting is shown whose removed fraction of dimensions is nearest to 0.5. */
+/*
+ * Adds the error of the attention output by layer. Each method is shown with the result whose
+ * removed fraction of dimensions is nearest to 0.5.
+ */
 static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
     size_t n = 0;
@@ -441,7 +444,7 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* The bytes of a setting do not depend on the text. */
+        /* The bytes of a cache do not depend on the evaluated text. */
         if (again)
             continue;
         char setting[100];

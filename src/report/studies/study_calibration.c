@@ -84,8 +84,8 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
 }
 
 /*
- * If several methods use the same calibration, `timed` is true only for the first, so that its
- * seconds are drawn once.
+ * Adds a point of a curve. If several methods use the same calibration, `timed` is true only for
+ * the first, so that its seconds are drawn once.
  */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
@@ -127,8 +127,8 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
 }
 
 /*
- * Results on all token vectors do not depend on the number of centroids, so the figure draws
- * horizontal lines.
+ * Adds horizontal lines for results on all token vectors, which do not depend on the number of
+ * centroids.
  */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
@@ -271,8 +271,8 @@ static int spectra(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Among unweighted centroids, as in the ZDC paper, the calibration with the lowest perplexity is
- * taken.
+ * Compares calibration on all tokens with the best calibration (lowest perplexity) on unweighted
+ * centroids, as in the ZDC paper.
  */
 static void compare(const kvd_calibration_point *point, size_t n, kvd_text *words)
 {
@@ -333,8 +333,7 @@ static bool has_p(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if two results lines differ only in the calibration text or the evaluated text. The
- * fraction that was in fact removed may differ slightly from p_wanted.
+ * Returns true if two result rows have the same method, parameters and removed fraction p_wanted.
  */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
@@ -374,8 +373,8 @@ static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
 }
 
 /*
- * Returns true if the method of `like`, calibrated on one of the n texts `from`, was evaluated on
- * text `label`.
+ * Returns true if the method of result row `like`, calibrated on one of the n texts `from`, was
+ * evaluated on text `label`.
  */
 static bool has_value(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
                       const char *const *from, size_t n, const char *label)
@@ -456,7 +455,10 @@ static int matrices(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *er
     return status;
 }
 
-/* Returns 0 if there is no kvdim/spectrum file of the results line's calibration and model. */
+/*
+ * Returns the number of tokens on which the method of result row `e` was calibrated, or 0 if not
+ * known.
+ */
 static size_t tokens_of(const kvd_results *r, const kvd_accuracy_entry *e)
 {
     for (size_t i = 0; i < r->n; i++)

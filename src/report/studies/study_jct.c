@@ -46,7 +46,10 @@ static int by_sizes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Number of parts of a job's time. The last part, the remaining time, is not in paper_part. */
+/*
+ * Number of parts into which the time of a job is divided. The last part is the remainder, which
+ * has no columns in paper_part.
+ */
 enum { PAPER_PARTS = 12 };
 static const struct {
     const char *title, *column[6];
@@ -118,7 +121,7 @@ int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Returns the results lines first .. end - 1 that have times of phases, ordered by input and output
+ * Returns the result rows first .. end - 1 that have times of phases, ordered by input and output
  * length. The caller frees the array.
  */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
@@ -137,7 +140,7 @@ static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, 
     return e;
 }
 
-/* Returns the number of characters of the label below the bar. */
+/* Begins the table row of a bar. Returns the number of characters of the label below the bar. */
 static size_t bar_of(kvd_table *t, const kvd_report_row *e)
 {
     char label[96];
@@ -165,8 +168,8 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
 }
 
 /*
- * A bar shows percent of the job completion time of the uncompressed cache. Without that time, or
- * if `shares` is set, it shows percent of the job's own time.
+ * Adds a bar chart of the parts of a job's time, in percent of the time with the uncompressed
+ * cache. Without that time, or if `shares` is set, in percent of the job's own time.
  */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
@@ -234,7 +237,7 @@ static int bars_figures(const kvd_report_rows *all, size_t first, size_t end, in
     return status;
 }
 
-/* Orders by method, the uncompressed cache first, then by length. */
+/* Orders result rows by method, the uncompressed cache first, then by length. */
 static int by_series(const void *a, const void *b)
 {
     const kvd_report_row *x = *(const kvd_report_row *const *)a,
@@ -245,8 +248,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * If `output` is false, the x axis is the input length, and the panel has the jobs with output
- * length `other`. If `output` is true, the two lengths change places. `found` is scratch memory.
+ * Adds a panel with the input length (the output length if `output` is true) on the x axis. The
+ * other length of all its jobs is `other`. `found` is scratch memory.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
@@ -275,8 +278,7 @@ static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool
 
 /*
  * Adds one panel for each set of conditions and each output length (input length if `output` is
- * true). Panels with fewer than two lengths on the x axis are left out. Returns the number of
- * panels.
+ * true). Leaves out panels with fewer than two lengths on the x axis. Returns the number of panels.
  */
 static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_report_row **found,
                          kvd_table *t)
@@ -284,7 +286,7 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
         /*
-         * Length that the jobs of the panel added last have in common. Panels are added by rising
+         * Output length (or input length) of the panel added last. Panels are added by rising
          * length.
          */
         double done = -1;

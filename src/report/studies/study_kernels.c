@@ -152,8 +152,8 @@ static int by_curve(const void *a, const void *b)
 }
 
 /*
- * A curve is one kernel and set of kept dimensions with at least three values of p. Each panel has
- * one set of conditions (phase, batch, length).
+ * Adds figures of speed-ups. A curve is one kernel and set of kept dimensions with at least three
+ * removed fractions p. Each panel has one set of conditions (phase, batch, length).
  */
 static int speedup_figure(const kvd_report_rows *all, kvd_section *s, kvd_err *err)
 {
@@ -231,7 +231,6 @@ static const kvd_machine_rates *machine_of(const kvd_report_row *e)
     return &k->machine[cpu ? 0 : 1];
 }
 
-/* Peak rates are those of the median run on the device. */
 static int roofline_figure(const kvd_report_rows *all, const kvd_machine_rates *m, size_t number,
                            kvd_section *s, kvd_err *err)
 {

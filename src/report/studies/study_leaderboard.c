@@ -9,9 +9,9 @@
 
 /* A method with one set of parameters, from one result file. */
 typedef struct {
-    /* Results line with the mean score over all tasks, or with the score of the only task. */
+    /* Result row with the mean score over all tasks, or with the score of the only task. */
     const kvd_accuracy_entry *all;
-    /* Results line for each task, [n_tasks]; NULL if the task was not run. */
+    /* Result row for each task, [n_tasks]; NULL if the task was not run. */
     const kvd_accuracy_entry *task[];
 } standing;
 
@@ -54,7 +54,9 @@ static bool same_point(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return same;
 }
 
-/* Returns n_tasks if the label is a mean over tasks. */
+/*
+ * Returns the index of the task that the label names, or n_tasks if the label is a mean over tasks.
+ */
 static size_t task_of(const leaderboard *b, const char *label)
 {
     size_t k = 0;
@@ -89,7 +91,7 @@ static double size_of(const standing *x)
 }
 
 /*
- * The uncompressed model comes first, then methods by name, and settings of a method by falling
+ * Orders the uncompressed model first, then methods by name, and results of one method by falling
  * bytes.
  */
 static int by_method(const void *a, const void *b)
@@ -101,7 +103,7 @@ static int by_method(const void *a, const void *b)
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
 }
 
-/* The caller must release *b, also after a failure. */
+/* Collects all results with benchmark scores. The caller must release *b, also after a failure. */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
 {
     b->task = calloc(all->n_labels + 1, sizeof *b->task);
@@ -222,15 +224,15 @@ static int by_score(const void *a, const void *b)
 }
 
 /*
- * Each method appears with its best setting below each limit on the cache. `size` returns the
- * stored or the read bytes of a setting.
+ * Adds a table of each method's best score below each limit on the cache. `size` returns the stored
+ * or the read bytes.
  */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
     /*
-     * A half, a quarter and an eighth of a 16-bit cache, each raised by a tenth for scores,
-     * positions and scales.
+     * Limits of a half, a quarter and an eighth of a 16-bit cache, each raised by a tenth for
+     * scores, positions and scales.
      */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
@@ -268,8 +270,9 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
 }
 
 /*
- * Returns true if no setting for the same model has at least this score with at most these bytes
- * and is better in one of them. Returns false if `x` has more bytes than the uncompressed cache.
+ * Returns true if no other result for the same model has a score and bytes at least as good as
+ * those of `x`, and one of them better. Returns false if `x` has more bytes than the uncompressed
+ * cache.
  */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {
@@ -390,8 +393,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
 }
 
 /*
- * Adds a table with the columns `x` [n] and `sd`, such as the standard deviation over random seeds.
- * Only results lines with a value in column x[0] have a row.
+ * Adds a table of the columns `x` [n] and of `sd`, a column such as the standard deviation over
+ * random seeds. Only result rows with a value in column x[0] have a row.
  */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,

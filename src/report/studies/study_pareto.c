@@ -9,8 +9,8 @@
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
 /*
- * Smaller is better. k = 0: KL divergence; k = 1: lost fraction of top-1 accuracy; k = 2:
- * perplexity / perplexity of the uncompressed model.
+ * Returns a loss of quality: KL divergence (k = 0), lost fraction of top-1 accuracy (k = 1), or
+ * perplexity / perplexity of the uncompressed model (k = 2).
  */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
@@ -26,13 +26,16 @@ static bool usable(const kvd_accuracy_entry *e)
            !kvd_entry_is_search_point(e);
 }
 
-/* Some runs store numbers that are not quantised in 32 bits, more than a real cache would. */
+/*
+ * Returns false if the run stored unquantised numbers in more than 16 bits, and so more bytes than
+ * a real cache would.
+ */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");
 }
 
-/* Returns true if two results lines have the same model, text, prompt and number of predictions. */
+/* Returns true if two result rows have the same model, text, prompt and number of predictions. */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return usable(a) && usable(b) && stored_small(a) && stored_small(b) &&
@@ -51,9 +54,8 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
 }
 
 /*
- * Bit k of the mask is set if no comparable results line is as good as results line i in bytes and
- * measure k, and better in one of them. The mask is 0 for a results line with more bytes than the
- * uncompressed cache.
+ * Returns a mask. Bit k is set if no comparable result row is as good as row i in bytes and loss k,
+ * and better in one of them. The mask is 0 for a row with more bytes than the uncompressed cache.
  */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
@@ -69,7 +71,10 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
     return fronts;
 }
 
-/* If `any` is false, only results count whose cache stores at most 16 bits per number. */
+/*
+ * Returns true if the text has enough methods and parameter values for a figure. If `any` is false,
+ * results count only if the cache stores at most 16 bits per number.
+ */
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
     size_t methods = 0, points = 0;
@@ -241,8 +246,8 @@ static int front_figure(const kvd_accuracy_entries *all, size_t label, size_t nu
 }
 
 /*
- * Writes the bytes saved at 99 % of the accuracy, from a search or else from evaluated settings.
- * Returns false if neither gives a value.
+ * Writes the bytes saved at 99 % of the accuracy, from a search (kvdim-eval --target) or else from
+ * measured parameter values. Returns false if neither gives a value.
  */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)

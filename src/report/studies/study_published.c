@@ -11,7 +11,7 @@ static const char *const eps_delta[] = {"zack_table04_qk_eps_delta", "zack_table
                                         "fdc_table02_qk_eps_delta"};
 enum { N_TABLES = sizeof eps_delta / sizeof *eps_delta };
 
-/* Each dataset that violates the triangle inequality is named once. */
+/* Lists the datasets that violate the triangle inequality, each once. */
 static void name_violators(const kvd_published_model *m, char *buf, size_t size)
 {
     size_t times[KVD_MOST_DATASETS] = {0};
@@ -180,9 +180,9 @@ static void extend(range *r, double x)
 }
 
 /*
- * Returns the range over all combinations of two texts, for the model with content hash `hash`.
- * `reading` is an index in reading_title. If `random`, one of the two texts must be random token
- * ids; otherwise none may be.
+ * Returns the range of delta / epsilon over all combinations of two texts, for the model with
+ * content hash `hash`. `reading` selects the definition of delta. If `random`, one of the two texts
+ * must be random token ids; otherwise none may be.
  */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)

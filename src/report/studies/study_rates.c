@@ -6,7 +6,10 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* Kept dimensions over all heads, for Q and K (side 0) or V (side 1). */
+/*
+ * Computes the range and mean of the kept dimensions over all heads, for Q and K (side 0) or V
+ * (side 1).
+ */
 static void kept_range(const kvd_widths *w, int side, int32_t *lo, double *mean, int32_t *hi)
 {
     size_t n = (size_t)w->n_layers * (size_t)w->n_kv_heads;
@@ -62,7 +65,10 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* p(r) is a step function, of which the table has up to MOST_STEPS steps and all stored values. */
+/*
+ * Adds a table of the removed fraction p against the removal rate r, a step function: up to
+ * MOST_STEPS steps and all stored values.
+ */
 static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
                        kvd_err *err)
 {
@@ -115,7 +121,10 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/* Shows the stored values of p nearest to 0.25, 0.5 and 0.75. */
+/*
+ * Adds maps of the kept dimensions by layer and head, at the stored values of p nearest to 0.25,
+ * 0.5 and 0.75.
+ */
 static int heat(const kvd_result *x, int number, kvd_section *s, kvd_err *err)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};

@@ -73,7 +73,7 @@ static int rows_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* The rows of a matrix need distinct labels. */
+/* Returns true if all labels are distinct, as a matrix with one row per label requires. */
 static bool distinct(const kvd_similarity *x)
 {
     for (size_t i = 0; i < x->n_files; i++)
@@ -172,7 +172,10 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
     return status;
 }
 
-/* Files with only two texts are left out, because the similarity table has the same values. */
+/*
+ * Adds a figure for each file with three or more texts. With two texts, the similarity table has
+ * the same values.
+ */
 static int transfer_study(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     int number = 0;

@@ -9,7 +9,10 @@
 /* More curves merge into a dark area and need many megabytes. */
 enum { MOST_CURVES = 512 };
 
-/* Returns false for pruned or clustered calibrations, which have a section of their own. */
+/*
+ * Returns true if the file has singular values of `pair` and was not calibrated on pruned or
+ * clustered vectors, which have a section of their own.
+ */
 static bool has_pair(const kvd_result *x, kvd_pair pair)
 {
     return x->kind == KVD_RESULT_SPECTRUM && x->spectrum.pair[pair].present &&
@@ -207,7 +210,7 @@ static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_
     return 0;
 }
 
-/* Adds ZDC Fig. 13 for the calibration with the most tokens. */
+/* Adds ZDC Fig. 13, singular values of single heads, for the calibration with the most tokens. */
 static int heads_figure(const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     const kvd_result *best = NULL;

@@ -1,4 +1,4 @@
-/* The first screen of the page. */
+/* Report section with the summary at the top of the page. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +14,11 @@ typedef struct {
     size_t first, last;
     kvd_target_result x;
     /*
-     * True if `x` comes from a search (kvdim-eval --target) or from at least KVD_FEWEST_POINTS
-     * settings.
+     * True if the saved bytes `x` come from a search (kvdim-eval --target) or from at least
+     * KVD_FEWEST_POINTS result rows.
      */
     bool known;
-    /* True if `x` comes from a search (kvdim-eval --target). */
+    /* True if the saved bytes `x` come from a search (kvdim-eval --target). */
     bool searched;
     /*
      * True if the file counts no bytes, so that the removed fraction p of dimensions is shown
@@ -69,8 +69,8 @@ static const char *name_of(const kvd_accuracy_entries *all, const candidate *c)
 }
 
 /*
- * Returns true if two results lines score the same predictions of one model with the same number
- * type of the cache.
+ * Returns true if two result rows score the same predictions of one model with the same number type
+ * of the cache.
  */
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
@@ -85,7 +85,10 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* A search is better evidence than single settings, and more settings are better than fewer. */
+/*
+ * Returns true if the saved bytes of `a` are better founded: a search is better than single result
+ * rows, and more rows are better than fewer.
+ */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -94,8 +97,8 @@ static bool says_more(const candidate *a, const candidate *b)
 }
 
 /*
- * Collects the methods that are comparable with results line `like`, by falling fraction of bytes
- * saved. *known is the number of methods whose saved bytes are known.
+ * Collects the methods that are comparable with result row `like`, ordered by falling fraction of
+ * bytes saved. *known receives the number of methods whose saved bytes are known.
  */
 static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, size_t *known,
                    kvd_err *err)
@@ -117,7 +120,6 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
         else if (says_more(&c, &to->item[k]))
             to->item[k] = c;
     }
-    /* Insertion sort is stable, and there are few methods. */
     for (size_t i = 0; i < to->n; i++) {
         const candidate c = to->item[i];
         size_t k = i;
@@ -155,7 +157,7 @@ static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err 
     return 0;
 }
 
-/* Returns the result of `method` with the best evidence (says_more), or NULL. */
+/* Returns the candidate of `method` whose saved bytes are best founded (says_more), or NULL. */
 static const candidate *plain(const kvd_accuracy_entries *all, const candidates *some,
                               const char *method)
 {
@@ -192,8 +194,8 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 }
 
 /*
- * Returns the results line with the strongest compression that has a top-1 accuracy, or NULL.
- * Results lines are ordered by rising compression.
+ * Returns the result row with the strongest compression that has a top-1 accuracy, or NULL. Result
+ * rows are ordered by rising compression.
  */
 static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
 {

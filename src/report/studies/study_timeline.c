@@ -11,8 +11,8 @@
 enum { ITERATIONS = 48 };
 
 /*
- * The file may hold several runs, each as a process with an id `pid`. The figure shows the first
- * run.
+ * A timeline file. It may hold several runs, each as a process with an id `pid`. The figure shows
+ * the first run.
  */
 typedef struct {
     const char *path;
@@ -92,7 +92,7 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/* Returns NaN if the request has no event of type `ph`. */
+/* Returns the time of the request's first event of type `ph`, or NaN if there is none. */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

@@ -112,7 +112,9 @@ static kvd_table *data_table(kvd_section *s, const char *name, const char *title
     return t;
 }
 
-/* Returns quantiles over tokens, layer by layer. On failure returns NULL and fills *err. */
+/*
+ * Adds a table of quantiles over the tokens of each layer. On failure returns NULL and fills *err.
+ */
 static const kvd_table *curves(const kvd_tokens *x, kvd_section *s, kvd_err *err)
 {
     static const struct {
@@ -181,10 +183,7 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
         for (int l = 0; l < x->n_layers; l++)
             /* h = -1 means the whole layer. */
             for (int h = -1; h < kv; h++) {
-                /*
-                 * Standard deviation, minimum and maximum are the next three quantities after the
-                 * mean.
-                 */
+                /* The quantities after the mean are its standard deviation, minimum and maximum. */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
                 kvd_table_text(t, h < 0 ? "layer" : "kv_head");
@@ -197,7 +196,7 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* LeanKV shows the first, the middle and the last layer. */
+/* Adds figures of the first, the middle and the last layer, as in the LeanKV paper. */
 static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *s, kvd_err *err)
 {
     static const kvd_panel spread[] = {{.title = "mean probability received",
@@ -262,7 +261,10 @@ static int figures(const kvd_result *best, const kvd_table *curve, kvd_section *
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
-/* Prefers a trained model, then the text with the most tokens. */
+/*
+ * Returns true if `x` is preferred to `y`: a trained model to random weights, then the text with
+ * more tokens.
+ */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
     const bool x_random = kvd_model_info_untrained(&x->model),

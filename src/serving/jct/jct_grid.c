@@ -11,7 +11,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Returns the next number of tokens to measure: 4 x, or `most` if 8 x exceeds `most`. */
+/* Returns the number of tokens to measure after x: 4 x, or `most` if 8 x exceeds `most`. */
 static size_t after(size_t x, size_t most)
 {
     return 8 * x > most ? most : 4 * x;
@@ -50,12 +50,15 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 
 /*
  * Adds a decode step in which `batch` requests fill the KV cache. No step is added if the previous
- * one of this batch size has nearly as many tokens.
+ * step of this batch size has at least 0.8 times as many tokens.
  */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    /* Pages of layers with a window limit the requests only if each gets less than a window. */
+    /*
+     * In layers with an attention window, a request needs at most window_share pages, however long
+     * it is.
+     */
     const size_t near = l->window_pages / batch;
     const size_t whole =
         (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;

@@ -15,7 +15,7 @@ double kvd_jct_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Hash: the finaliser of splitmix64. */
+/* Returns a pseudo-random token id for position p of request r: the finaliser of splitmix64. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + ((uint64_t)r << 32) + p + 1;
@@ -29,7 +29,7 @@ typedef struct {
     const kvd_requests *requests;
     kvd_batcher *batcher;
     kvd_jct_served *out;
-    /* Inputs [capacity] and outputs [max_batch] of the current iteration. */
+    /* Token ids of the current iteration: inputs [capacity] and outputs [max_batch]. */
     uint32_t *id, *next;
     size_t capacity;
     /* Output tokens of all requests, request after request, [sum of output]. */

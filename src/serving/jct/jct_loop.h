@@ -7,7 +7,7 @@
 #include "serving/jct/jct_rows.h"
 #include "serving/jct/jct_trace.h"
 
-/* All pointers are borrowed. */
+/* A model engine, and how it serves requests. All pointers are borrowed. */
 typedef struct {
     kvd_engine *engine;
     /* Limits of batch size and cache pages: those of the engine, or lower ones. */

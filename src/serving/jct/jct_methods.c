@@ -9,8 +9,8 @@
 #include "serving/jct/spread.h"
 
 /*
- * Returns the two sets of matrices, such as qk for Q and K, whose singular values method i reads.
- * Returns NULL if method i reads none.
+ * Returns the two kinds of singular values that method i reads, one for Q-K and one for V, or NULL
+ * if it reads none.
  */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
@@ -25,8 +25,8 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 }
 
 /*
- * Returns true if a method needs rotations, no spectrum file was given, and --shape or --spread
- * asks for random rotations.
+ * Returns true if random rotations must be made: a method needs rotations, no spectrum file was
+ * given, and --shape or --spread was.
  */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
@@ -192,8 +192,8 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
     /*
-     * Random rotations always differ from the rotations for which a kvdim/rates file was made, so a
-     * warning would be useless.
+     * The warning says that rotations differ from those for which a kvdim/rates file was made. For
+     * random rotations this is always true.
      */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
@@ -224,7 +224,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, kvd_dtype type, size_t pro
                                     .model = m->info,
                                     .model_path = m->model_path,
                                     /*
-                                     * Methods that rotate heads use their own rotations. Other
+                                     * Methods that rotate heads have rotations of their own. Other
                                      * methods may read the singular values of random rotations.
                                      */
                                     .spectrum = x->point->method->dims ? x->point->method->spectrum

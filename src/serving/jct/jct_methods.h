@@ -10,7 +10,7 @@
 #include "serving/jct/jct_options.h"
 
 typedef struct {
-    /* For example "zack,p=0.5". */
+    /* Method with parameters, such as "zack,p=0.5". */
     char label[256];
     const kvd_point *point;
     /*

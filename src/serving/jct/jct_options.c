@@ -8,7 +8,10 @@
 #include "model/text/text_options.h"
 #include "serving/batching.h"
 
-/* With --parallel sequence, GPUs divide the tokens of a prompt, and only prompts are computed. */
+/*
+ * Checks the options used with --parallel sequence, with which GPUs divide the tokens of a prompt.
+ * Only prompts can be computed so.
+ */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)

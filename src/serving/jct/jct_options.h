@@ -27,7 +27,7 @@ typedef struct {
     /* Trace file, or poisson:RATE with `lengths` for the numbers of tokens. */
     const char *requests, *lengths;
     size_t n_requests; /* 0 if not given */
-    /* Limits given as --max-batch, --max-tokens and --pages; 0 if not given. */
+    /* Values of --max-batch, --max-tokens and --pages; 0 if not given. */
     size_t max_batch, max_tokens, pages;
     size_t chunk;
     kvd_admission admission;

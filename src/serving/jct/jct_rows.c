@@ -64,7 +64,10 @@ static void put_parts(kvd_rows *r, const char *of, const kvd_phase_times *t, boo
     }
 }
 
-/* If n is even, takes the faster of the two middle runs. */
+/*
+ * Returns the index of the run with the median job completion time. If n is even, selects the
+ * faster of the two middle runs.
+ */
 static int median_run(const kvd_jct_run *run, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -1,13 +1,11 @@
-/*
- * Turns the measurements of kvdim-jct into lines of the results table kvdim/jct, and prints them.
- */
+/* Turns the measurements of kvdim-jct into rows of the results table kvdim/jct, and prints them. */
 #ifndef KVD_SERVING_JCT_JCT_ROWS_H
 #define KVD_SERVING_JCT_JCT_ROWS_H
 
 #include "engine/engine.h"
 #include "formats/jct.h"
 
-/* Values that are equal in all lines of one method in the results table. */
+/* Values that are equal in all rows of one method in the results table. */
 typedef struct {
     /* `method` includes the parameters ("zack,p=0.5"), `name` does not ("zack"). */
     const char *method, *name;
@@ -27,9 +25,7 @@ typedef struct {
     bool graphs, phases;
     size_t chunk;
     kvd_admission admission;
-    /*
-     * Number of decode steps of a job for which each measured step counts; 1 if all steps were run.
-     */
+    /* Total number of decode steps of a job / number of measured steps; 1 if all steps were run. */
     double step_weight;
 } kvd_jct_setting;
 
@@ -57,24 +53,24 @@ typedef struct {
 } kvd_jct_run;
 
 /*
- * Adds the results line of a job that was run n_runs times. The line describes the run with the
- * median JCT. gap [n_gaps] holds the seconds between tokens of all runs.
+ * Adds the result row of a job that was run n_runs times. The row describes the run with the median
+ * JCT. gap [n_gaps] holds the seconds between tokens of all runs.
  */
 int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t input,
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,
                     size_t n_gaps, kvd_err *err);
 
 /*
- * Adds the results line of a timed iteration of `piece` prompt tokens after `before` tokens. If
- * `piece` is 0, the iteration is a decode step of `batch` requests with `context` tokens in the
- * cache. The line has the median of second [n].
+ * Adds the result row of a timed iteration: `piece` prompt tokens after `before` tokens or, if
+ * `piece` is 0, a decode step of `batch` requests with `context` tokens in the cache. The row holds
+ * the median of the times `second` [n].
  */
 int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, size_t before,
                           size_t batch, double context, const double *second, int n, kvd_err *err);
 
 typedef struct {
     size_t request, input, output;
-    /* `arrival` is in seconds from the start of the run, `ttft` and `jct` from the arrival. */
+    /* Seconds: `arrival` from the start of the run, `ttft` and `jct` from the arrival. */
     double arrival, ttft, jct;
     size_t preempted, recomputed;
     const double *gap;
@@ -85,12 +81,12 @@ int kvd_jct_add_request(kvd_rows *r, const kvd_jct_setting *s, const kvd_jct_req
 
 enum { KVD_JCT_LINE = 320 };
 /*
- * kvd_jct_heading names the columns of the printed table. kvd_jct_line writes one line to `line`
- * and returns it.
+ * kvd_jct_heading names the columns of the printed table. kvd_jct_line formats one row of it into
+ * `line`, and returns `line`.
  */
 extern const char kvd_jct_heading[];
 const char *kvd_jct_line(const kvd_rows *rows, size_t row, char line[KVD_JCT_LINE]);
-/* Summarises all requests of a method in one line, and returns `line`. */
+/* Formats a summary of all requests of a method into `line`, and returns `line`. */
 const char *kvd_jct_requests_line(const kvd_rows *rows, const char *method,
                                   char line[KVD_JCT_LINE]);
 

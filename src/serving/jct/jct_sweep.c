@@ -169,8 +169,8 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
 }
 
 /*
- * Returns the bytes per token of an uncompressed cache for a request of `length` tokens. In a layer
- * with an attention window, only the GPU engine stores all tokens.
+ * Returns the bytes per token that an uncompressed cache stores for a request of `length` tokens.
+ * In layers with an attention window, the CPU engine stores only the tokens of the window.
  */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
@@ -262,7 +262,10 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
-/* If a step of the engine needs all earlier tokens, all decode steps are computed. */
+/*
+ * Returns the number of decode steps of a job to compute: those of --steps, or all if a step of the
+ * engine needs all earlier tokens.
+ */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
     const size_t some = c->engine->facts.anywhere ? s->cfg->steps : 0;
@@ -270,8 +273,8 @@ static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output
 }
 
 /*
- * A method may save nothing because it keeps some tokens uncompressed, and the requests have no
- * more tokens than that. Scales and indices may also take more bytes than the method saves.
+ * Reports that a method's cache is not smaller than an uncompressed one. The method may keep all
+ * tokens of such short requests uncompressed, or scales and indices may take too many bytes.
  */
 static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
                               size_t length, const kvd_jct_run *r)
@@ -322,7 +325,8 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
 }
 
 /*
- * Reports the job as left out and returns false if its requests do not fit into the cache at once.
+ * Returns true if a job of which only some decode steps are computed can run. Otherwise, because
+ * its requests do not fit into the cache at once, reports the job as left out.
  */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)

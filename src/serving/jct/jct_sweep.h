@@ -26,11 +26,11 @@ typedef struct {
     char *rows_path; /* path of OUT.h5.rows */
     size_t n_before;
     bool was_complete; /* true if the earlier results are from a complete OUT.h5 */
-    /* Text of all settings of the sweep, which must be equal in a resumed run. */
+    /* Text of all options of the sweep, which must be equal in a resumed run. */
     char *description;
     char *skipped; /* messages about measurements that were left out, one line each */
     size_t points, done, left_out, printed;
-    /* Number of finished measurements, and number of result lines saved in OUT.h5.rows. */
+    /* Number of finished measurements, and number of result rows saved in OUT.h5.rows. */
     size_t saved, saved_rows;
     kvd_progress progress;
 } kvd_jct_sweep;
@@ -51,7 +51,7 @@ int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 /* Completes OUT.h5 and removes OUT.h5.rows. OUT.h5 does not change if there are no new results. */
 int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err);
 
-/* OUT.h5.rows is kept. */
+/* Closes the files of the sweep. OUT.h5.rows is kept. */
 void kvd_jct_sweep_close(kvd_jct_sweep *s);
 
 #endif

@@ -42,7 +42,9 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
     return line;
 }
 
-/* Writes the mean, median and 99 % quantile of a column over the requests of one method to `to`. */
+/*
+ * Formats the mean, median and 99 % quantile of `column` over the requests of one method into `to`.
+ */
 static const char *spread(const kvd_rows *r, const char *method, const char *column, double *x,
                           char to[96])
 {

@@ -86,7 +86,7 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
     /*
-     * The random order does not depend on `pair`, so Q-K and V of a head get the values of the same
+     * The random order does not depend on `pair`, so Q-K and V of one head get values of one
      * measured head.
      */
     kvd_rng_seed(&r, seed, 1);

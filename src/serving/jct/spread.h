@@ -18,8 +18,8 @@ enum { KVD_SPREAD_DIMS = 1024 /* largest d_head */ };
  */
 typedef struct {
     /*
-     * Number of singular values of a head for each kvd_pair, 0 if the file does not have the pair;
-     * number of heads.
+     * Number of singular values of a head for each kvd_pair, 0 if the file does not have the
+     * kvd_pair; number of heads.
      */
     size_t d[KVD_N_PAIRS], n_heads;
     /*
@@ -32,7 +32,8 @@ typedef struct {
 /*
  * Reads a CSV file with the heading "pair,dim,NAME...", which experiments/kernels/make_widths.py
  * writes. A line has the name of a kvd_pair, a dimension (from 0) and the singular value of each
- * head. Fails on values that increase, are negative or not finite, or begin with 0.
+ * head. Fails on values that increase, are negative or not finite, and if the first value of a head
+ * is 0.
  */
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);

@@ -11,8 +11,8 @@
 
 struct kvd_costs {
     /*
-     * Seconds of a part of a prompt without attention, over its tokens (u) and the tokens before it
-     * (v).
+     * Seconds of an iteration with a part of a prompt, less those of attention, over the number of
+     * its tokens (u) and of earlier tokens (v).
      */
     kvd_cost_table prompts;
     /* Seconds of the matrix products of an iteration, over its number of tokens. */
@@ -87,7 +87,7 @@ static bool is_kind(const source *s, size_t row, const char *kind)
     return !strcmp(text(s, row, KIND), kind);
 }
 
-/* `gpus` -1 means any number. */
+/* Returns true if the result row is of `method` on `gpus` GPUs (-1 means any number). */
 static bool is_of(const source *s, size_t row, const char *method, int gpus)
 {
     const double n = real(s, row, GPUS);
@@ -120,9 +120,9 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
 /*
  * Adds a measured iteration to one of three tables:
  *
- *   c->prompts    one part of a prompt; u: its tokens, v: tokens before it
+ *   c->prompts    part of one prompt; u: its tokens, v: earlier tokens
  *   c->products   several prompts; u: their tokens together, v: number of prompts
- *   c->steps      a decode step; u: number of requests, v: cached tokens of each
+ *   c->steps      decode step; u: number of requests, v: cached tokens of each
  */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 {
@@ -145,9 +145,9 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns the attention time in seconds per query-key product. It is computed from the extra time
- * of a part of a prompt if more tokens precede it. The smallest value of all sizes is returned,
- * because small parts use the machine less fully.
+ * Returns the attention time in seconds per query-key product: the increase of a time per prompt
+ * token if more tokens precede it. The smallest value of all sizes is returned, because small parts
+ * of prompts use the machine less fully.
  *
  * If only whole prompts were measured, the time of a prompt of u tokens is taken to be a u + c u^2
  * / 2. The returned c is computed from the two longest prompts.
@@ -170,8 +170,8 @@ static double pair_seconds(const kvd_cost_table *t)
 }
 
 /*
- * Subtracts the time of attention from the measured times of prompts. The time of the matrix
- * products remains for parts at the beginning of a prompt.
+ * Subtracts the time of attention from the measured times of prompts. Fills the table of the times
+ * of matrix products from prompts without earlier tokens.
  */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
@@ -209,8 +209,8 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 }
 
 /*
- * Sets c->bytes_per_token to the most bytes per token that the cache stored in a measured job.
- * Without a job, the bytes that were reserved per token remain.
+ * Sets c->bytes_per_token to the most bytes per token that the cache stored in a measured job. If
+ * no job was measured, keeps the number of bytes that were reserved per token.
  */
 static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
 {
@@ -250,7 +250,10 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
                : 0;
 }
 
-/* Below the smallest measured number of tokens, the time is at most that of the smallest. */
+/*
+ * Returns the seconds of the matrix products for `tokens` tokens. For fewer tokens than were
+ * measured, returns at most the time of the smallest measured number.
+ */
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
     const kvd_cost_table *const t = &c->products;

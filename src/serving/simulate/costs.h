@@ -25,7 +25,7 @@ typedef struct kvd_costs kvd_costs;
 /*
  * Reads the measured times of one method from a complete file of kvdim-jct. `method` is the label
  * as printed in the file. `gpus` is the number of GPUs: 0 means the CPU, and -1 the only number in
- * the file. Fails if results lines differ in dtype, graphs or phases, or if a measurement occurs
+ * the file. Fails if result rows differ in dtype, graphs or phases, or if a measurement occurs
  * twice. Fails also with fewer than two sizes of prompts or of batches.
  */
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err);

@@ -32,7 +32,7 @@ struct kvd_costs_files {
     char apart[400];
 };
 
-/* The returned text is allocated, or NULL if the file does not have the attribute. */
+/* Returns a text attribute of the file, allocated, or NULL if the file does not have it. */
 static char *attribute(kvd_h5 *f, const char *group, const char *name)
 {
     kvd_err unused;
@@ -85,7 +85,9 @@ static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], k
     return 0;
 }
 
-/* Number of GPUs, dtype, graphs and phases are equal in all results lines of a file. */
+/*
+ * Reads number of GPUs, dtype, graphs and phases from one result row. They are equal in all rows.
+ */
 static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
                         kvd_err *err)
 {

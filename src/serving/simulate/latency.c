@@ -17,9 +17,7 @@ typedef struct {
 
 typedef struct {
     double *all; /* [n], rising */
-    /*
-     * Latencies of `all`, grouped by blocks of consecutive requests, [n]; rising within each block.
-     */
+    /* The latencies `all` sorted by block of consecutive requests, then by size, [n]. */
     double *of_block;
     size_t n, start[BLOCKS + 1];
     double sum[BLOCKS];
@@ -83,8 +81,8 @@ static size_t count(const sorted *s, int b, double x)
 }
 
 /*
- * Returns the k-th smallest latency (from 0) of a bootstrap resample that repeats the latencies of
- * block b weight[b] times.
+ * Returns the k-th smallest latency (from 0) of a bootstrap resample in which block b occurs
+ * weight[b] times.
  */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {

@@ -24,8 +24,9 @@ typedef struct {
 } kvd_latency;
 
 /*
- * Computes statistics of the times x [n], leaving out NaN. block [n] holds the block of consecutive
- * requests of each time, below KVD_LATENCY_BLOCKS. Quantiles interpolate as kvd_quantile does.
+ * Computes statistics of the times x [n], leaving out NaN. block [n] says to which block of
+ * consecutive requests each time belongs, and is below KVD_LATENCY_BLOCKS. Quantiles interpolate as
+ * kvd_quantile does.
  */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);

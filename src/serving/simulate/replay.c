@@ -72,7 +72,9 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
-/* Files written before the option --admission existed are of KVD_ADMIT_WHOLE. */
+/*
+ * Returns the recorded value of --admission. Older files without it were made with KVD_ADMIT_WHOLE.
+ */
 static kvd_admission admission_of(kvd_h5 *f)
 {
     kvd_err unused;

@@ -22,7 +22,7 @@ typedef struct {
 
 /*
  * Reads the requests of one method from a complete file of kvdim-jct, measured on `gpus` GPUs (-1
- * means any number). Returns 1 if there are none. Fails if results lines differ in chunk, GPUs or
+ * means any number). Returns 1 if there are none. Fails if result rows differ in chunk, GPUs or
  * cache size, or have invalid times or lengths.
  */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
@@ -30,8 +30,8 @@ void kvd_replay_release(kvd_replay *r);
 
 enum { KVD_REPLAY_COMPARISONS = 6 };
 /*
- * Compares the mean and 90 % quantile of time to the first token, mean time between tokens, and
- * JCT. Fails if the simulator refuses a request that was served.
+ * Compares measured and simulated times: the mean and 90 % quantile of time to the first token,
+ * mean time between tokens, and JCT. Fails if the simulator refuses a request that was served.
  */
 int kvd_replay_compare(const kvd_replay *r, const kvd_serve_setting *s, kvd_serve_comparison *c,
                        kvd_err *err);

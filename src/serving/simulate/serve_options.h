@@ -25,11 +25,11 @@ typedef struct {
     int gpus; /* number of GPUs of the measurements to use; -1 if not given */
     /* Bytes of a GPU's memory, and bytes of it that are not used; NaN if not given. */
     double memory, reserve;
-    /* `pages` is not set. */
+    /* Limits given as options. Their member `pages` is not set. */
     kvd_batching_limits limits;
     bool max_batch_given, max_tokens_given, chunk_given, admission_given;
     double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
-    /* Value of --max-rate in seconds per token; NaN means no search for a rate. */
+    /* Value of --max-rate in seconds per token; NaN means that no highest rate is searched. */
     double bound;
     size_t n_requests; /* 0 if not given */
     /* Arrival rate in requests per second; NaN means that a recorded trace is used. */

@@ -140,7 +140,7 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
 
 /*
  * Computes the mean of JCT / output tokens over the served requests if requests arrive `factor`
- * times as fast.
+ * times as fast as in *q.
  */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)

@@ -100,7 +100,7 @@ const char kvd_serve_comparison_heading[] =
     "method                   quantity          statistic   measured/s  simulated/s   error";
 
 /*
- * Writes a mean and its interval to `to`, from the columns <name>_mean_s, <name>_mean_lo_s and
+ * Formats a mean and its interval into `to`, from the columns <name>_mean_s, <name>_mean_lo_s and
  * <name>_mean_hi_s.
  */
 static const char *mean_cell(const kvd_rows *r, size_t i, const char *name, char to[48])

@@ -1,10 +1,10 @@
-/* Turns simulations into lines of the results table kvdim/serving, and prints them. */
+/* Turns simulations into rows of the results table kvdim/serving, and prints them. */
 #ifndef KVD_SERVING_SIMULATE_SERVE_ROWS_H
 #define KVD_SERVING_SIMULATE_SERVE_ROWS_H
 
 #include "serving/simulate/serve_point.h"
 
-/* Values that are equal in all lines of one method in the results table. */
+/* Values that are equal in all rows of one method in the results table. */
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
@@ -23,13 +23,13 @@ typedef struct {
 } kvd_serve_comparison;
 
 /*
- * If `bound` is NaN, the results line is of kind "point". Otherwise its kind is "max-rate", and
- * `bound` is the greatest mean latency allowed, in seconds per output token.
+ * Adds the result row of a simulation, of kind "point" if `bound` is NaN. Otherwise its kind is
+ * "max-rate", and `bound` is the greatest mean latency allowed, in seconds per output token.
  */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
 /*
- * Adds a results line of kind "validation". *p is the simulation of the requests that kvdim-jct
+ * Adds a result row of kind "validation". *p is the simulation of the requests that kvdim-jct
  * served.
  */
 int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
@@ -37,8 +37,8 @@ int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_se
 
 enum { KVD_SERVE_LINE = 320 };
 /*
- * The headings name the columns of the printed tables. kvd_serve_line writes one line to `line` and
- * returns it.
+ * The headings name the columns of the printed tables. kvd_serve_line formats one table row into
+ * `line`, and returns `line`.
  */
 extern const char kvd_serve_heading[], kvd_serve_comparison_heading[];
 const char *kvd_serve_line(const kvd_rows *rows, size_t row, char line[KVD_SERVE_LINE]);

@@ -12,7 +12,7 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /* `touched` is true if the replica may have new work. */
+    /* `busy` is true during an iteration, `touched` if the replica may have new work. */
     bool busy, touched;
 } replica;
 

@@ -24,7 +24,7 @@ extern const char *const kvd_route_name[KVD_ROUTES + 1];
 
 /* Times in seconds from the start of the simulation. */
 typedef struct {
-    /* `start` is the time at which the model begins to process the request. */
+    /* `start` is the time at which the model begins to process the request's tokens. */
     double arrival, start;
     double first, end;  /* times of the request's first and last token */
     double longest_gap; /* longest time between two tokens; 0 if there is one token */
