@@ -17,45 +17,46 @@
 #include "model/text/corpus.h"
 
 /*
- * Output files of kvdim-collect. One of them is OUT.h5. Unless squared gradients are recorded, an
- * unfinished run also has OUT.h5.state.
+ * Files that kvdim-collect writes: the result OUT.h5 and, while a run is unfinished, the state file
+ * OUT.h5.state. A run that records squared gradients has no state file.
  *
  * A run may be killed at any moment. OUT.h5.state then describes only data that is on disk, and an
  * earlier OUT.h5 is unchanged. A resumed run gives the same datasets, bit for bit.
  */
 
-/* Interface of the engines, one for the CPU and one for GPUs. */
-
 typedef struct {
     const kvd_checkpoint *checkpoint; /* borrowed */
     size_t max_tokens, max_len;
     int first_layer, last_layer;
-    bool pre; /* Q and K before RoPE are recorded too */
-    /* Borrowed; NULL means none. */
+    bool pre; /* record Q and K before RoPE too */
+    /* Activations file that receives Q, K and V; borrowed, may be NULL. */
     kvd_activations *dump;
-    /* Owned by the caller; NULL means none. */
+    /* Second moments to which batches are added; owned by the caller, may be NULL. */
     kvd_moments *sums;
-    /* Owned by the caller; NULL means none. CPU only. */
+    /* Attention statistics to add to, on the CPU only; owned by the caller, may be NULL. */
     kvd_attention_stats *stats;
-    /* Owned by the caller; NULL means none. CPU only. */
+    /* Squared gradients to add to, on the CPU only; owned by the caller, may be NULL. */
     kvd_fisher *fisher;
     int threads;
-    kvd_dtype compute; /* number type on a GPU: KVD_F32 or KVD_BF16 */
+    kvd_dtype compute; /* number type of the forward pass on a GPU: KVD_F32 or KVD_BF16 */
     int first_gpu, n_gpus;
 } kvd_collect_spec;
 
 /*
- * Seconds spent so far in `run`. Work that overlaps with the forward pass counts only as far as the
- * pass waited for it.
+ * Seconds spent so far in `run`, by kind of work. Recording in parallel with the forward pass
+ * counts only while the forward pass waits for it.
  */
 typedef struct {
-    /* `backward` includes recomputing values of the forward pass. */
+    /* `backward` includes the activations that the backward pass computes again. */
     double forward, backward, record, write;
 } kvd_collect_times;
 
 typedef struct kvd_collect_engine kvd_collect_engine;
 struct kvd_collect_engine {
-    /* Writes W_O and W_V of the recorded layers and adds them to the second moments. */
+    /*
+     * Writes W_O and W_V of the recorded layers to the activations file, and adds their second
+     * moments to spec.sums.
+     */
     int (*weights)(kvd_collect_engine *e, kvd_err *err);
     /*
      * Runs a batch whose first token has index first_token in the activations file.
@@ -69,9 +70,9 @@ struct kvd_collect_engine {
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
     /*
-     * Waits until all batches are in the second moments and in the file. The caller must call it
-     * before it reads or saves them. The caller may then change moments of a snapshot, but never
-     * spec.sums.
+     * Waits until `run` has added all batches to the second moments and to the activations file.
+     * The caller must call it before it reads or saves either. Afterwards the caller may change the
+     * second moments of a snapshot, but never spec.sums.
      */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
@@ -80,7 +81,7 @@ struct kvd_collect_engine {
     kvd_collect_times times;
 };
 
-/* On failure return NULL and fill *err. */
+/* Return an engine that runs the checkpoint s->checkpoint. On failure return NULL and fill *err. */
 kvd_collect_engine *kvd_collect_engine_cpu(const kvd_collect_spec *s, kvd_err *err);
 kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err);
 
@@ -93,19 +94,19 @@ int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu,
 
 typedef struct {
     bool want_dump, want_moments, want_stats, want_fisher;
-    /* NULL for a file that is not wanted. */
+    /* Paths of the output files and of the state file; NULL for a file that is not written. */
     char *dump_path, *moments_path, *stats_path, *fisher_path, *state_path;
     kvd_activations dump;
     kvd_moments sums;
     kvd_attention_stats stats;
     kvd_fisher fisher;
-    /* Open from the start of the run, to hold the locks on their names. */
+    /* Files that are open from the start of the run, to hold the locks on their names. */
     kvd_h5 moments_file, stats_file;
     const kvd_run *run;
     kvd_run_key key;
     kvd_state state;
     bool saved;     /* a state file of this run is on disk */
-    char note[512]; /* message for the user about the files, or "" */
+    char note[512]; /* message about the output files for the user, or "" */
 } kvd_outputs;
 
 typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
@@ -116,18 +117,21 @@ typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
  * n_rows in o->fisher.
  *
  *   output        the path of -o
- *   ..._file      file of one kind of result; NULL: `output`
+ *   ..._file      path for one kind of result; NULL means that it is stored in `output`
  *   how           NEW: nothing is done yet. RESUMED: o->state says how much is done. DONE: complete
  *                 files of a run with an equal o->key exist, and no file is open.
  *
- * If `resume` is true and the existing files have another key, fails and names the first option
- * that differs. If `resume` is false, the files of an interrupted run are replaced.
+ * If `resume` is true and the existing files were made with another key, fails and names the first
+ * option that differs. If `resume` is false, the files of an interrupted run are replaced.
  */
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file,
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
                      kvd_err *err);
 
-/* Bytes of the sums that kvd_outputs_open will allocate. *o must describe them. */
+/*
+ * Returns the bytes that kvd_outputs_open will allocate for second moments, attention statistics
+ * and squared gradients. The caller must have described them in *o.
+ */
 double kvd_outputs_bytes(kvd_outputs *o);
 
 /*
@@ -140,26 +144,29 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
 /* Writes all data recorded so far to disk, and then the state file. */
 int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err);
 
-/* Returns true if --resume can continue from the last kvd_outputs_save. */
+/* Returns true if --resume can continue from the state that the last kvd_outputs_save wrote. */
 bool kvd_outputs_kept(const kvd_outputs *o);
 
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
 
-/* Keeps an unfinished activations file if a state was saved. Safe on a zeroed *o. */
+/*
+ * Closes all output files. Keeps an unfinished activations file if a state file was saved. Safe on
+ * a zeroed *o.
+ */
 void kvd_outputs_close(kvd_outputs *o);
 
 /*
  * Fails if the host memory cannot hold the weights of a layer, the activations of a batch and the
- * sums. On a GPU only the sums count. The caller must have resolved the options and described the
- * sums in *out.
+ * sums in *out. If the model runs on a GPU, only the sums are in host memory. The caller must have
+ * resolved the options and described the sums in *out.
  */
 int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
                              kvd_outputs *out, size_t batch_tokens, kvd_err *err);
 
 /*
- * Snapshots: second moments after the first tokens of a run. NAME.1024.h5 ends at the first end of
- * a sequence at or after 1024 tokens. It equals bit for bit the file of a run whose --tokens ends
- * there.
+ * Snapshots: files with the second moments of only the first tokens of a run. NAME.1024.h5 holds
+ * the fewest whole sequences that have 1024 tokens together. It equals bit for bit the file of a
+ * run whose --tokens ends there.
  */
 
 typedef struct {
@@ -168,9 +175,12 @@ typedef struct {
     size_t n_sequences, n_tokens;
     char corpus_hash[40];
     char *path;
-    /* Provenance as if the run ended here, filled by the caller. Only run.parameters is owned. */
+    /*
+     * Provenance of a run that ends at this snapshot, filled by the caller. Only run.parameters is
+     * owned.
+     */
     kvd_run run;
-    /* Options as if the run ended here, filled by the caller. */
+    /* Options of a run that ends at this snapshot, filled by the caller. */
     kvd_run_key key;
     /* True if the snapshot's file is complete and was made with the options in `key`. */
     bool there;
@@ -197,29 +207,33 @@ void kvd_snapshots_release(kvd_snapshots *s);
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
 /*
- * Returns the first snapshot, from s->at[from] on, that is not yet written and ends after sequence
- * `first`. Returns s->n if there is none or if it ends after sequence `last`.
+ * Returns the index of the first unwritten snapshot, at or after index `from`, that ends after
+ * sequence `first`. Returns s->n if there is none or if it ends after sequence `last`.
  */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
-/* `sums` must hold the sums of exactly the snapshot's sequences. */
+/*
+ * Writes the file of a snapshot. `sums` must hold the second moments of exactly the snapshot's
+ * sequences.
+ */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 
-/* Numbers for the final report. A resumed run counts only the work since it was resumed. */
+/* Numbers for the report at the end of a run. A resumed run counts only its own work. */
 typedef struct {
     const kvd_collect_options *cfg;
     const kvd_corpus *corpus;
     const kvd_outputs *out;
     const kvd_snapshots *snapshots;
     kvd_collect_times times;
-    double save_s;  /* seconds of saving, snapshots and completing the files */
+    /* seconds for saving states, writing snapshots and completing the output files */
+    double save_s;
     double start_s; /* seconds before the first batch */
     double loop_s;  /* seconds of the loop over batches */
     double total_s; /* seconds since the start of the program */
     size_t resumed_tokens;
     bool nothing_to_do;
     const char *device; /* "cpu" or "cuda" */
-    const char *engine; /* NULL if no batch ran */
+    const char *engine; /* name of the attention engine; NULL if no batch ran */
 } kvd_collect_summary;
 
 int kvd_collect_summarise(const char *program, const kvd_collect_summary *s, kvd_err *err);
@@ -234,12 +248,13 @@ int kvd_collect_summarise(const char *program, const kvd_collect_summary *s, kvd
 typedef struct {
     int rank, n;  /* 0 and 1 without an MPI launcher */
     bool started; /* MPI runs, so kvd_ranks_end must be called */
-    bool lost;    /* MPI failed, so other ranks may not learn of a failure of this rank */
+    bool lost;    /* MPI failed, so this rank cannot tell the others about errors */
 } kvd_ranks;
 
 /*
- * Mutes all ranks but one until kvd_ranks_start, because wrong usage and --help print the same on
- * every rank. Must be called before the options are parsed.
+ * Redirects stdout and stderr of all ranks but one to nowhere until kvd_ranks_start. Wrong usage
+ * and --help would otherwise be printed once per rank. Must be called before the options are
+ * parsed.
  */
 void kvd_ranks_mute(void);
 
@@ -256,14 +271,15 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err);
 int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err);
 
 /*
- * Fails unless `text` is the same on every rank. `what` names it in messages. Collective: every
+ * Fails unless every rank passes the same `text`. Messages call the text `what`. Collective: every
  * rank must call it.
  */
 int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err);
 
 /*
- * Computes the sequences *first .. *end - 1 of this rank, maybe none. They form the same batches as
- * in a run of one process, because the rounding of float32 products depends on the batch.
+ * Computes the range of sequences, *first .. *end - 1, that this rank processes; it may be empty.
+ * Batches are those of a run of one process, because the rounding of float32 products depends on
+ * the batch.
  */
 void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
                      size_t *end);

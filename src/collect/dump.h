@@ -1,6 +1,6 @@
 /*
  * Writes Q, K and V of the forward pass on the CPU into an activations file. Threads transpose the
- * values from [token][head][dim] to [head][token][dim] and convert them, some rows at a time.
+ * values from [token][head][dim] to [head][token][dim] and convert them, `piece` tokens at a time.
  */
 #ifndef KVD_COLLECT_DUMP_H
 #define KVD_COLLECT_DUMP_H
@@ -22,7 +22,7 @@ typedef struct {
     double convert_s, write_s;
 } kvd_dump;
 
-/* Prepares *d for omp_get_max_threads() threads. */
+/* Allocates buffers for as many threads as OpenMP will start. */
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err);
 void kvd_dump_release(kvd_dump *d);
 

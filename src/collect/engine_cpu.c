@@ -17,7 +17,10 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /* Add the current batch to second moments, to the activations file, to statistics. */
+    /*
+     * True if the current batch is added to second moments, to the activations file, to attention
+     * statistics.
+     */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -33,7 +36,9 @@ static int record(void *ctx, const kvd_attention_in *in, kvd_err *err)
     return c->add ? kvd_accumulator_record(&c->accumulator, in, err) : 0;
 }
 
-/* Writes W_O and W_V and adds their moments. A resumed run does the same again. */
+/*
+ * Writes W_O and W_V to the activations file and adds their second moments, also in a resumed run.
+ */
 static int weights(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;
@@ -82,7 +87,10 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/* Adds the squared gradients of the weights. All other results were already stored by `run`. */
+/*
+ * Stores the squared gradients of the weights in the Fisher object. `run` has already stored all
+ * other results.
+ */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

@@ -49,8 +49,8 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
 }
 
 /*
- * Adds the squared gradient of W [width][d_model], once per sequence. The gradient is the sum over
- * tokens of the layer's input times the gradient of the output.
+ * Adds the squared gradient of W [width][d_model] for one sequence. The gradient is the sum over
+ * tokens of the layer's input x times the gradient of the layer's output.
  */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)

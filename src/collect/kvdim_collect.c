@@ -34,7 +34,7 @@ typedef struct {
     size_t *offset;
     double batch_started, last_save, save_seconds, start_seconds, loop_seconds;
     size_t resumed_tokens;
-    /* Number of finished sequences, and end of the sequences of this process. */
+    /* Number of finished sequences, and end of the range of sequences of this process. */
     size_t sequence, last;
 } collector;
 
@@ -55,7 +55,7 @@ static int resolve_device(collector *c, kvd_err *err)
     cfg->gpus = cfg->gpus ? cfg->gpus : 1;
     if (cfg->gpus > there)
         return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
-    /* The processes (ranks) of one machine take its GPUs in turn. */
+    /* Processes (MPI ranks) of one machine use different GPUs, as far as there are enough. */
     c->first_gpu = kvd_ranks_local() % (there / cfg->gpus) * cfg->gpus;
     return 0;
 }
@@ -133,7 +133,7 @@ static int record_options(const collector *c, size_t tokens, const char *corpus,
     return kvd_collect_record(&facts, run, key, err);
 }
 
-/* Fills `run` and `key` of each snapshot as if the run ended at the snapshot. */
+/* Fills `run` and `key` of each snapshot with those of a run that ends at the snapshot. */
 static int describe_snapshots(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
@@ -186,7 +186,10 @@ static int make_buffers(collector *c, kvd_err *err)
     return c->engine ? 0 : -1;
 }
 
-/* Fails if the user interrupted the program during a batch that takes more than 2 seconds. */
+/*
+ * Callback: fails if the user has interrupted the program and the current batch has taken 2
+ * seconds.
+ */
 static int give_up(void *ctx, kvd_err *err)
 {
     const collector *c = ctx;
@@ -214,7 +217,10 @@ static int save(collector *c, kvd_err *err)
     return 0;
 }
 
-/* Saving may take a tenth of the run's time. `last_cost` is the seconds of the last save. */
+/*
+ * Returns true if saving the state now takes at most a tenth of the run's time. `last_cost` is the
+ * seconds that the last save took.
+ */
 static bool save_is_due(const collector *c, double last_cost)
 {
     const double every = c->cfg->save_every, since = kvd_run_elapsed(&c->run) - c->last_save;
@@ -235,8 +241,8 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
 }
 
 /*
- * Computes the second moments of a snapshot that ends inside the current batch, without changing
- * the run's own sums.
+ * Computes the second moments of a snapshot that ends inside the current batch, and leaves the sums
+ * of the whole run unchanged.
  */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
@@ -282,8 +288,8 @@ static int run_batch(collector *c, kvd_err *err)
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
     /*
-     * Counted only after snapshots are written, so that a saved state never includes a sequence
-     * without its snapshot.
+     * Sequences count as finished only after their snapshots are written. A saved state therefore
+     * never lacks a snapshot.
      */
     c->sequence += n;
     return 0;
@@ -294,7 +300,10 @@ static int run_all(collector *c, kvd_err *err)
     kvd_progress progress;
     int status = 0;
     double last_cost = 0;
-    /* A resumed run counts only the remaining sequences, so that its rate is right. */
+    /*
+     * The progress bar of a resumed run counts only the remaining tokens, so that its rate is
+     * right.
+     */
     const size_t begin = kvd_corpus_offset(c->corpus, c->sequence);
     size_t rounds = 0;
     for (size_t s = c->sequence; s < c->last; s += kvd_corpus_batch(c->corpus, s, c->cfg->batch))
@@ -305,7 +314,10 @@ static int run_all(collector *c, kvd_err *err)
                        (double)(kvd_corpus_offset(c->corpus, c->last) - begin),
                        c->cfg->common.quiet || c->ranks.rank > 0);
     c->last_save = kvd_run_elapsed(&c->run);
-    /* The processes (ranks) synchronise after every batch, so that all end soon after one fails. */
+    /*
+     * The processes (MPI ranks) synchronise after every batch, so that all end soon after one
+     * fails.
+     */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
         /* Only a run of one process without Fisher output saves a state for --resume. */
@@ -314,7 +326,10 @@ static int run_all(collector *c, kvd_err *err)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
-            /* If c->sequence is unchanged, the sums may include a part of an abandoned batch. */
+            /*
+             * If the number of finished sequences has not grown, the sums may include a part of an
+             * abandoned batch.
+             */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
             else
@@ -506,7 +521,7 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /* The engine is freed first, because it may still be writing into the files. */
+        /* The engine is freed first, because its threads may still write into the output files. */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);
@@ -539,7 +554,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: what was recorded is lost: unfinished files of '%s' were removed\n",
                 program, cfg.common.output);
     release(&c);
-    /* An error that all processes know of is printed by rank 0 only. */
+    /* Only rank 0 prints an error that all ranks know of. */
     const bool silent = c.ranks.rank > 0 && !c.ranks.lost;
     const int result = silent ? status != 0 : kvd_run_exit(program, status, &err);
     if (kvd_ranks_end(&c.ranks, &err))

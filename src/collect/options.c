@@ -106,7 +106,10 @@ static int find_shape(void *config, const char *text, kvd_err *err)
 static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
-/* Option --NAME[=FILE] for an output, which is written to the file of -o without FILE. */
+/*
+ * Defines the option --NAME[=FILE] for one kind of result. Without =FILE the result goes to the
+ * file of -o.
+ */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
         name, .type = KVD_OPT_TEXT, .arg = "FILE", .optional = true, KVD_INTO(T, file),            \
@@ -234,7 +237,7 @@ int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *ke
     enum { KEY = 1, PARAMETER = 2 };
     const struct {
         const char *name, *value;
-        size_t number; /* value of the option if `value` is NULL */
+        size_t number; /* value as a number; used if `value` is NULL */
         int where;
     } all[] = {
         {"program", kvd_git_revision(), 0, KEY},

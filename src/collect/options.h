@@ -15,7 +15,7 @@ enum { KVD_MAX_TEXTS = 4096 };
 
 typedef struct {
     kvd_common_options common;
-    const char *model; /* NULL if `shape` is given */
+    const char *model; /* path of the checkpoint; NULL if `shape` is given */
     /* Published shape with random weights; NULL if `model` is given. */
     const kvd_shape *shape;
     size_t untrained; /* seed of random weights that replace those of the model; 0 if not given */
@@ -25,20 +25,21 @@ typedef struct {
     size_t n_random;
     const char *field;
     bool no_special;
-    /* Numbers of tokens: in all, per sequence, per batch; 0 if not given. */
+    /* Number of tokens of the whole run, of a sequence, and of a batch; 0 if not given. */
     size_t tokens, seq_len, batch;
     bool rope_both;
     bool moments;
-    const char *moments_file; /* NULL means the file of -o */
+    const char *moments_file; /* file for second moments; NULL means the file of -o */
     bool attention;
-    /* NULL means the file of -o. */
+    /* File for attention statistics; NULL means the file of -o. */
     const char *attention_file;
-    /* Number of first sequences for which values of single tokens are stored. */
+    /* Number of first sequences for which attention statistics of single tokens are stored. */
     size_t attention_requests;
     bool fisher;
-    /* NULL means the file of -o. */
+    /* File for squared gradients; NULL means the file of -o. */
     const char *fisher_file;
-    size_t fisher_rows; /* number of first tokens whose gradients are recorded one by one */
+    /* number of first tokens whose squared gradients are stored token by token */
+    size_t fisher_rows;
     /* Token counts of snapshots, increasing, [n_snapshots]; allocated. */
     size_t *snapshots;
     size_t n_snapshots;
@@ -47,17 +48,20 @@ typedef struct {
     kvd_dtype dtype;
     /* Number type of the forward pass on a GPU: KVD_F32 or KVD_BF16. */
     kvd_dtype compute;
-    int gpus; /* 0 if not given, or on the CPU */
+    int gpus; /* number of GPUs; 0 if not given, or on the CPU */
     const char *label;
     bool resume;
     double save_every; /* seconds between two saves for --resume */
 } kvd_collect_options;
 
-/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
+/*
+ * Parses the command line into *cfg, which must be zeroed. Wrong usage ends the program with status
+ * 2.
+ */
 void kvd_collect_parse(int argc, char **argv, kvd_collect_options *cfg);
 void kvd_collect_options_release(kvd_collect_options *cfg);
 
-/* Returns true if -o is the file of Q, K and V, and not the moments, attention or Fisher file. */
+/* Returns true if the file of -o holds Q, K and V. */
 bool kvd_collect_dumps(const kvd_collect_options *o);
 
 enum { KVD_COLLECT_OUTPUTS = 4 };
@@ -67,13 +71,13 @@ void kvd_collect_output_names(const kvd_collect_options *o,
                               kvd_output_name name[KVD_COLLECT_OUTPUTS]);
 
 typedef struct {
-    const kvd_collect_options *cfg; /* options after --device is resolved */
+    const kvd_collect_options *cfg; /* options; --device is already `cpu` or `cuda` */
     const char *model, *corpus;     /* content hashes of the model and of the text */
     const char *label;
     /* Number of tokens of the whole run or of a snapshot. */
     size_t n_tokens;
     int ranks;
-    const char *gpu; /* "" on the CPU */
+    const char *gpu; /* name of the GPU; "" on the CPU */
 } kvd_collect_facts;
 
 /* Records every option in *run, and options that affect the results in *key. */

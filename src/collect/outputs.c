@@ -29,7 +29,7 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        /* A file of another kind is replaced at the end of the run. */
+        /* This is no error, because the run replaces a file of another kind when it ends. */
         return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
@@ -42,8 +42,8 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
 }
 
 /*
- * Removes files that an earlier run left next to a complete output. Holds the lock, so that no run
- * in progress is affected.
+ * Removes the state file and temporary files that an earlier run left next to a complete output.
+ * Takes the output's lock, so that no run in progress is affected.
  */
 static void clean_up(const kvd_outputs *o, const char *output)
 {
@@ -78,7 +78,10 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     a->first_layer = m->first_layer;
     a->n_layers = m->n_layers;
     a->has_pre = m->has_pre;
-    /* The first sync reserves disk space for the whole file, so that a full disk stops the run. */
+    /*
+     * Creates the activations file. kvd_h5_sync below reserves disk space for it, so that a full
+     * disk ends the run at once.
+     */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
     if (kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
@@ -97,13 +100,16 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     o->dump.dtype = dtype;
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
-    /* The state belongs to an earlier run, whose activations file was replaced. */
+    /* The state file belongs to an earlier run, whose activations file has just been replaced. */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
     return 0;
 }
 
-/* Returns 1 if the file has the run_id of the state, and the tokens and layers of this run. */
+/*
+ * Returns 1 if the activations file belongs to the state file and has the tokens and layers of this
+ * run.
+ */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
     char *id;
@@ -115,7 +121,7 @@ static int dump_fits(kvd_outputs *o, kvd_err *err)
     return same;
 }
 
-/* Fails unless the recorded tokens have the checksum that the state file holds. */
+/* Fails unless the activations file has the checksum that the state file holds. */
 static int verify_dump(kvd_outputs *o, kvd_err *err)
 {
     uint64_t found;
@@ -128,7 +134,9 @@ static int verify_dump(kvd_outputs *o, kvd_err *err)
     return 0;
 }
 
-/* Appends to *err what the user can do. Returns -1. */
+/*
+ * Appends advice to the message in *err: the file to remove or the option to leave out. Returns -1.
+ */
 static int cannot_resume(const kvd_outputs *o, kvd_err *err)
 {
     const kvd_err why = *err;
@@ -144,7 +152,10 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     bool have_lock = false, fits = true;
     kvd_err why;
     o->saved = true; /* from here on, a failure keeps the unfinished activations file */
-    /* A program that holds the lock may replace the state, so the lock is taken first. */
+    /*
+     * The lock is taken before the state is read, because a program that holds the lock may replace
+     * the state.
+     */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
             return -1;
@@ -221,7 +232,10 @@ double kvd_outputs_bytes(kvd_outputs *o)
     return bytes;
 }
 
-/* Takes model, layers and tokens from the second moments. Creates and locks the Fisher file. */
+/*
+ * Creates and locks the Fisher file. Copies the model, the layers and the numbers of tokens from
+ * the second moments.
+ */
 static int start_fisher(kvd_outputs *o, kvd_err *err)
 {
     kvd_fisher *f = &o->fisher;
@@ -269,7 +283,10 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /* Files are created before they have contents, to hold their locks. */
+    /*
+     * Files are created long before they are written, because a created file holds the lock on its
+     * name.
+     */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -310,7 +327,7 @@ bool kvd_outputs_kept(const kvd_outputs *o)
            (!o->want_dump || exists(o->dump_path, ".partial"));
 }
 
-/* The activations file is completed last, because a run with an unfinished one can be resumed. */
+/* The activations file is completed last. A run that is interrupted before can be resumed. */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
     if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||
@@ -353,7 +370,7 @@ void kvd_outputs_close(kvd_outputs *o)
     o->dump_path = o->moments_path = o->stats_path = o->fisher_path = o->state_path = NULL;
 }
 
-/* Bytes that --fisher adds: squared gradients of weights, and values for the backward pass. */
+/* Bytes that --fisher allocates: squared gradients of weights, and values for the backward pass. */
 static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens)
 {
     const double n = (double)batch_tokens, d = m->d_model, q = (double)m->n_heads * m->d_head,
@@ -368,7 +385,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = kvd_outputs_bytes(out);
     if (cfg->n_snapshots)
-        /* A snapshot inside a batch needs a second set of sums. */
+        /* A snapshot that ends inside a batch needs a second set of second moments. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
@@ -384,7 +401,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
         "lower --batch, --seq-len or the number of --layers, or take a smaller model", err);
 }
 
-/* Returns NAME.<asked>.h5 if moments_path is NAME.h5 or NAME. */
+/* Returns NAME.<asked>.h5, where NAME is moments_path without ".h5". */
 static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
 {
     static const char ending[] = ".h5";
@@ -398,7 +415,7 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
     return name;
 }
 
-/* Returns the smallest number of leading sequences that have at least n tokens together. */
+/* Returns the smallest number of first sequences that have at least n tokens together. */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
     size_t low = 1, high = kvd_corpus_n_sequences(corpus);
@@ -446,7 +463,7 @@ void kvd_snapshots_release(kvd_snapshots *s)
     *s = (kvd_snapshots){0};
 }
 
-/* A process that is killed after it has renamed its output leaves NAME.lock. */
+/* Removes NAME.lock, which remains if a process is killed after it has renamed its output. */
 static int clear_remains(const char *path, kvd_err *err)
 {
     kvd_output out;

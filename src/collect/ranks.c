@@ -10,7 +10,7 @@
 #include <mpi.h>
 #endif
 
-/* Returns the number in the first of these environment variables that is set, or -1. */
+/* Returns the number in the first environment variable of the list `name` that holds one, or -1. */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {
@@ -24,10 +24,16 @@ static long launched(const char *const *name)
     return -1;
 }
 
-/* Ranks as set by Open MPI's mpirun; by srun --mpi=pmix; by MPICH's mpiexec and srun --mpi=pmi2. */
+/*
+ * Environment variables for the rank, set by Open MPI's mpirun; by srun --mpi=pmix; by MPICH's
+ * mpiexec and srun --mpi=pmi2.
+ */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/* Index on the machine as set by Open MPI's mpirun; by MPICH's mpiexec; by Slurm. */
+/*
+ * Environment variables for the index of a process on its machine, set by Open MPI's mpirun; by
+ * MPICH's mpiexec; by Slurm.
+ */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -41,8 +47,8 @@ enum { STREAMS = 2 }; /* stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
 /*
- * Ends a process with muted output with status 0. The launcher ends all processes when one fails,
- * so the failing status must come from the process that prints.
+ * If the output of this process is muted, ends it with status 0. The launcher ends all processes
+ * when one fails, so only the process that prints may end with an error.
  */
 static void leave_silently(void)
 {
@@ -101,7 +107,10 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 
 #ifdef KVD_MPI
 
-/* MPI returns error codes because kvd_ranks_start sets its error handler. */
+/*
+ * MPI returns error codes instead of ending the program, because kvd_ranks_start sets its error
+ * handler.
+ */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -143,7 +152,7 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err)
     int lowest;
     if (check(r, MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
               "ask every rank", &own)) {
-        if (!status) /* If this process failed before, its earlier message stays. */
+        if (!status) /* an earlier error of this process stays in *err */
             *err = own;
         return -1;
     }
@@ -188,7 +197,10 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
-    /* Largest count per MPI call, because MPI allocates memory of the size of the data. */
+    /*
+     * Largest number of elements per MPI call, because MPI allocates as much memory as it
+     * transfers.
+     */
     enum { MOST = 1 << 26 };
     if (r->n == 1)
         return 0;
@@ -226,7 +238,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /* Only one of several processes prints this error (leave_silently). */
+    /* All processes fail here, but kvd_ranks_mute lets only one of them print the error. */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

@@ -18,7 +18,7 @@ static const char magic[] = "kvdim-collect state 2";
 static const kvd_g summed[] = {KVD_G_Q, KVD_G_K, KVD_G_V, KVD_G_Q_PRE, KVD_G_K_PRE};
 enum { N_SUMMED = sizeof summed / sizeof *summed };
 
-/* A state file, and the hash of the bytes read or written so far. */
+/* An open state file, and the hash of the bytes read or written so far. */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;
@@ -61,7 +61,10 @@ static int close_stream(stream *s)
     return status;
 }
 
-/* Checks that the last 8 bytes are the checksum of the other bytes. Returns to the file's start. */
+/*
+ * Checks that the last 8 bytes of the file are the checksum of the other bytes. Then moves to the
+ * start of the file.
+ */
 static int verify(stream *s, kvd_err *err)
 {
     char block[1 << 16];

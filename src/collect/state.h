@@ -1,6 +1,6 @@
 /*
- * OUT.h5.state, from which an interrupted kvdim-collect is resumed. It is replaced as a whole, and
- * only after the data that it describes is on disk.
+ * The state file OUT.h5.state, from which an interrupted kvdim-collect is resumed. It is replaced
+ * as a whole, and only after the data that it describes is on disk.
  */
 #ifndef KVD_COLLECT_STATE_H
 #define KVD_COLLECT_STATE_H
@@ -14,12 +14,12 @@
 #include "formats/moments.h"
 
 typedef struct {
-    char run_id[40]; /* identifier that the activations file has too */
+    char run_id[40]; /* random identifier of the run, also in the activations file */
     /* Numbers of sequences and tokens that are on disk. */
     size_t n_sequences, n_tokens;
-    /* Value of kvd_activations_checksum; 0 means no activations file. */
+    /* Result of kvd_activations_checksum; 0 if there is no activations file. */
     uint64_t dump_checksum;
-    char key[sizeof(kvd_run_key)]; /* text of all options that affect the results */
+    char key[sizeof(kvd_run_key)]; /* run key: text with all options that affect the results */
 } kvd_state;
 
 /* Fails if `path`, or the temporary name for it, exists and is not a state file. */
@@ -30,7 +30,7 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
                    const kvd_attention_stats *stats, kvd_err *err);
 
 /*
- * Loads a state file; *found is 0 if there is none. `sums` and `stats` may be NULL. They are filled
+ * Loads a state file; *found is 0 if there is none. Fills `sums` and `stats`, which may be NULL,
  * only if the state was saved with the options *now. The caller must compare s->key with *now. A
  * wrong checksum is an error.
  */

@@ -23,7 +23,7 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/* Computes the second moment of one head, whose rows X [n][d] have leading dimension ld. */
+/* One head whose second moment a thread computes, from rows x [n][d] with leading dimension ld. */
 typedef struct {
     kvd_g g;
     int head;
@@ -31,12 +31,14 @@ typedef struct {
     size_t ld;
 } job;
 
-/* One thread adds up each sum, so that the result does not depend on the number of threads. */
+/*
+ * Each sum is added up by a single thread, so that results do not depend on the number of threads.
+ */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /* Index of the first job that failed, whatever the order of the threads. */
+    /* Index of the first element of `jobs` that failed, whatever the order of the threads. */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -158,8 +160,9 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
 }
 
 /*
- * Adds the scores s[n] of one query to the statistics, and writes its probabilities to p. Returns
- * the logarithm of the softmax denominator, or NaN if a score is not finite.
+ * Adds the attention scores s[n] of one query to the statistics, and writes its attention
+ * probabilities to p. Returns the logarithm of the softmax denominator, or NaN if a score is not
+ * finite.
  */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
@@ -247,7 +250,10 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /* Probability that token i gives to itself. Later tokens are added below. */
+            /*
+             * Probability that token i gives to itself. Probabilities from later tokens are added
+             * below.
+             */
             mass[i] = p[i - start];
         }
     }
@@ -278,8 +284,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns how many leading elements of sorted[n] have a sum of at least `wanted`. Continues from
- * *at elements with *sum.
+ * Returns the smallest k for which the first k elements of sorted[n] have a sum of at least
+ * `wanted`. Starts from *sum, the sum of the first *at elements, and updates both.
  */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
@@ -298,12 +304,14 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* Factor slightly below 1, so that a rounding error does not add one more token. */
+/*
+ * Factor that lowers the wanted sum slightly, so that a rounding error does not add one more token.
+ */
 static const double slack = 1 - 1e-12;
 
 /*
- * Adds the smallest numbers of tokens that hold 90, 95 and 99 % of `mass`, to the statistic `count`
- * and the next four.
+ * Computes the smallest numbers of tokens that hold 90, 95 and 99 % of `mass`. Adds them to the
+ * statistic `count` and to the next four of enum kvd_a.
  */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
@@ -323,7 +331,10 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/* Adds the statistics of one KV head. Sums t->mass over its query heads, in place. */
+/*
+ * Adds the statistics of one KV head. Replaces the attention probabilities in t->mass by their sum
+ * over the query heads that share the KV head.
+ */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -357,7 +368,7 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* Adds the statistics of a layer, and values of single tokens for the first requests. */
+/* Adds the statistics of a layer. For the first requests also stores values of single tokens. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -400,7 +411,10 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/* If several heads fail, reports the error of the lowest head. */
+/*
+ * Calls `one` for every head, in parallel. If several heads fail, reports the error of the lowest
+ * head.
+ */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

@@ -15,15 +15,18 @@
  */
 
 typedef struct {
-    /* Owned by the caller. */
+    /* Statistics to which results are added; owned by the caller. */
     kvd_attention_stats *stats;
     int n_threads;
-    /* Scores of some query tokens, [n_threads][KVD_ATTEND_ROWS][seq_len]. */
+    /* Attention scores of KVD_ATTEND_ROWS query tokens, [n_threads][KVD_ATTEND_ROWS][seq_len]. */
     float *scores;
     double *row; /* probabilities of one query token, [n_threads][seq_len] */
     /* Attention probability that each token receives, [n_heads][seq_len]. */
     double *mass;
-    /* Attention probability that each token receives from later tokens, [n_heads][seq_len]. */
+    /*
+     * Attention probability that each token receives from later tokens, itself excluded,
+     * [n_heads][seq_len].
+     */
     double *later;
     /* Logarithm of each query's softmax denominator, [n_heads][seq_len]. */
     double *denominator;
@@ -32,13 +35,13 @@ typedef struct {
     double seconds;      /* seconds spent in kvd_tally_record */
 } kvd_tally;
 
-/* Sequences must have at most stats->seq_len tokens. */
+/* Allocates buffers. Sequences must have at most stats->seq_len tokens. */
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err);
 void kvd_tally_release(kvd_tally *t);
 
 /*
- * Adds one layer of one batch. Ignores a layer that is not recorded. Fails if a score or value is
- * not finite; the statistics are then invalid.
+ * Adds the statistics of one layer of one batch. Ignores a layer that is not recorded. Fails if a
+ * score or value is not finite; the statistics are then invalid.
  */
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
@@ -56,13 +59,13 @@ int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, k
 void kvd_accumulator_release(kvd_accumulator *a);
 
 /*
- * Adds one layer of one batch. Ignores a layer that is not recorded. Fails if a value is not
- * finite; the sums are then invalid.
+ * Adds the second moments of one layer of one batch. Ignores a layer that is not recorded. Fails if
+ * a value is not finite; the sums are then invalid.
  */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
 /*
- * Adds the second moments of W_O and W_V. `layer` counts from the first recorded layer. w_o is
+ * Adds the second moments of W_O and W_V. `layer` is the model's layer less first_layer. w_o is
  * [n_heads][d_head][d_model], w_v [n_kv_heads][d_head][d_model].
  */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
@@ -74,16 +77,16 @@ typedef struct kvd_information kvd_information;
 
 /*
  * Returns an object that adds squared gradients to the borrowed *f. On failure returns NULL and
- * fills *err. A batch may have max_tokens tokens, a sequence max_len. Memory: n_layers 2 n_kv_heads
- * d_head d_model doubles.
+ * fills *err. A batch may have max_tokens tokens, a sequence max_len. Allocates 2 * n_layers *
+ * n_kv_heads * d_head * d_model doubles.
  */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
 
 /*
- * Runs a batch forward and backward. first_token is the index of the batch's first token in the
- * corpus. After a failure the sums are invalid.
+ * Runs the model forward and backward over a batch, and adds the squared gradients. first_token is
+ * the index of the batch's first token in the corpus. After a failure the sums are invalid.
  */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);

@@ -43,24 +43,28 @@ void kvd_blas_choose_core(char **argv)
         return;
     self[n] = '\0';
     execv(self, argv);
-    /* The restart failed. The slow kernels give right results, so the program continues. */
+    /*
+     * execv failed. The slower kernels give the same results, so the program continues with them.
+     */
     unsetenv("OPENBLAS_CORETYPE");
 #else
     (void)argv;
 #endif
 }
 
-/* OpenBLAS's BUFFER_SIZE for each thread on x86-64. Other processors have smaller buffers. */
+/*
+ * Bytes of OpenBLAS's buffer for one thread on x86-64. On other processors the buffers are smaller.
+ */
 enum { BUFFER_BYTES = 128 << 20 };
 
-/* OpenBLAS's allocator of thread buffers. A freed buffer stays mapped for the next caller. */
+/* OpenBLAS's allocator of thread buffers. It keeps a freed buffer mapped and reuses it. */
 extern void *blas_memory_alloc(int unused) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
 /*
- * Starts the program anew with OPENBLAS_NUM_THREADS=1 if its memory is limited. Otherwise OpenBLAS
- * would map a buffer for each processor when it is loaded. Runs from .preinit_array, before the C
- * library and sanitisers are ready.
+ * Restarts the program with OPENBLAS_NUM_THREADS=1 if its memory is limited, because OpenBLAS maps
+ * a buffer for each processor when it is loaded. Runs from .preinit_array, before the C library and
+ * sanitisers are ready.
  */
 __attribute__((no_sanitize("address", "undefined"))) static void
 start_without_pool(int argc, char **argv, char **envp)
@@ -97,7 +101,10 @@ static bool fits(size_t bytes)
     return p != MAP_FAILED && !munmap(p, bytes);
 }
 
-/* The pool of OpenBLAS has one thread less than OpenMP. */
+/*
+ * Returns the number of buffers: one for each of OpenMP's threads, and for each of OpenBLAS's own,
+ * which are one fewer.
+ */
 static size_t buffers(int threads)
 {
     return 2 * (size_t)threads - 1;
@@ -147,7 +154,10 @@ int kvd_blas_start(int threads, kvd_err *err)
 #endif
     openblas_set_num_threads(threads);
     if (limited) {
-        /* Threads started here get their stacks before data fill the memory. */
+        /*
+         * Starts OpenMP's threads now, so that their stacks are allocated before data fill the
+         * memory.
+         */
 #pragma omp parallel
         {
         }
@@ -157,7 +167,9 @@ int kvd_blas_start(int threads, kvd_err *err)
 
 int kvd_blas_serial(void)
 {
-    /* In an OpenMP build of OpenBLAS this call would change the number of OpenMP threads. */
+    /*
+     * In an OpenMP build of OpenBLAS, setting its number of threads would also set that of OpenMP.
+     */
     if (openblas_get_parallel() != OPENBLAS_THREAD)
         return 0;
 #ifdef _OPENMP

@@ -5,9 +5,9 @@
 #include "common/err.h"
 
 /*
- * Restarts the program with better OpenBLAS kernels if OpenBLAS does not know the processor. It
- * would use its oldest kernels (SSE3), which are several times slower. Does nothing if the user has
- * set OPENBLAS_CORETYPE. Must be called first in main.
+ * Restarts the program with a better choice of OpenBLAS kernels if OpenBLAS does not know the
+ * processor. OpenBLAS would otherwise use its oldest kernels (SSE3), which are several times
+ * slower. Does nothing if the user has set OPENBLAS_CORETYPE. Must be called first in main.
  */
 void kvd_blas_choose_core(char **argv);
 
@@ -18,10 +18,10 @@ const char *kvd_blas_core(void);
  * Makes OpenBLAS and OpenMP use `threads` threads. Must be called once, from main, before the first
  * BLAS call.
  *
- * OpenBLAS maps 128 MB per thread, and tries again without end if mmap fails. Under a memory limit
- * (ulimit -v or -d) this function therefore maps all buffers at once, and takes fewer threads if
- * they would use more than half of the memory. Returns the number of threads, or -1 if there is no
- * room for one buffer.
+ * OpenBLAS maps 128 MB per thread, and retries forever if mmap fails. Under a memory limit (ulimit
+ * -v or -d) this function therefore maps all buffers at once, and takes fewer threads if the
+ * buffers would use more than half of the memory. Returns the number of threads, or -1 if there is
+ * no room for one buffer.
  */
 int kvd_blas_start(int threads, kvd_err *err);
 

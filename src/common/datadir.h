@@ -7,12 +7,12 @@
 #include "common/err.h"
 
 /*
- * Stores in `found` the first of these folders that holds `file`:
+ * Stores in `found` the first of these folders that contains `file`:
  * 1. `given`, if it is not NULL
- * 2. `in_tree` of the source tree, if the program runs from build/bin
- * 3. `installed` relative to an installed program (bin/../share/kvdim)
+ * 2. `in_tree` in the source tree, if the program runs from build/bin
+ * 3. `installed`, relative to the folder of an installed program (bin/../share/kvdim)
  * 4. the folder to which this build installs
- * The message names `option`, with which a user sets the folder; NULL if there is none.
+ * `option`, which may be NULL, is the option that sets the folder; the error message names it.
  */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],

@@ -31,7 +31,10 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
 #endif
 }
 
-/* Parses "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 ..." */
+/*
+ * Reads the driver version from a line such as "NVRM version: NVIDIA UNIX Open Kernel Module for
+ * x86_64 580.95.05 ..."
+ */
 void kvd_cuda_driver(char *text, size_t size)
 {
     char line[512] = "";

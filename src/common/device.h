@@ -5,7 +5,7 @@
 #include "common/options.h"
 #include "common/run.h"
 
-/* Reason why this build cannot use CUDA, for messages. */
+/* Text for messages: the reason why this build cannot use CUDA. */
 #define KVD_LEFT_OUT "was left out of this build (CUDA=0, or make found no nvcc)"
 
 /*
@@ -18,15 +18,18 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err);
 void kvd_cuda_driver(char *text, size_t size);
 
 /*
- * Replaces `auto` by `cuda` if a CUDA device can be used, else by `cpu`. The value `cuda` without a
- * device is an error. `name` receives the device's name, "" for the CPU.
+ * If --device is `auto`, sets it to `cuda` if a CUDA device can be used, else to `cpu`. The value
+ * `cuda` without a device is an error. `name` receives the device's name, "" for the CPU.
  */
 int kvd_device_resolve(kvd_common_options *opt, char *name, size_t size, kvd_err *err);
 
-/* Number of devices that can be used; 0 in a build without CUDA. */
+/* Returns the number of CUDA devices that can be used; 0 in a build without CUDA. */
 int kvd_cuda_count(void);
 
-/* Records the GPU's name ("" for none) and driver version for /provenance. */
+/*
+ * Records the GPU's name ("" for none) and driver version in *run, for the group /provenance of
+ * result files.
+ */
 void kvd_device_note(const char *name, kvd_run *run);
 
 #endif

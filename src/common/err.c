@@ -6,7 +6,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Names in messages may come from files of unknown origin, and must not control the terminal. */
+/*
+ * Replaces control characters, because names from files of unknown origin must not control the
+ * terminal.
+ */
 static void make_printable(char *s)
 {
     for (; *s; s++)

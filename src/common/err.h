@@ -2,7 +2,8 @@
  * Error messages. Library code never prints and never exits: it returns 0, or -1 with a message in
  * a kvd_err owned by the caller.
  *
- * A message is one line: lower case, no full stop, what failed first, the subject in single quotes.
+ * A message is one line in lower case without a full stop. It begins with what failed; names are in
+ * single quotes.
  */
 #ifndef KVD_COMMON_ERR_H
 #define KVD_COMMON_ERR_H
@@ -16,7 +17,7 @@ extern "C" {
 enum { KVD_MEMORY_LIMIT_TEXT = 80 };
 
 typedef struct {
-    /* Zero-terminated; a longer message is cut with "..." at the end. */
+    /* Text with a final zero byte. A longer message is cut and ends in "...". */
     char msg[512];
 } kvd_err;
 
@@ -42,14 +43,14 @@ int kvd_in(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Stores the message for a failed allocation and returns -1. If the user has set a limit (ulimit -v
- * or -d), the message names it.
+ * Stores the message for a failed allocation and returns -1. If the user has set a memory limit
+ * (ulimit -v or -d), the message names it.
  */
 int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
 
 /*
- * Returns true if the memory of this process is limited (RLIMIT_AS or RLIMIT_DATA). `text` receives
- * the lower limit: "the limit of 307200 KB on memory (ulimit -v)".
+ * Returns true if the memory of this process is limited (RLIMIT_AS or RLIMIT_DATA). `text` then
+ * receives the lower of the two limits: "the limit of 307200 KB on memory (ulimit -v)".
  */
 bool kvd_memory_limit(char text[KVD_MEMORY_LIMIT_TEXT]);
 

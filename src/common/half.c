@@ -102,7 +102,10 @@ static void f32_to_bf16_plain(const float *src, uint16_t *dst, size_t n)
 
 #if defined(__x86_64__)
 
-/* Written by hand, because the compiler does not vectorise the branch for NaN. */
+/*
+ * Returns all bits 1 in elements that are NaN. Intrinsics are used because compilers do not
+ * vectorise this test.
+ */
 __attribute__((target("avx2"))) static __m256i is_nan(__m256i u)
 {
     return _mm256_cmpgt_epi32(_mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff)),
@@ -137,7 +140,9 @@ __attribute__((target("avx2"))) static void f32_to_bf16_avx2(const float *src, u
     for (; i + 16 <= n; i += 16) {
         const __m256i low = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i)));
         const __m256i high = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i + 8)));
-        /* Packing works within halves of 128 bits, so the permutation restores the order. */
+        /*
+         * The instruction packs each 128-bit half separately, so a permutation restores the order.
+         */
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
         _mm256_storeu_si256((__m256i *)(dst + i), packed);
     }
@@ -166,8 +171,9 @@ __attribute__((target("avx2,f16c"))) static void f32_to_f16_f16c(const float *sr
 static int have_f16c;
 
 /*
- * Asks once, because cpuid traps on a virtual machine. clang 14 does not know "f16c" in
- * __builtin_cpu_supports. AVX2 implies that the system saves ymm registers.
+ * Finds out whether the processor has F16C. Does so only once, because cpuid is slow on a virtual
+ * machine. __builtin_cpu_supports of clang 14 does not know "f16c". AVX2 support implies that the
+ * system saves ymm registers.
  */
 __attribute__((constructor)) static void ask_f16c(void)
 {
@@ -239,7 +245,10 @@ void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
     assert(0 && "unknown dtype");
 }
 
-/* Find NaN or infinity, whose exponent bits are all ones. Compilers vectorise this loop. */
+/*
+ * Define functions that find NaN or infinity, whose exponent bits are all ones. Compilers vectorise
+ * this loop.
+ */
 #define SPECIAL_LOOPS(name, attribute)                                                             \
     attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)              \
     {                                                                                              \

@@ -12,8 +12,8 @@
 #include <string.h>
 
 /*
- * LAPACK is column-major and sees a row-major X [n][d] as X^T. This file therefore exchanges left
- * and right singular vectors.
+ * LAPACK is column-major and reads a row-major X [n][d] as X^T. The functions of this file
+ * therefore exchange left and right singular vectors.
  */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
@@ -48,7 +48,7 @@ static int refuse_nonfinite(const char *name, const double *x, size_t rows, size
     return 0;
 }
 
-/* dst must not be src. */
+/* Writes the transpose of src [d][d] to dst, which must not be src. */
 static void transpose(const double *src, size_t d, double *dst)
 {
     for (size_t i = 0; i < d; i++)
@@ -56,7 +56,10 @@ static void transpose(const double *src, size_t d, double *dst)
             dst[i * d + j] = src[j * d + i];
 }
 
-/* Returns -1 or 1. If several entries are the largest, the first decides. */
+/*
+ * Returns the sign, -1 or 1, of the entry of largest magnitude in column j; of the first one if
+ * there are several.
+ */
 static double column_sign(const double *R, size_t d, size_t j)
 {
     double largest = 0;
@@ -141,7 +144,7 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* Job 'O' overwrites A with its long singular vectors, which saves an array of size n. */
+    /* Job 'O' writes the n long singular vectors over A, which saves an array of n * d doubles. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -173,7 +176,10 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
     if (!A || !left)
         goto done;
     memcpy(A, M, d * d * sizeof *A);
-    /* Column-major dgesdd sees M^T = V S U^T. Its U^T in columns is U in rows. */
+    /*
+     * dgesdd reads the row-major M as M^T = V S U^T. It writes U^T column by column, which is a
+     * row-major U.
+     */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
     if (info) {
@@ -190,16 +196,16 @@ done:
 }
 
 /*
- * Rows and columns per call of dtpqrt, the fastest of those tried. dtpqrt is 2 to 3 times faster
- * than dgeqrf at d 64 and 128, because it skips the zeros of the triangular factor.
+ * Rows and panel width of a call of dtpqrt; the fastest values of those tried. dtpqrt is 2 to 3
+ * times faster than dgeqrf at d 64 and 128, because it skips the zeros of the triangular factor.
  */
 enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
 struct kvd_tsqr {
     size_t d, filled, panel;
-    /* Triangular factor of the rows reduced so far: [d][d], column-major. */
+    /* Triangular factor R of all rows reduced so far: [d][d], column-major. */
     double *r;
-    /* Rows that are not part of the triangular factor yet: [d][TSQR_ROWS], column-major. */
+    /* Rows that are not yet reduced into R: [d][TSQR_ROWS], column-major. */
     double *block;
     double *t, *work;
 };
@@ -250,7 +256,10 @@ static int reduce(kvd_tsqr *q, kvd_err *err)
     return 0;
 }
 
-/* Copies a few rows at a time, so that the writes of one column share a cache line. */
+/*
+ * Copies 8 rows of X at a time into the column-major block, so that writes to a column share a
+ * cache line.
+ */
 static void put_rows(kvd_tsqr *q, const double *X, size_t n)
 {
     const size_t d = q->d;
@@ -302,7 +311,10 @@ static int refuse_negative(const double *lambda, size_t d, kvd_err *err)
     return 0;
 }
 
-/* Computes the eigenvalues of G, falling, and its eigenvectors as columns of the row-major Z. */
+/*
+ * Computes the eigenvalues lambda of G, falling, and its eigenvectors, the columns of the row-major
+ * Z.
+ */
 static int eigen(const double *G, size_t d, double *lambda, double *Z, kvd_err *err)
 {
     assert(d >= 1);
@@ -347,7 +359,7 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
     return 0;
 }
 
-/* Rows per call of dsyrk: a block of 128 columns stays in the L2 cache. */
+/* Rows of X per call of dsyrk. A block of them with 128 columns stays in the L2 cache. */
 enum { GRAM_ROWS = 1024 };
 
 size_t kvd_gram_scratch(size_t d)
@@ -355,7 +367,7 @@ size_t kvd_gram_scratch(size_t d)
     return GRAM_ROWS * d;
 }
 
-/* Names the first row of X that is not finite. */
+/* Fails with a message that names the first element of X that is not finite. */
 static int blame_row(const float *X, size_t n, size_t d, size_t ld, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -378,7 +390,10 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
             for (size_t j = 0; j < d; j++)
                 to[j] = from[j];
         }
-        /* Row-major X is X^T for dsyrk. Its upper triangle (i <= j) is G[j * d + i]. */
+        /*
+         * dsyrk reads the row-major X as X^T. Element (i, j) with i <= j of its result is G[j * d +
+         * i].
+         */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);
     }
@@ -406,7 +421,7 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /* S = W W^T with W = Z diag(lambda^{1/4}) is symmetric to the last bit. */
+    /* Computes S as W W^T with W = Z diag(lambda^{1/4}), which is symmetric to the last bit. */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;
@@ -449,7 +464,7 @@ int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size
                                               (lapack_int)m, a, (lapack_int)k, y, (lapack_int)m);
         memcpy(C, y, k * m * sizeof *C);
         status = info ? kvd_fail(err, "least squares: dgels failed, info %d", (int)info) : 0;
-        /* dgels reports dependent columns only if a pivot is exactly 0, not if it is small. */
+        /* Checks for dependent columns, which dgels reports only if a pivot is exactly 0. */
         for (size_t j = 0; !status && j < k; j++)
             if (!(fabs(a[j * k + j]) > 1e-12 * fabs(a[0])))
                 status = kvd_fail(err, "least squares: column %zu depends on those before it", j);

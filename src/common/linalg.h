@@ -1,9 +1,9 @@
 /*
- * Dense linear algebra over LAPACK, in float64. Matrices are row-major unless a name says
+ * Dense linear algebra with LAPACK, in float64. Matrices are row-major unless a name says
  * otherwise.
  *
- * The signs of singular vectors are fixed: the entry of largest magnitude is positive. Results can
- * therefore be compared between machines.
+ * The signs of singular vectors are fixed: the entry of largest magnitude is positive. Results of
+ * different machines can therefore be compared.
  */
 #ifndef KVD_COMMON_LINALG_H
 #define KVD_COMMON_LINALG_H
@@ -22,24 +22,27 @@
 int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R, kvd_err *err);
 
 /*
- * Streaming QR decomposition of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012, sequential
+ * QR decomposition of a stream of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012, sequential
  * form). Memory does not grow with the number of rows.
  */
 typedef struct kvd_tsqr kvd_tsqr;
 kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err);
-/* Adds rows X [n][d], which must be finite. How they are divided among calls changes no bit. */
+/*
+ * Adds rows X [n][d], which must be finite. The result does not depend on how rows are divided
+ * among calls.
+ */
 int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err);
 /*
- * Writes the singular values sigma [d] and right singular vectors R [d][d] of all rows so far. More
- * rows may be added afterwards.
+ * Writes the singular values sigma [d] and right singular vectors R [d][d] of all rows added so
+ * far. More rows may be added afterwards.
  */
 int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
 /*
- * Computes singular values sigma [d] and right singular vectors R [d][d] of X from G [d][d] = X^T X
- * (LAPACK dsyevd). Eigenvalues slightly below 0 count as 0, because rounding causes them. A clearly
- * negative eigenvalue is an error.
+ * Computes singular values sigma [d] and right singular vectors R [d][d] of a matrix X from its
+ * Gram matrix G [d][d] = X^T X (LAPACK dsyevd). Eigenvalues slightly below 0 come from rounding and
+ * count as 0. A clearly negative eigenvalue is an error.
  *
  * The relative error of sigma[k] is about eps * (sigma[0] / sigma[k])^2 / 10, against eps *
  * sigma[0] / sigma[k] for kvd_svd_right. It is below 1e-9 for bfloat16 data and reaches 1e-8 for
@@ -47,20 +50,23 @@ void kvd_tsqr_free(kvd_tsqr *q);
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
 /*
- * Replaces eigenvalues lambda [d] of a Gram matrix, falling, by their square roots. Errors are
- * those of kvd_gram_svd.
+ * Replaces the falling eigenvalues lambda [d] of a Gram matrix by their square roots. Negative
+ * eigenvalues are treated as in kvd_gram_svd.
  */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
 /*
  * kvd_gram_add adds X^T X to G [d][d] in float64, for float32 rows X with leading dimension ld. On
- * failure G is undefined. `scratch` holds kvd_gram_scratch(d) doubles.
+ * failure G is undefined. `scratch` must hold kvd_gram_scratch(d) doubles.
  */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
 
-/* Computes M [d][d] = U diag(s) V^T. Singular vectors are columns; U fixes the signs. */
+/*
+ * Decomposes M [d][d] = U diag(s) V^T. Singular vectors are columns of U and V; signs are fixed by
+ * the columns of U.
+ */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
 /*
@@ -78,7 +84,10 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 
-/* Negate columns of R [d][d] whose largest entry is negative, and the same columns of S. */
+/*
+ * Negate columns of R [d][d] whose entry of largest magnitude is negative. kvd_fix_signs_two also
+ * negates the same columns of S.
+ */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);
 
@@ -88,7 +97,7 @@ void kvd_fix_signs_two(double *R, double *S, size_t d);
  */
 double kvd_orthogonality(const double *R, size_t d);
 
-/* *at receives the index of the first NaN or infinity. */
+/* Returns true if x [n] holds a NaN or infinity; *at receives the index of the first one. */
 bool kvd_find_nonfinite(const double *x, size_t n, size_t *at);
 
 #endif

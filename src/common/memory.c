@@ -49,7 +49,7 @@ bool kvd_memory_was_short(void)
            kilobytes * 1024 + close_to >= (double)limit.rlim_cur;
 }
 
-/* Names of the files of a memory control group, in version 1 and version 2 of cgroups. */
+/* Names of the files of a memory control group (cgroup), in versions 1 and 2. */
 static const struct {
     const char *folder, *limit, *usage, *inactive, *active;
 } version[2] = {{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
@@ -66,7 +66,10 @@ static double group_field(const char *folder, const char *file, const char *key)
     return x;
 }
 
-/* "No limit" is a number near 2^63 in version 1 of cgroups and the word "max" in version 2. */
+/*
+ * Returns the bytes left under a group's limit. "No limit" is a number near 2^63 in cgroups of
+ * version 1, and the word "max" in version 2.
+ */
 static double group_left(const char *folder, int v)
 {
     const double limit = group_field(folder, version[v].limit, ""),
@@ -80,8 +83,8 @@ static double group_left(const char *folder, int v)
 }
 
 /*
- * Returns the least of the bytes left in a control group and its parents. In a container, `path`
- * may be a path of the host that is not mounted; the top group is then the container's own.
+ * Returns the least of the bytes left in a control group and in its parents. In a container, `path`
+ * may be a path of the host that is not mounted. The top group is then the container's own.
  */
 static double groups_left(const char *root, const char *path, int v)
 {

@@ -18,7 +18,7 @@ const char *const kvd_switch_words[3] = {"off", "on", NULL};
 
 enum { MOST_OPTIONS = 128, LABEL = 64 };
 
-/* value[i] is the text given for row i of the table of options, or NULL. */
+/* State of the parser. value[i] is the text given for row i of the table of options, or NULL. */
 typedef struct {
     const kvd_program *program;
     char *config;
@@ -75,7 +75,7 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        /* A part of an option's name (--rate for --request-rate) counts as one edit. */
+        /* A part of an option's name, such as --rate for --request-rate, counts as one edit. */
         n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
@@ -83,7 +83,10 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     }
 }
 
-/* The list of words ends with NULL. For KVD_OPT_WORDS, the length of the bool array ends it too. */
+/*
+ * Counts the accepted words of an option. The list ends with NULL; for KVD_OPT_WORDS also at the
+ * length of the array of bool.
+ */
 static size_t count_words(const kvd_option *o)
 {
     size_t n = 0;
@@ -92,7 +95,7 @@ static size_t count_words(const kvd_option *o)
     return n;
 }
 
-/* Names are separated by blanks. Returns false at the end of the list. */
+/* Copies the next of several names separated by blanks. Returns false at the end of the list. */
 static bool next_name(const char **list, char word[LABEL])
 {
     *list += strspn(*list, " ");
@@ -119,7 +122,7 @@ static const kvd_option *row_of(const kvd_program *p, const char *name)
     return o;
 }
 
-/* Writes names as alternatives, such as "--text, --ids or --random". */
+/* Writes a list of option names as alternatives, such as "--text, --ids or --random". */
 static const char *alternatives(const kvd_program *p, const char *names, char *text, size_t size)
 {
     char word[LABEL], label[LABEL];
@@ -218,7 +221,7 @@ static int put_number(const char *label, const kvd_option *o, const char *text, 
     return 0;
 }
 
-/* On entry *list holds the allocated default or NULL. */
+/* Parses a list of numbers into *list, which holds the allocated default or NULL before. */
 static int put_list(const char *label, const kvd_option *o, const char *text, void **list,
                     size_t *count, kvd_err *err)
 {
@@ -349,7 +352,9 @@ static int unknown(const kvd_program *p, const char *text, size_t n, kvd_err *er
                     nearest ? ", nearest: --" : "", nearest ? nearest : "", p->name);
 }
 
-/* Without a value, returns NULL and fills *err. */
+/*
+ * Returns the argument after an option as its value. If there is none, returns NULL and fills *err.
+ */
 static const char *next_value(const reader *r, const kvd_option *o, int *i, int argc, char **argv,
                               kvd_err *err)
 {
@@ -394,7 +399,7 @@ static const kvd_option *row_with(const kvd_option *rows, char letter)
     return NULL;
 }
 
-/* Reads short options: -q, -qV, -oFILE or -o FILE. */
+/* Parses an argument with one-letter options: -q, -qV, -oFILE or -o FILE. */
 static int read_letters(reader *r, int *i, int argc, char **argv, kvd_err *err)
 {
     for (const char *at = argv[*i] + 1; *at; at++) {
@@ -426,7 +431,7 @@ static bool any_given(const reader *r, const char *names)
     return found;
 }
 
-/* Checks `requires`, `excludes`, `any_of` and calls the program's `check`. */
+/* Checks `requires`, `excludes` and `any_of`, and calls the program's function `check`. */
 static int check_together(const reader *r, kvd_err *err)
 {
     const kvd_program *const p = r->program;
@@ -491,9 +496,9 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
 }
 
 /*
- * Opens standard streams that were closed when the program started. Otherwise a file would take
- * their place and receive messages. Each stream is opened in the wrong direction, so that every use
- * still fails.
+ * Opens standard streams that were closed when the program started, because the next opened file
+ * would otherwise take their place and receive messages. Streams for output are opened for reading
+ * and vice versa, so that every use still fails.
  */
 static void fill_standard_streams(void)
 {
@@ -544,7 +549,10 @@ int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err)
 
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
-/* Wraps at column RIGHT. `at` is the current column; new lines begin at `column`. */
+/*
+ * Prints a text with line breaks at column RIGHT. `at` is the current column; new lines begin at
+ * `column`.
+ */
 static void print_wrapped(const char *text, int column, int at)
 {
     while (*text) {
@@ -593,7 +601,10 @@ static void put_arg(const kvd_option *o, FILE *f)
     fputs(o->optional ? "]" : "", f);
 }
 
-/* Starts one more fact about an option in --help: " (" for the first, "; " for later ones. */
+/*
+ * Prints what separates facts about an option in --help: " (" before the first, "; " before later
+ * ones.
+ */
 static FILE *next_fact(FILE *f, bool *open)
 {
     fputs(*open ? "; " : " (", f);
@@ -601,7 +612,9 @@ static FILE *next_fact(FILE *f, bool *open)
     return f;
 }
 
-/* Writes facts about an option, such as "(2 .. 8; default 4 bits; may be repeated)". */
+/*
+ * Writes facts about an option in parentheses, such as "(2 .. 8; default 4 bits; may be repeated)".
+ */
 static void put_facts(const kvd_option *o, FILE *f)
 {
     char all[400];

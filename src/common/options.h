@@ -43,7 +43,7 @@ typedef enum {
     /* Numbers separated by commas, or FIRST:LAST:STEP, in an allocated array of double. */
     KVD_OPT_NUMBERS,
     KVD_OPT_CALL, /* any value; the function `call` parses it */
-    /* Without a value; the function `print` writes to stdout and the program ends. */
+    /* Option without a value; the function `print` writes to stdout and the program ends. */
     KVD_OPT_PRINT
 } kvd_option_type;
 
@@ -54,7 +54,7 @@ typedef struct {
     const char *arg; /* name of the value in --help; NULL: derived from the type */
     /* Offset and size of the field that receives the value; KVD_INTO fills both. */
     size_t at, size;
-    /* Offset of the size_t that receives the number of elements of a list. */
+    /* For a list: offset of the size_t that receives the number of elements. */
     size_t count;
     /* Offset of a bool that is set to true if the option was given; 0 means none. */
     size_t given;
@@ -67,7 +67,9 @@ typedef struct {
     double low, high;
     /* True if `low` or `high` itself is not allowed. */
     bool above_low, below_high;
-    /* True for an argument without a name. Such arguments are read in the order of the table. */
+    /*
+     * True for an argument without a name. Such arguments are assigned in the order of the table.
+     */
     bool positional;
     /* True if the value may be left out: --name or --name=VALUE, not --name VALUE. */
     bool optional;
@@ -80,10 +82,10 @@ typedef struct {
      * the list. An empty word is skipped.
      */
     const char *const *words;
-    const char *initial;   /* default; parsed like a given value, before the command line */
-    const char *otherwise; /* default in words for --help */
+    const char *initial;   /* default value, parsed like a value on the command line */
+    const char *otherwise; /* description of the default for --help */
     const char *unit;      /* unit of the default in --help: "tokens" */
-    /* Names of options. One of them must be given together with this option. */
+    /* Names of options, at least one of which must be given if this option is given. */
     const char *requires;
     /* Names of options that must not be given together with this option. */
     const char *excludes;
@@ -93,8 +95,8 @@ typedef struct {
 } kvd_option;
 
 /*
- * Parts of a row of the table. KVD_INTO(T, f) stores the value in field `f` of the configuration
- * type `T`. KVD_INTO_LIST also stores the number of values in field `n`.
+ * Initialisers for a row of the table. KVD_INTO(T, f) stores the value in field `f` of the
+ * configuration type `T`. KVD_INTO_LIST also stores the number of values in field `n`.
  */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
@@ -113,22 +115,26 @@ typedef struct {
     /* Examples in --help: whole commands, one per line. */
     const char *examples[KVD_OPTION_EXAMPLES];
     const char *notes; /* last paragraphs of --help, or NULL */
-    /* Names of options that another program, moved_to, has; NULL means none. */
+    /*
+     * Names of options that this program no longer has, but the program `moved_to` has; may be
+     * NULL.
+     */
     const char *moved;
     const char *moved_to;
     const kvd_option *options; /* ends with the row {0} */
     /*
-     * Checks what the table cannot express, or NULL. May set fields that follow from other fields.
+     * Checks what the table cannot express; may be NULL. May set fields that follow from other
+     * fields.
      */
     int (*check)(void *config, kvd_err *err);
 } kvd_program;
 
 /*
- * Parses argv into *config, which must be zeroed except for fields without an option. Wrong usage
+ * Parses argv into *config, which must be zeroed except for fields that no option sets. Wrong usage
  * ends the program with status 2; --help, --version and KVD_OPT_PRINT end it with status 0. Texts
  * in *config point into argv.
  *
- * OpenBLAS is started before parsing (common/blas.h).
+ * Starts OpenBLAS before parsing (common/blas.h).
  */
 void kvd_options_parse(const kvd_program *p, int argc, char **argv, void *config);
 
@@ -143,7 +149,7 @@ typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;
 typedef struct {
     const char *output;
     uint64_t seed;
-    /* --threads; 0 until kvd_run_start sets it to all allowed cores. */
+    /* Value of --threads. 0 until kvd_run_start replaces it by the number of all allowed cores. */
     int threads;
     kvd_device device;
     bool quiet; /* -q: no progress, no summary; errors are still printed */
@@ -151,9 +157,9 @@ typedef struct {
 } kvd_common_options;
 
 extern const char *const kvd_device_words[4]; /* words of --device: "auto", "cpu", "cuda" */
-/* Names of number types: "f32", "f16", "bf16". The index is the kvd_dtype. */
+/* Names of number types: "f32", "f16", "bf16". The index is a kvd_dtype. */
 extern const char *const kvd_dtype_words[4];
-/* Types that a forward pass may compute in: "f32", "bf16". */
+/* Names of the number types that a forward pass may compute in: "f32", "bf16". */
 extern const char *const kvd_compute_words[4];
 extern const char *const kvd_switch_words[3];
 
@@ -186,17 +192,23 @@ extern const char *const kvd_switch_words[3];
         "json", .type = KVD_OPT_FLAG, KVD_INTO(T, common.json),                                    \
                 .help = "Print one JSON object on stdout instead of the summary"                   \
     }
-/* Rows of all common options. The type T must have a field `common` of type kvd_common_options. */
+/*
+ * Rows of the table for all common options. The type T must have a field `common` of type
+ * kvd_common_options.
+ */
 #define KVD_OPTIONS_COMMON(T, what, text)                                                          \
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
-/* For a program that cannot use a GPU: replaces `auto` by `cpu`. The value `cuda` is an error. */
+/*
+ * Resolves --device in a program that cannot use a GPU: `auto` becomes `cpu`, `cuda` is an error.
+ */
 int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err);
 
 /*
- * Stores `candidate` in *nearest if it is more similar to `text` than earlier ones. Start with
- * *nearest NULL and *distance 0. *nearest stays NULL if no candidate is similar.
+ * Finds the most similar of several words, one per call. Stores `candidate` in *nearest if it is
+ * more similar to `text` than those before. Start with *nearest NULL and *distance 0. *nearest
+ * stays NULL if no word is similar.
  */
 void kvd_option_nearest(const char *text, const char *candidate, const char **nearest,
                         size_t *distance);

@@ -8,7 +8,7 @@
 
 static const double every_terminal = 0.2, every_line = 5, worth_a_last_line = 1;
 
-/* 75 seconds become "1:15", 3700 seconds "1:01:40". */
+/* Writes a time: 75 seconds as "1:15", 3700 seconds as "1:01:40". */
 static void clock_text(double s, char *text, size_t size)
 {
     const long n = s < 360000 ? lround(s) : 360000;
@@ -49,7 +49,7 @@ static void print(const kvd_progress *p, double t, bool last)
         fprintf(stderr, "%s left", left);
     else
         fprintf(stderr, "%s so far", took);
-    /* On a terminal, clears the rest of a longer line. */
+    /* "\033[K" clears what a longer line has left on the terminal. */
     fputs(p->terminal ? "\033[K" : "\n", stderr);
     if (p->terminal && last)
         fputc('\n', stderr);

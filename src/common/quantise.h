@@ -5,15 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bits of a scale and a zero point, 16 each. */
+/* Bits that a scale and a zero point take together, 16 each. */
 enum { KVD_GROUP_SIDE_BITS = 32 };
 
 /* Rounds to float16, the type of scales, zero points and outliers. */
 float kvd_round_f16(float x);
 
 /*
- * Quantises n values to asymmetric codes of b bits, rounded to the nearest (LeanKV Eq. 2; KIVI
- * section 3), and writes the decoded values to `decoded`, which may be x:
+ * Quantises n values to asymmetric codes of b bits, rounded to the nearest code (LeanKV Eq. 2; KIVI
+ * section 3). Writes the decoded values to `decoded`, which may be x:
  *
  * s = (max - min) / (2^b - 1),   x^ = s round((x - min) / s) + min
  *
@@ -22,7 +22,7 @@ float kvd_round_f16(float x);
  */
 double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 
-/* Quantises n adjacent values, with b <= 8. A code is decoded as step * code + zero. */
+/* Quantises n adjacent values to codes, with b <= 8. The decoded value is step * code + zero. */
 void kvd_quantise_codes(const float *x, size_t n, int b, uint8_t *code, float *step, float *zero);
 
 #endif

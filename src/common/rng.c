@@ -27,7 +27,7 @@ void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream)
 {
     uint64_t s = seed;
     const uint64_t high = splitmix(&s), low = splitmix(&s);
-    /* The increment of the generator must be odd, and differs for every stream. */
+    /* The increment of the generator must be odd. Each stream has its own. */
     uint64_t t = stream;
     r->inc = wide(splitmix(&t), stream) << 1 | 1;
     r->state = 0;
@@ -45,7 +45,8 @@ uint64_t kvd_rng_u64(kvd_rng *r)
 }
 
 /*
- * Takes the high word of a product (Lemire 2019). Values that would cause a bias are drawn again.
+ * Takes the high word of a product (Lemire 2019). Random numbers that would cause a bias are drawn
+ * again.
  */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {
@@ -63,7 +64,7 @@ double kvd_rng_uniform(kvd_rng *r)
     return (double)(kvd_rng_u64(r) >> 11) * 0x1p-53;
 }
 
-/* Polar method (Marsaglia & Bray 1964). The second value is dropped and not kept as state. */
+/* Polar method (Marsaglia & Bray 1964). It gives two numbers; the second is dropped. */
 double kvd_rng_normal(kvd_rng *r)
 {
     for (;;) {

@@ -13,8 +13,8 @@ typedef struct {
 } kvd_rng;
 
 /*
- * Streams of one seed are independent. Each purpose in a program has a stream of its own, so that
- * an additional draw for one purpose does not change the others.
+ * Streams of one seed are independent. Each purpose in a program has its own stream, so that more
+ * random numbers for one purpose do not change the others.
  */
 void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream);
 uint64_t kvd_rng_u64(kvd_rng *r);
@@ -23,8 +23,8 @@ uint64_t kvd_rng_below(kvd_rng *r, uint64_t n);
 double kvd_rng_uniform(kvd_rng *r);
 double kvd_rng_normal(kvd_rng *r);
 /*
- * Draws k of the numbers 0 .. n - 1, in random order, into index[0 .. k-1]. The other numbers fill
- * index[k .. n-1].
+ * Draws k of the numbers 0 .. n - 1 without repetition, in random order, into index[0 .. k-1]. The
+ * other numbers fill index[k .. n-1].
  */
 void kvd_rng_choose(kvd_rng *r, size_t n, size_t k, size_t *index);
 

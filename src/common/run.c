@@ -48,8 +48,8 @@ static bool needs_quotes(const char *s)
 }
 
 /*
- * Returns argv as one line that a shell reads as the same command. A single quote is written '\''
- * inside single quotes.
+ * Quotes argv as one line that a shell parses into the same arguments. A single quote is written
+ * '\'' inside single quotes.
  */
 static char *quote_command(int argc, char **argv, kvd_err *err)
 {
@@ -90,7 +90,10 @@ static int cores_allowed(void)
     return n > 0 ? n : 1;
 }
 
-/* If SIGXFSZ is ignored, a write beyond `ulimit -f` is an error with a message. */
+/*
+ * Handles SIGINT and SIGTERM. Ignores SIGXFSZ, so that a write beyond `ulimit -f` fails with a
+ * message.
+ */
 static int install_signals(kvd_err *err)
 {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
@@ -107,7 +110,9 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
                   kvd_err *err)
 {
     *run = (kvd_run){.program = program, .seed = opt->seed, .started = kvd_clock_s()};
-    /* After a failed flush (a full disk), HDF5's cleanup at exit would try again and never end. */
+    /*
+     * Disables HDF5's cleanup at exit, which would retry a failed flush (a full disk) without end.
+     */
     (void)H5dont_atexit();
     if (H5open() < 0)
         return kvd_fail(err, "cannot start the HDF5 library");
@@ -167,8 +172,8 @@ int kvd_fail_interrupted(kvd_err *err)
 }
 
 /*
- * Adds the memory limit of the process to an error message. Libraries report a failed allocation as
- * some other error: jansson as invalid JSON, HDF5 as a dataset that cannot be read.
+ * Adds the memory limit of the process to an error message, because libraries report a failed
+ * allocation as some other error. jansson reports invalid JSON, HDF5 an unreadable dataset.
  */
 static void name_the_limit(kvd_err *err)
 {
@@ -253,7 +258,10 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* Hashes name, zero byte, size and content of every regular file, in the order of names. */
+/*
+ * Hashes the regular files of a folder in the order of names. The hash covers the name, a zero
+ * byte, the size and the content of each file.
+ */
 static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
     struct dirent **entry = NULL;
@@ -319,7 +327,7 @@ static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
         kvd_fail(err, "'%s' is neither a file nor a folder", path);
         goto done;
     }
-    /* A folder is not hashed where a file is expected, because that may take hours. */
+    /* Skips a folder that is given in place of a file, because hashing it may take hours. */
     if (S_ISDIR(st.st_mode) && !folders) {
         input_release(&in);
         XXH3_freeState(state);

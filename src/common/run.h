@@ -1,4 +1,7 @@
-/* State of a program's run: data for /provenance, number of threads, requests to stop. */
+/*
+ * State of a program's run: data for /provenance of result files, number of threads, requests to
+ * stop.
+ */
 #ifndef KVD_COMMON_RUN_H
 #define KVD_COMMON_RUN_H
 
@@ -10,7 +13,7 @@
 
 typedef struct {
     char *path;
-    /* Bytes of a file or of all files of a folder; 0 for other inputs. */
+    /* Size of a file, or of all files of a folder, in bytes; 0 for other inputs. */
     uint64_t bytes;
     char hash[40]; /* "xxh3:" + 32 hex digits (XXH3-128) */
     /* Schema of the input file, such as "kvdim/moments"; "" for a file not made by kvdim. */
@@ -24,9 +27,12 @@ typedef struct {
     char *command_line;
     uint64_t seed;
     int threads;
-    double started;       /* value of kvd_clock_s */
+    double started;       /* value of kvd_clock_s at the start */
     char started_utc[32]; /* time of the start, such as 2026-01-31T12:00:00Z */
-    /* Such as "NVIDIA H200" and "580.95.05"; "" if no GPU is used. */
+    /*
+     * Name of the GPU and driver version, such as "NVIDIA H200" and "580.95.05"; "" if no GPU is
+     * used.
+     */
     char gpu[128], driver[80];
     kvd_run_input *inputs;
     int n_inputs;
@@ -44,11 +50,14 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
                   kvd_err *err);
 void kvd_run_release(kvd_run *run);
 
-/* Hashes an input file. A folder is ignored, because the reader of the file refuses it. */
+/*
+ * Hashes an input file and adds it to the run. Ignores a folder, which the reader of the file
+ * refuses later.
+ */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
 /*
- * Hashes a checkpoint: a file, or all regular files of a directory in the order of names. Hidden
- * files and subfolders are left out.
+ * Hashes a checkpoint and adds it to the inputs. It is a file, or a directory of which all regular
+ * files count, in the order of names, without hidden files and subfolders.
  */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
@@ -60,7 +69,9 @@ int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err);
 /* Fails if the output `path` is `input` or would be in the folder `input`. */
 int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err);
 
-/* Records one option for the result's /parameters. The text is cut with "..." after 511 bytes. */
+/*
+ * Records one option for /parameters of result files. The text is cut with "..." after 511 bytes.
+ */
 int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
@@ -72,15 +83,15 @@ bool kvd_interrupted(void);
 int kvd_fail_interrupted(kvd_err *err);
 
 /*
- * Must end every main: prints *err as "PROGRAM: message" if `status` is not 0, and flushes stdout.
- * Returns the exit status: 0, 1, or 2 after kvd_run_fail_as_usage.
+ * Prints *err as "PROGRAM: message" if `status` is not 0, and flushes stdout. Every main must end
+ * with it. Returns the exit status: 0, 1, or 2 after kvd_run_fail_as_usage.
  */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 
 /* Makes a failing run end with status 2, as wrong usage does. Thread-safe. */
 void kvd_run_fail_as_usage(void);
 
-/* Return facts about this build and machine. */
+/* Return facts about this build and this machine. */
 const char *kvd_version(void); /* such as "1.0.0" */
 const char *kvd_git_revision(void);
 const char *kvd_cpu_name(void);

@@ -1,4 +1,7 @@
-/* Run key: all settings that affect the results. A run is resumed only with an equal key. */
+/*
+ * Run key: text with all options and inputs that affect the results. An interrupted run is resumed
+ * only if its key is the same.
+ */
 #ifndef KVD_COMMON_RUN_KEY_H
 #define KVD_COMMON_RUN_KEY_H
 
@@ -6,19 +9,19 @@
 
 #include "common/err.h"
 
-/* Lines "name=value\n" of all settings. */
+/* Text of the key: one line "name=value\n" for each option or input. */
 typedef struct {
     char text[2048];
     size_t used;
 } kvd_run_key;
 
-/* Adds a line to the key, without control characters. Fails if the key is full. */
+/* Adds a line to the key; control characters are replaced. Fails if the key is full. */
 int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
 /*
- * Compares the key `then`, from file `path`, with *now. The message is "'path' <what>: name was X,
- * is now Y" for the first line that differs.
+ * Compares the earlier key `then`, which was read from the file `path`, with *now. The message is
+ * "'path' <what>: name was X, is now Y" for the first line that differs.
  */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);

@@ -42,7 +42,10 @@ void kvd_sort(double *x, size_t n)
     qsort(x, n, sizeof *x, ascending);
 }
 
-/* Quantile of sorted numbers, at position (n - 1) q: R's type 7, NumPy's default. */
+/*
+ * Returns a quantile of sorted numbers, interpolated at position (n - 1) q. This is R's type 7 and
+ * NumPy's default.
+ */
 static double sorted_quantile(const double *x, size_t n, double q)
 {
     const double at = (double)(n - 1) * q;
@@ -52,7 +55,7 @@ static double sorted_quantile(const double *x, size_t n, double q)
     return x[i] + (at - (double)i) * (x[i + 1] - x[i]);
 }
 
-/* Returns NaN if x holds a NaN, which cannot be ordered. */
+/* Returns a quantile, or NaN if x holds a NaN, which cannot be ordered. */
 static double unsorted_quantile(double *x, size_t n, double q)
 {
     for (size_t i = 0; i < n; i++)
@@ -88,7 +91,10 @@ double kvd_mad(const double *x, size_t n)
     return v;
 }
 
-/* Mean over strata of sum(num) / sum(den), for a random resample if r is not NULL. */
+/*
+ * Returns the mean over strata of sum(num) / sum(den). If r is not NULL, it is computed for a
+ * random resample.
+ */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)
 {

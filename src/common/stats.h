@@ -13,7 +13,7 @@ double kvd_stddev(const double *x, size_t n);
 double kvd_cv(const double *x, size_t n);
 /* Sorts numbers, none of which may be NaN. */
 void kvd_sort(double *x, size_t n);
-/* Quantile by linear interpolation. x is not changed. Returns NaN if memory runs out. */
+/* Quantile q of x [n] by linear interpolation; x is not changed. Returns NaN if memory runs out. */
 double kvd_quantile(const double *x, size_t n, double q);
 /* Median absolute deviation from the median. */
 double kvd_mad(const double *x, size_t n);
@@ -22,7 +22,7 @@ typedef struct {
     double value, lo, hi; /* an estimate and the ends of its 95 % interval */
 } kvd_interval;
 
-/* Least number of clusters for a bootstrap interval. */
+/* Smallest number of clusters for which a bootstrap interval is computed. */
 enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 
 /*
@@ -34,10 +34,10 @@ int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resa
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 
 /*
- * Computes the mean over strata of sum(num) / sum(den), with a bootstrap interval that draws from
- * each stratum separately (Efron & Tibshirani, section 8.3). Stratum i is the clusters first[i] ..
- * first[i + 1] - 1, at least one. The interval is NaN if a stratum has one cluster, or all have
- * fewer than KVD_BOOTSTRAP_CLUSTERS.
+ * Computes the mean over strata of sum(num) / sum(den). The bootstrap interval draws from each
+ * stratum separately (Efron & Tibshirani, section 8.3). Stratum i consists of the clusters first[i]
+ * .. first[i + 1] - 1, at least one. The interval is NaN if a stratum has one cluster, or all
+ * strata have fewer than KVD_BOOTSTRAP_CLUSTERS.
  */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);

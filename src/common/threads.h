@@ -1,4 +1,4 @@
-/* Numbers of threads. OpenMP and OpenBLAS have pools of threads of their own. */
+/* Numbers of threads. OpenMP and OpenBLAS each have their own threads. */
 #ifndef KVD_COMMON_THREADS_H
 #define KVD_COMMON_THREADS_H
 
@@ -10,14 +10,14 @@ size_t kvd_thread_count(void);
 size_t kvd_thread_index(void);
 
 /*
- * Limits the OpenMP threads that the calling thread starts. A thread that OpenMP did not create has
- * no limit at first.
+ * Limits the number of OpenMP threads in parallel regions that the calling thread starts. A thread
+ * that OpenMP did not create has no limit at first.
  */
 void kvd_threads_limit(int n);
 
 /*
- * Makes OpenBLAS run every call on the calling thread. Returns the value that kvd_blas_restore
- * needs to undo this. Inside parallel regions neither function has an effect. Both are defined in
+ * Makes OpenBLAS compute every call on the calling thread. Returns a value for kvd_blas_restore,
+ * which undoes this. Inside parallel regions neither function has an effect. Both are defined in
  * common/blas.c.
  */
 int kvd_blas_serial(void);

@@ -9,22 +9,30 @@
 /* Returns the index of the first malformed byte of s [len], or len. */
 size_t kvd_utf8_first_bad(const char *s, size_t len);
 
-/* Returns the bytes of the character that starts with this byte of valid UTF-8. */
+/* Returns the number of bytes of the character whose first byte is `lead`, in valid UTF-8. */
 unsigned kvd_utf8_width(char lead);
 
-/* s must be valid UTF-8; *width receives the number of bytes. */
+/*
+ * Returns the code point of the first character of s, which must be valid UTF-8; *width receives
+ * its number of bytes.
+ */
 uint32_t kvd_utf8_decode(const char *s, unsigned *width);
 
-/* Writes 1 to 4 bytes and returns their number. */
+/* Writes a code point as 1 to 4 bytes and returns their number. */
 unsigned kvd_utf8_encode(uint32_t code_point, char out[4]);
 
-/* Index of the last character before s[end]. `end` must be above 0, and s valid UTF-8. */
+/*
+ * Returns the index of the last character before s[end]. `end` must be above 0, and s valid UTF-8.
+ */
 size_t kvd_utf8_before(const char *s, size_t end);
 
 /* Returns true for the Unicode property White_Space. */
 bool kvd_utf8_is_space(uint32_t code_point);
 
-/* Length of the malformed sequence at s that a decoder replaces by one U+FFFD, at least 1. */
+/*
+ * Returns the length of the malformed sequence at s that a decoder replaces by one U+FFFD; at least
+ * 1.
+ */
 size_t kvd_utf8_bad_width(const char *s, size_t len);
 
 #endif

@@ -45,7 +45,7 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
     kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
-/* Stores results of single heads and sequences. Returns the number of predicted tokens. */
+/* Stores the results of each head and of each sequence. Returns the number of predicted tokens. */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
     const size_t row = kvd_rows_count(a->rows) - 1;
@@ -77,7 +77,10 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
                           KVD_ACCURACY_ELEMENT_BYTES, &b);
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(&choice->plan);
     kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
-    /* Layers with a sliding window hold fewer tokens than the sequences have. */
+    /*
+     * Fraction of a sequence's tokens that the cache holds; below 1 if layers have a sliding
+     * window.
+     */
     const double held = (double)choice->account.tokens_held / (double)choice->account.tokens,
                  dense = b.dense * held;
     kvd_rows_real(r, "bytes_per_token_dense", dense);

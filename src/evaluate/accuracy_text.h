@@ -1,4 +1,4 @@
-/* Prints accuracy results: as a table for people, as JSON for scripts. */
+/* Prints accuracy results: as a table for people, or as JSON for scripts. */
 #ifndef KVD_EVALUATE_ACCURACY_TEXT_H
 #define KVD_EVALUATE_ACCURACY_TEXT_H
 
@@ -10,8 +10,8 @@
 enum { KVD_ACCURACY_LINE = 256 };
 
 /*
- * Heading of the printed table. Column "B/token" has the bytes per token if every number has 16
- * bits. Column "stored" has the bytes per token that were really stored.
+ * Heading of the printed table. Column "B/token" has the nominal bytes per token, with 16 bits for
+ * every number. Column "stored" has the bytes per token that the cache really stored.
  */
 extern const char kvd_accuracy_heading[];
 /* Writes one line of the table into line [KVD_ACCURACY_LINE] and returns `line`. */
@@ -22,8 +22,8 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
  */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the result of a search for a target accuracy, as one or two lines of text. `key` is the
- * searched parameter. `line` has 2 * KVD_ACCURACY_LINE characters and is returned.
+ * Writes the result of a search for a target accuracy as one or two lines of text. The search
+ * varied the parameter `key`. `line` has 2 * KVD_ACCURACY_LINE characters and is returned.
  */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t,
                                      char *line);

@@ -9,7 +9,10 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/* Writes rising multiples of d_head / 8, at least 1, and returns how many there are. */
+/*
+ * Writes the numbers of kept dimensions to try: rising multiples of d_head / 8, at least 1. Returns
+ * how many there are.
+ */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -50,24 +53,27 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
 }
 
 /*
- * State of a scan that removes dimensions from one part of the cache at a time. Part u of a layer
- * is K of head u / 2 if u is even, else V of that head.
+ * State of a scan that removes dimensions from K, or from V, of one head at a time. Number u means
+ * K of head u / 2 if u is even, V of head (u - 1) / 2 if u is odd.
  */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
     kvd_error_table *t;
     kvd_dtype type;
-    /* How many numbers of kept dimensions are tried for each part. */
+    /* How many numbers of kept dimensions are tried for K, or for V, of each head. */
     size_t n;
-    /* Number of parts (K or V of one head) that are evaluated together. */
+    /* How many K or V of single heads are measured in one pass of the model. */
     size_t together;
-    /* Projections that cut one part (K or V of one head): [together][n]. */
+    /* Projections that cut K or V of one head, [together][n]. */
     kvd_dims *dims;
     kvd_choice *choice;
 } scanner;
 
-/* Returns how many parts (K or V of one head) fit into memory together, at least 1. */
+/*
+ * Returns how many K or V of single heads can be measured in one pass with the available memory, at
+ * least 1.
+ */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;
@@ -120,7 +126,10 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
     }
 }
 
-/* Measures some parts of a layer (K or V of one head), each one apart from the others. */
+/*
+ * Measures a range of a layer's K and V of single heads, from number `first` on. Each measurement
+ * cuts K or V of one head.
+ */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)
 {

@@ -7,7 +7,7 @@
 #include "model/checkpoint/weights.h"
 #include "model/model_info.h"
 
-/* Appends up to cfg->sweep copies of a method, each with another strength of compression. */
+/* Appends up to cfg->sweep copies of a method, each with a different strength of compression. */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
 {
     kvd_method_tradeoff rate;
@@ -30,7 +30,10 @@ static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *
     return 0;
 }
 
-/* Without --method, sweeps all methods that store fewer bytes and have a parameter to vary. */
+/*
+ * Replaces the methods by copies with different strengths of compression (--sweep). Without
+ * --method it takes all methods that store fewer bytes and have a parameter to vary.
+ */
 static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
 {
     static kvd_method given[KVD_EVAL_METHODS];
@@ -121,7 +124,7 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
                : 0;
 }
 
-/* Fills *m with a method that compresses nothing. Its name describes the quantised weights. */
+/* Fills *m with method `none` under a name that describes the quantised weights. */
 static void name_row(int bits, size_t group, kvd_method *m)
 {
     kvd_err none;

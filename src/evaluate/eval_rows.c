@@ -1,6 +1,6 @@
 /*
- * Evaluates all compression settings of kvdim-eval in one pass over the texts. With --resume every
- * setting has a pass of its own, and its results are saved.
+ * Evaluates all compression settings (methods with their parameters) of kvdim-eval in one pass over
+ * the texts. With --resume every setting has its own pass, after which its results are saved.
  */
 #include <errno.h>
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 
-/* Returns the mean per predicted token: sum(field) / sum(n) over the sequences. */
+/* Returns the mean of `field` per predicted token: sum(field) / sum(n) over the sequences. */
 static double rate(const kvd_choice *c, size_t n_sequences, double (*field)(const kvd_quality *))
 {
     double sum = 0, n = 0;
@@ -73,9 +73,9 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 }
 
 /*
- * Fills *mean, which must be zeroed, with the means over n evaluations that differ in their random
+ * Fills *mean, which must be zeroed, with means over n evaluations that differ in their random
  * seeds. Quality sums are averaged per sequence. Counts, seconds and attention errors are added up.
- * *mean borrows the plan of the first evaluation. The caller calls kvd_choice_release.
+ * *mean borrows the compression plan of the first evaluation. The caller calls kvd_choice_release.
  */
 static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
                            kvd_choice *mean, kvd_err *err)
@@ -129,7 +129,10 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/* Opens c->plan with the k-th random seed. *c must not be moved in memory afterwards. */
+/*
+ * Initialises *c and opens its compression plan with the k-th random seed. *c must not be moved in
+ * memory afterwards.
+ */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -151,7 +154,10 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /* A search skips attention errors to keep its passes short. */
+    /*
+     * Measures attention errors only for points that the user asked for, because they make passes
+     * longer.
+     */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -199,7 +205,10 @@ static int one_by_one(kvd_eval_run *v, kvd_err *err)
     return status;
 }
 
-/* Number of random seeds to use; 1 unless the method draws random numbers. */
+/*
+ * Returns the number of random seeds to use with method i; 1 unless the method draws random
+ * numbers.
+ */
 static size_t seeds_of(const kvd_eval_run *v, size_t i)
 {
     return kvd_plan_draws(&v->cfg->in.method[i].plan) ? v->cfg->in.seeds : 1;
@@ -213,7 +222,10 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/* If there are several random seeds, adds the mean over seeds first, then each seed. */
+/*
+ * Adds the results of a setting for n random seeds. If n > 1, the first row holds the means over
+ * seeds.
+ */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {
@@ -364,7 +376,10 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
         return 0;
-    /* kvd_h5_create would replace the file that a symbolic link of this name points to. */
+    /*
+     * Refuses a symbolic link, because kvd_h5_create would replace the file that the link points
+     * to.
+     */
     if (kvd_output_check_derived(s->path, err) ||
         kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
         return -1;

@@ -14,7 +14,7 @@
 
 /*
  * Results of a run: one row per compression setting, attention errors per head, and sums per
- * sequence. All means and intervals can be computed again from the sums.
+ * sequence. All means and intervals can be computed again from these sums.
  */
 
 typedef struct {
@@ -28,12 +28,12 @@ typedef struct {
     bool seeds;
 } kvd_accuracy;
 
-/* `seeds` adds columns for statistics over several random seeds. */
+/* Initialises empty results. `seeds` adds columns for statistics over several random seeds. */
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label,
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
-/* Bytes of a 16-bit number, for the columns with bytes per token. */
+/* Bytes of a 16-bit number, on which columns with nominal bytes per token are based. */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
 /*
@@ -54,40 +54,49 @@ int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
  * another number of layers, heads or sequences.
  */
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
-/* Appends one row of *from to *a. Both must have equal numbers of layers, heads and sequences. */
+/* Appends one row of *from to *a. Both must be for equal numbers of layers, heads and sequences. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
-/* Writes the difference between two methods as attributes of /target/<name>. */
+/*
+ * Writes the difference between the results of two methods as attributes of the HDF5 group
+ * /target/<name>.
+ */
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
 /*
- * Writes the search results of single texts, as datasets [n_texts] in the group /target/<name>.
- * Only a search for the removed fraction p has such results.
+ * Writes the results of searches on each single text, as datasets [n_texts] in the HDF5 group
+ * /target/<name>. Only a search for the removed fraction of dimensions, p, has such results.
  */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
 /*
- * Writes the result of a search for a target accuracy as attributes of /target/<name>. `key` is the
- * searched parameter.
+ * Writes the result of a search for a target accuracy as attributes of the HDF5 group
+ * /target/<name>. The search varied the parameter `key`.
  */
 int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const kvd_method *m, const char *key,
                               const kvd_target *t, kvd_err *err);
 
 typedef struct {
-    /* Must be the first member. The program sets in.cache unless --cache is given. */
+    /*
+     * Options shared with kvdim-tasks; must be the first member. The program sets in.cache unless
+     * --cache is given.
+     */
     kvd_inputs_options in;
-    /* Numbers of bits of --weights-bits, allocated. */
+    /* Numbers of bits in --weights-bits, allocated. */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group;
     /* Fraction of the uncompressed accuracy to keep; NaN means no search. */
     double target;
-    /* Parameter to search; NULL means the usual one of each method. */
+    /* Parameter that --target varies; NULL means the usual parameter of each method. */
     const char *target_key;
-    /* Number of values to try per method (--sweep); 0 without --sweep. */
+    /* Number of values of its parameter to try for each method (--sweep); 0 without --sweep. */
     size_t sweep;
-    /* True if the search for --target may only use settings that the user asked for. */
+    /*
+     * True if --target may only use results of methods that the user listed, without new
+     * measurements.
+     */
     bool points_only;
     bool resume;
     bool scan;
@@ -101,21 +110,21 @@ void kvd_eval_parse(int argc, char **argv, kvd_eval_options *cfg);
 void kvd_eval_options_release(kvd_eval_options *cfg);
 
 /*
- * Finished results of an unfinished run, in OUT.h5.rows next to OUT.h5. The file is replaced after
- * every row, so a killed run loses only the row in progress.
+ * Finished results of an unfinished run, in OUT.h5.rows next to OUT.h5. The file is rewritten after
+ * every row of results, so a killed run loses only the row in progress.
  */
 
 typedef struct {
     char *path;
     kvd_run_key key;
     kvd_accuracy from;
-    /* Index of the next saved row to copy into this run's results. */
+    /* Index of the next saved row of results to copy into those of this run. */
     size_t next;
 } kvd_saved_rows;
 
 /*
  * Reads OUT.h5.rows if it exists. The caller must set s->key before. Fails if the file is damaged,
- * or was made with inputs or options that differ from s->key. `like` is an initialised, empty table
+ * or was made with inputs or options that differ from s->key. `like` is an empty table of results
  * of this run.
  */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
@@ -124,25 +133,28 @@ size_t kvd_saved_rows_count(const kvd_saved_rows *s);
 void kvd_saved_rows_release(kvd_saved_rows *s);
 
 /*
- * Appends the next saved row to *to, if one is left, and sets *taken to true. Fails if the row is
- * not for `point`.
+ * Appends the next saved row of results to *to and sets *taken to true, if a saved row is left.
+ * Fails if this row is not for `point`.
  */
 int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                         kvd_accuracy *to, bool *taken, kvd_err *err);
 
-/* Writes all rows of this run to OUT.h5.rows, unless saved rows are left to copy. */
+/* Writes all rows of this run to OUT.h5.rows. Does nothing while saved rows are left to copy. */
 int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                         kvd_err *err);
-/* The caller calls it when OUT.h5 is complete. */
+/* Removes OUT.h5.rows. The caller calls it when OUT.h5 is complete. */
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
     char name[80];
     size_t method;
     kvd_method_tradeoff rate;
-    /* True if the method only removes dimensions; removing none gives the uncompressed model. */
+    /*
+     * True if the method removes dimensions and does nothing else. Removing none then gives the
+     * uncompressed model.
+     */
     bool whole;
-    /* The search added rows first_row .. end_row - 1 to the results. */
+    /* Range first_row .. end_row - 1 of the results that the search measured. */
     size_t first_row, end_row;
     kvd_target found;
 } kvd_eval_target;
@@ -150,7 +162,7 @@ typedef struct {
 typedef struct {
     kvd_eval_options *cfg;
     kvd_inputs in;
-    char gpu[256]; /* "" if the CPU runs the model */
+    char gpu[256]; /* name of the GPU; "" if the model runs on the CPU */
     kvd_model_runner *runner;
     /* Largest number of tokens in one forward pass. */
     size_t rows;
@@ -165,36 +177,39 @@ typedef struct {
     kvd_h5 file;
 } kvd_eval_run;
 
-/* Opens all input files and texts. Fails if a file does not belong to v->checkpoint. */
+/* Opens all input files and texts. Fails if a file was not made from the model v->checkpoint. */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
-/* Prints the results added since the last call on stdout; nothing with --quiet or --json. */
+/* Prints on stdout the results added since the last call. Prints nothing with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates one compression setting, or copies the results that an earlier run saved. *row receives
- * the index of the results. full_rank_error is NaN if unknown.
+ * Evaluates one compression setting, or copies its results that an earlier run saved. *row receives
+ * the index of the results. full_rank_error is NaN if it was not measured.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 
-/* Runner for another checkpoint of the same shape. On failure returns NULL and fills *err. */
+/*
+ * Returns a runner for another checkpoint of the same shape. On failure returns NULL and fills
+ * *err.
+ */
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
 
-/* Implements --weights-bits: adds one row of results per number of bits. */
+/* Implements --weights-bits: evaluates the model with weights quantised to each number of bits. */
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
 /*
- * Implements --target: searches the strongest compression that keeps the accuracy, for every method
- * that has a parameter to search. Writes each result to a group /target/<name>.
+ * Implements --target: for each method with a parameter to vary, searches the strongest compression
+ * that keeps the accuracy. Writes each result to an HDF5 group /target/<name>.
  */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
-/* Returns true if two methods differ in nothing but the parameter that `rate` names. */
+/* Returns true if two methods differ in nothing but the parameter that `rate` varies. */
 bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
                            const kvd_method_tradeoff *rate);
 /*
- * Implements --points-only: finds the strongest compression from existing results alone, and stores
- * it in t->found.
+ * Implements --points-only: finds the strongest compression from existing results, without new
+ * measurements, and stores it in t->found.
  */
 int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err);
 /*
@@ -203,15 +218,18 @@ int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err
  */
 int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_eval_target *first,
                              const kvd_eval_target *t, kvd_err *err);
-/* Fills of_text [n_texts] with the kept fraction of the uncompressed accuracy on each text. */
+/*
+ * Fills of_text [n_texts] with the fraction of the uncompressed model's accuracy that results row
+ * `row` has on each text.
+ */
 int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd_err *err);
 
 /*
- * Measures the loss if one head alone keeps fewer dimensions: mean KL divergence from the
- * uncompressed model, in nats per predicted token. Covers every layer and KV head, Q and K and V
- * separately. Numbers of kept dimensions are d/8, d/4, 3d/8, d/2, 5d/8, 3d/4 and d; the loss at d
- * is 0. `type` is the number type of the projected K and V. The evaluator must have keep_reference.
- * On success the caller releases *t with kvd_error_table_release.
+ * Measures the loss if K or V of a single head keeps fewer dimensions: mean KL divergence from the
+ * uncompressed model, in nats per predicted token. Covers every layer and KV head. Numbers of kept
+ * dimensions are d/8, d/4, 3d/8, d/2, 5d/8, 3d/4 and d; the loss at d is 0. `type` is the number
+ * type of the projected K and V. The evaluator must have keep_reference. On success the caller
+ * releases *t with kvd_error_table_release.
  */
 int kvd_error_scan(kvd_evaluator *e, const kvd_method *m, const kvd_model_info *model,
                    kvd_dtype type, kvd_progress *progress, kvd_error_table *t, kvd_err *err);

@@ -8,8 +8,8 @@
 #include "evaluate/eval_run.h"
 
 /*
- * Axis of a search. A coordinate is the removed fraction of dimensions p, or for another parameter
- * the position in its range, 0 to 1.
+ * Quantity that a search varies: the removed fraction of dimensions, p, or another parameter. The
+ * coordinate is p itself, or the position, 0 to 1, in the range of the other parameter.
  */
 typedef struct {
     kvd_eval_run *v;
@@ -18,7 +18,9 @@ typedef struct {
     const kvd_method_tradeoff *rate;
 } axis;
 
-/* A method and its compression setting, whose projections are borrowed unless `owned`. */
+/*
+ * A method with its parameters, and its projections (`point`), which are borrowed unless `owned`.
+ */
 typedef struct {
     kvd_method method;
     kvd_point point;
@@ -36,7 +38,9 @@ static int set_at(const axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(a->base, a->rate, wanted, &s->method);
-    /* If no other parameter changes with p, results list p in a column of its own. */
+    /*
+     * If only p is varied, the method keeps its own p, because results list p in a separate column.
+     */
     if (!*a->rate->with) {
         s->method.p = a->base->p;
         s->method.r = a->base->r;
@@ -87,8 +91,8 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
 }
 
 /*
- * Writes the largest removed fraction p that the search may try. If another parameter changes with
- * p, a sweep of the method limits p too.
+ * Writes the largest removed fraction p that the search may try. If another parameter changes
+ * together with p, the range of that parameter also limits p.
  */
 static int largest_p(const axis *a, double *p, kvd_err *err)
 {
@@ -124,7 +128,7 @@ static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, 
     for (size_t i = 0; i < v->n_targets; i++)
         if (!strcmp(v->target[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* The name has changed: i++ makes 0, and all names are compared again. */
+            /* The name has changed, so i++ restarts the comparison with the first name. */
             i = (size_t)-1;
         }
 }
@@ -144,7 +148,10 @@ static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_ta
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* `of_text` has the search results of single texts, or is NULL. */
+/*
+ * Prints and writes the result of a search. `of_text` has the results of searches on single texts,
+ * or is NULL.
+ */
 static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -164,7 +171,10 @@ static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_tex
     return 0;
 }
 
-/* A search for the removed fraction p is also done for each single text. */
+/*
+ * Searches with new measurements. A search for the removed fraction p is repeated for each single
+ * text.
+ */
 static int measure_target(kvd_eval_run *v, kvd_eval_target *t, kvd_err *err)
 {
     const kvd_method *const base = &v->cfg->in.method[t->method];
@@ -217,10 +227,10 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Results of one method, in order of decreasing stored bytes. */
+/* Results of one method, from most to fewest stored bytes. */
 typedef struct {
     size_t n, *row;
-    /* Position of each result on the axis that is searched, [n]. */
+    /* Position of each result in the range of the searched parameter, [n]. */
     double *x;
     const double **top1;
 } curve;
@@ -248,7 +258,7 @@ bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) &&
-           /* The fractions removed from K or V alone are part of x.settings and y.settings. */
+           /* x.settings and y.settings already contain the fractions removed from K or from V. */
            equal(x.p_low, y.p_low);
 }
 
@@ -258,8 +268,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
 }
 
 /*
- * Returns the method that made results row `row`. Returns NULL if it differs from the searched
- * method in more than the searched parameter.
+ * Returns the method whose result is row `row`. Returns NULL if that method differs from the one
+ * searched for in more than the parameter that the search varies.
  */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *t, size_t row)
 {
@@ -351,7 +361,10 @@ int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err
     return status;
 }
 
-/* Correct predictions of the uncompressed model per sequence. Runs that model if necessary. */
+/*
+ * Returns the number of correct predictions of the uncompressed model in each sequence. Runs this
+ * model if necessary. The caller frees the array.
+ */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {
     kvd_evaluator *const e = &v->evaluator;

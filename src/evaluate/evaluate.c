@@ -39,7 +39,7 @@ static int run_reference(kvd_evaluator *e, const kvd_batch *b, float *hidden, kv
     return status ? kvd_in(err, "uncompressed model, sequences from %zu", b->first_sequence) : 0;
 }
 
-/* Computes the hidden states that enter `layer` in the uncompressed model. */
+/* Computes the hidden states that enter layer `layer` of the uncompressed model. */
 static int run_below(kvd_evaluator *e, const kvd_batch *b, int layer, float *residual, kvd_err *err)
 {
     if (!layer || !e->runner->below(e->runner, b, layer, residual, err))
@@ -73,7 +73,7 @@ static int run_cut(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int firs
     return in_choice(c, err);
 }
 
-/* Copies the hidden states whose predictions are scored. */
+/* Copies the hidden states at the positions that are scored from `all` to `scored`. */
 static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *all, float *scored,
                        kvd_err *err)
 {
@@ -87,7 +87,10 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
     return 0;
 }
 
-/* `ref` has the hidden states of the uncompressed model at the scored positions. */
+/*
+ * Runs one batch through one compressed model and scores it. `ref` has the hidden states of the
+ * uncompressed model at the scored positions.
+ */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
 {
@@ -197,7 +200,10 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
     c->hidden = NULL;
 }
 
-/* On return *first is the first sequence of the next batch. */
+/*
+ * Evaluates one batch, which begins with sequence *first. On return *first is the first sequence of
+ * the next batch.
+ */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,
                           kvd_err *err)
@@ -234,7 +240,10 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /* Without memory for all tokens, attention outputs are kept for one batch at a time. */
+    /*
+     * True if attention outputs are kept for one batch at a time, because those of all tokens do
+     * not fit into memory.
+     */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;
@@ -299,7 +308,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /* The cache stores float32, because rounding to 16 bits would add to the error. */
+    /* The check uses a float32 cache, because rounding to 16 bits would add to the error. */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -383,8 +392,8 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Keeps the K and V of all prompts if the uncompressed model runs only once, else those of one
- * batch. The choice must not change during a run, because a resumed run must give equal results.
+ * Keeps the K and V of all prompts in memory if the uncompressed model runs only once, otherwise
+ * those of one batch. Keeps none if they do not fit. The choice must not change during a run.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

@@ -2,7 +2,7 @@
  * Measures how much compression of the KV cache changes the predictions of a model. Runs the same
  * texts through the uncompressed model and through compressed models, and compares the logits.
  *
- * Only positions after the prompt that predict a token of the text are scored.
+ * A position is scored if it is after the prompt and has a next token.
  */
 #ifndef KVD_EVALUATE_EVALUATE_H
 #define KVD_EVALUATE_EVALUATE_H
@@ -30,26 +30,31 @@ typedef struct {
      * token is unknown.
      */
     size_t n_scored;
-    /* Quality of the uncompressed model, [n_sequences]; set by the first kvd_evaluate. */
+    /*
+     * Prediction quality of the uncompressed model, [n_sequences]; set by the first kvd_evaluate.
+     */
     kvd_quality *reference;
     bool reference_known;
     double reference_seconds;
     /*
-     * Bytes of hidden states that did not fit into memory. If it is above 0, every call runs the
-     * uncompressed model again.
+     * Bytes of the uncompressed model's hidden states that did not fit into memory. If it is above
+     * 0, every call runs the uncompressed model again.
      */
     size_t bytes_not_kept;
     bool keeps_attention;
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
-    /* Final hidden states at the scored positions, [n_scored][d_model]; NULL if not kept. */
+    /*
+     * Final hidden states of the uncompressed model at the scored positions, [n_scored][d_model];
+     * NULL if not kept.
+     */
     float *hidden;
-    /* Number of prompt tokens in all sequences before each sequence: [n_sequences + 1]. */
+    /* Number of prompt tokens in all sequences before sequence i: [n_sequences + 1]. */
     size_t *prompt_at;
-    /* Number of scored positions in all sequences before each sequence: [n_sequences + 1]. */
+    /* Number of scored positions in all sequences before sequence i: [n_sequences + 1]. */
     size_t *scored_at;
     uint32_t *id;
     size_t *offset;
-    /* Next token of the text and index of the sequence, for each scored position of a batch. */
+    /* Next token in the text, and index of the sequence, for each scored position of a batch. */
     uint32_t *target;
     int *sequence;
     float *batch_hidden;
@@ -69,32 +74,35 @@ int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *c
 int kvd_evaluator_keep_attention(kvd_evaluator *e, kvd_err *err);
 void kvd_evaluator_release(kvd_evaluator *e);
 
-/* Standard deviations of mean results over several random seeds; NaN if not measured. */
+/* Standard deviations over random seeds of the mean results; NaN if not measured. */
 typedef struct {
     double nll, top1, kl, agree;
 } kvd_seed_spread;
 
-/* Settings of a compression method, and their results. */
+/* A compression setting (method with parameters) and its results. */
 typedef struct {
     const char *method;
-    /* Removed fraction of the dimensions, for messages; exactly 0 if none are removed. */
+    /* Removed fraction of the dimensions, for messages; exactly 0 if the method removes none. */
     double overall_p;
     /*
-     * Compression that the cache applies. The plan must be open with the evaluator's number of
+     * Compression plan: how the cache compresses. It must be open with the evaluator's number of
      * prompt tokens. Pointers in the plan are borrowed.
      */
     kvd_plan plan;
     /*
-     * Borrowed; NULL means the evaluator's runner. Another runner may have other weights, but must
-     * have the same shape, output head and kind of memory.
+     * Borrowed runner of this setting; NULL means the evaluator's. Another runner may have other
+     * weights, but must have the same model shape, output head and kind of memory.
      */
     kvd_model_runner *runner;
     double weight_bytes;
     kvd_quality *per_sequence; /* prediction quality of each sequence: [n_sequences] */
-    /* Change of each scored prediction, [n_each]; NULL if the results are means over seeds. */
+    /*
+     * Change of each scored prediction from the uncompressed model, [n_each]; NULL if the results
+     * are means over seeds.
+     */
     kvd_prediction_change *each;
     size_t n_each;
-    kvd_attention_error error; /* errors of attention outputs; zero unless asked for */
+    kvd_attention_error error; /* errors of attention outputs; zero if not measured */
     kvd_cache_account account;
     double seconds;
     /* Number of random seeds over which the results are means; 0 or 1 means a single run. */
@@ -112,22 +120,22 @@ typedef struct {
 /*
  * Evaluates n compression settings over all texts. `first_layer` is the first compressed layer. If
  * it is above 0, the runs start in that layer, from the hidden states of the uncompressed model.
- * `attention_errors` also compares attention outputs.
+ * `attention_errors` asks for errors of attention outputs.
  *
- * Fails if a number is not finite. Fails if a cache missed a layer or sequence, or kept a wrong
- * number of dimensions. Fails if removing dimensions changes no prediction at all. The caller
- * releases each result with kvd_choice_release.
+ * Fails if a number is not finite, if a cache missed a layer or sequence or kept a wrong number of
+ * dimensions, or if removing dimensions changes no prediction at all. The caller releases each
+ * result with kvd_choice_release.
  */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
 
-/* Makes sure that e->reference is set, and runs the uncompressed model if necessary. */
+/* Makes sure that e->reference is set. Runs the uncompressed model if necessary. */
 int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 
 /*
- * Compares the quality of one result with that of the uncompressed model. If e->n_texts is above 0,
- * every text has equal weight. If it is 0, sequences are weighted by their tokens.
+ * Compares the prediction quality of a setting with that of the uncompressed model. If e->n_texts
+ * is above 0, every text has equal weight. If it is 0, sequences are weighted by their tokens.
  */
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
@@ -137,9 +145,9 @@ int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t 
  * uncompressed model. Sets *error to max |difference| / rms(uncompressed logits). Fails if *error
  * is above `tolerance`.
  *
- * kvd_full_rank_tolerance returns the tolerance. A wrong sign, transpose or head gives an error of
- * order 1.
- * float32, rotations: 1e-3. A rotation adds a rounding error of about 1e-6 to each product.
+ * kvd_full_rank_tolerance returns a suitable tolerance. A wrong sign, transpose or head gives an
+ * error of order 1.
+ * float32, rotations: 1e-3, because a rotation adds a rounding error of about 1e-6 to each product.
  * float32, other matrices: 1e-2. They multiply rounding errors by the condition number of X^T X.
  * bf16: 0.25. The measured error is 0.03 in 6 layers and grows as the square root of the layers.
  */

@@ -31,7 +31,7 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/* Appends the value of --field. An empty name means a file of plain text, stored as NULL. */
+/* Appends the value of --field. An empty name, for a file of plain text, is stored as NULL. */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -141,7 +141,10 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/* Fills *plan without opening it. Returns the inputs with which the caller must open the plan. */
+/*
+ * Fills the compression plan *plan without opening it. Returns the inputs that the caller must pass
+ * to open it.
+ */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,

@@ -15,7 +15,10 @@
 
 enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512, KVD_EVAL_FILES = 16 };
 
-/* Must be the first member of a program's structure of options. */
+/*
+ * Options that kvdim-eval and kvdim-tasks share. Must be the first member of a program's own
+ * structure of options.
+ */
 typedef struct {
     kvd_common_options common;
     const char *model;
@@ -23,18 +26,18 @@ typedef struct {
     size_t n_text;
     const char *ids, *label;
     /*
-     * JSON keys or CSV columns of the text: one for all files, or one per file. NULL for plain
-     * text.
+     * JSON keys or CSV columns that hold the text: one for all files, or one per file. NULL for
+     * plain text.
      */
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
-    /* True if all texts have equal weight; `tokens` is then a number per text. */
+    /* True if all texts have equal weight; `tokens` is then the number of tokens per text. */
     bool by_text;
     size_t tokens, seq_len, batch;
-    /* Tokens of a sequence before the first decode step. */
+    /* Number of tokens of a sequence that are a prompt; later tokens are decode steps. */
     size_t prompt;
-    /* True if every sequence has a prompt even if the option for it is not given. */
+    /* True if every sequence has a prompt even without the option that sets its length. */
     bool generates;
     size_t seeds;
     kvd_method method[KVD_EVAL_METHODS];
@@ -54,9 +57,9 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *model;
     kvd_model_info info;
-    /* NULL if the program reads no texts. */
+    /* Texts to evaluate; NULL if the program reads none. */
     kvd_corpus *corpus;
-    /* NULL if the model has no tokenizer, so that texts must be token ids. */
+    /* Tokenizer; NULL if the model has none, so that texts must be token ids. */
     kvd_tokenizer *tokenizer;
     char label[64];
     kvd_spectrum spectrum[KVD_EVAL_FILES];
@@ -72,7 +75,10 @@ typedef struct {
 
 /* Appends a compression method. `text` must live as long as *cfg. */
 int kvd_inputs_add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err);
-/* Callbacks of --method and --field. `config` must begin with a kvd_inputs_options. */
+/*
+ * Functions that parse the options --method and --field. `config` must begin with a
+ * kvd_inputs_options.
+ */
 int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
@@ -80,40 +86,46 @@ void kvd_inputs_options_release(kvd_inputs_options *cfg);
 int kvd_inputs_record(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_load(kvd_inputs *in, kvd_err *err);
 /*
- * Without --method, adds every method that has rotations in the loaded files. Puts the uncompressed
- * model first, because every result is compared with it.
+ * Completes the list of methods. Without --method, adds every method for which the loaded files
+ * have rotations. Puts the uncompressed model first, because every result is compared with it.
  */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Opens the tokenizer. Warns on stderr if it seems to belong to another model. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);
-/* Opens the texts or token ids to evaluate. Sets their label and the default of --seq-len. */
+/* Opens the texts or token ids to evaluate. Sets their label, and --seq-len if it was not given. */
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
-/* Selects, for each method, the loaded files that it reads. */
+/* Finds for each method the loaded files that it reads. */
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
-/* Creates the settings of every method. With `none_is_error`, every method must have some. */
+/*
+ * Creates the compression settings of every method. If `none_is_error`, a method without any is an
+ * error.
+ */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
  * Warns on stderr about likely mistakes: evaluating the calibration text, numbers of kept
- * dimensions that were chosen for other rotations, and files or options that no method uses. The
- * caller must call kvd_inputs_find_files before.
+ * dimensions that were chosen for other rotations, and files or options that no method uses. Must
+ * be called after kvd_inputs_find_files.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
-/* Checks before a long run that every method can run. On failure the message names the method. */
+/*
+ * Checks, before a long run starts, that every method can run. On failure the message names the
+ * method.
+ */
 int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
 /*
- * Opens the cache compression that *p describes. The random seed is the run's seed plus k. *plan
+ * Opens the compression plan for the setting *p. The random seed is the run's seed plus k. *plan
  * must not be moved in memory afterwards.
  */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
-/* Adds to *key everything that determines the results of the run, for --resume. */
+/* Adds to *key all inputs and options that determine the results of the run, for --resume. */
 int kvd_inputs_add_key(const kvd_inputs *in, const char *gpu, kvd_run_key *key, kvd_err *err);
 /* Returns true if the output file is the complete result of a run with the same *key. */
 bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key);
 /* Reports that the output file is already complete: on stderr and, with --json, on stdout. */
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err);
 void kvd_inputs_methods_text(const kvd_inputs_options *cfg, char *text, size_t size);
-/* Writes the names of the text fields, separated by spaces; '-' for a text without fields. */
+/* Writes the names given with --field, separated by spaces; '-' for a plain text. */
 void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t size);
 void kvd_inputs_release(kvd_inputs *in);
 

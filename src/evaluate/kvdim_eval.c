@@ -1,6 +1,6 @@
 /*
- * kvdim-eval: measures the loss of prediction quality through compression of the KV cache. Writes
- * kvdim/accuracy; with --scan-errors kvdim/error-table instead.
+ * kvdim-eval: measures the loss of prediction quality through compression of the KV cache. Writes a
+ * kvdim/accuracy file or, with --scan-errors, a kvdim/error-table file.
  */
 #include <math.h>
 #include <stdio.h>
@@ -52,7 +52,6 @@ static int make_runner(kvd_eval_run *v, kvd_err *err)
 static int make_evaluator(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    /* True if the run makes many passes over the texts. */
     const bool again = cfg->scan || cfg->resume || !isnan(cfg->target) || cfg->n_weights_bits;
     v->rows = cfg->in.batch > cfg->in.seq_len ? cfg->in.batch : cfg->in.seq_len;
     if (v->rows > kvd_corpus_n_tokens(v->in.corpus))
@@ -74,7 +73,7 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Each set of rotations is checked once, even if several settings use it. */
+/* Checks each set of rotations once, even if several compression settings use it. */
 static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;

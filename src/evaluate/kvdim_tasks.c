@@ -1,6 +1,6 @@
 /*
- * kvdim-tasks: measures how a compressed KV cache changes the answers of a model. The model reads
- * its own compressed cache while it generates. Writes kvdim/tasks.
+ * kvdim-tasks: measures how a compressed KV cache changes the answers of a model, which reads its
+ * own compressed cache while it generates. Writes a kvdim/tasks file.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ typedef struct {
     const kvd_chat *chat; /* chat template; NULL if prompts are not a chat */
     kvd_run_key key;      /* inputs and options that --resume compares */
     kvd_journal *journal;
-    /* Lock on the journal of a process that runs one --part. */
+    /* Lock on the journal (file of finished sequences) if the process runs only one --part. */
     kvd_output part;
     kvd_h5 file;
 } tasks_run;
@@ -72,7 +72,7 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/* Prints the reason if the method does not run on the CUDA engine. */
+/* Prints why the method does not run on the CUDA engine, if it does not. */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -171,7 +171,7 @@ static int find_chat(tasks_run *v, kvd_err *err)
     return status;
 }
 
-/* *n is 0 without a chat template. */
+/* Counts the tokens that the chat template adds; *n is 0 without a chat template. */
 static int count_chat_tokens(const tasks_run *v, size_t *n, kvd_err *err)
 {
     const kvd_chat_pieces p = kvd_chat_around(v->chat, "", true);
@@ -209,7 +209,7 @@ static int make_ruler(tasks_run *v, const kvd_benchmark_settings *changes, kvd_e
                : 0;
 }
 
-/* Fails if --write-items names a file that the run reads, because the items would overwrite it. */
+/* Fails if --write-items names a file that the run reads, because it would be overwritten. */
 static int check_items_path(const kvd_tasks_options *cfg, kvd_err *err)
 {
     const char *const path = cfg->write_items;
@@ -298,7 +298,7 @@ static size_t runs_of(const tasks_run *v)
     return n;
 }
 
-/* Returns the number of processes that share the sequences (--part). */
+/* Returns the number of processes (--part) among which the sequences are divided. */
 static double parts_of(const tasks_run *v)
 {
     return v->cfg->parts ? (double)v->cfg->parts : 1;
@@ -314,7 +314,10 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/* If there are several random seeds, adds the mean over seeds first, then each seed. */
+/*
+ * Adds the results of a setting for n random seeds. If n > 1, the first row holds the means over
+ * seeds.
+ */
 static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -339,7 +342,10 @@ static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
 
 enum { KVD_RUN_NAME = 80 };
 
-/* Name of a compression setting and its k-th random seed, for the journal of finished sequences. */
+/*
+ * Writes the name of a compression setting with its k-th random seed, which identifies it in the
+ * journal of finished sequences.
+ */
 static const char *name_of(const tasks_run *v, const kvd_point *point, size_t k,
                            char name[KVD_RUN_NAME])
 {
@@ -429,7 +435,10 @@ static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progr
     return status;
 }
 
-/* The uncompressed model runs first, because every other result is compared with it. */
+/*
+ * Runs a benchmark. The uncompressed model runs first, because every other result is compared with
+ * it.
+ */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -491,7 +500,10 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* A run of all sequences also reads the journals that runs with --part left. */
+/*
+ * Opens the journal of finished sequences. A run without --part also reads the journals that runs
+ * with --part left.
+ */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -514,7 +526,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Computes the sequences of one --part. The results stay in a journal. */
+/* Computes the sequences of one --part. The results stay in its journal of finished sequences. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -542,7 +554,10 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /* --resume may change the number of GPUs, because equal GPUs give equal results. */
+    /*
+     * The number of GPUs is recorded but not part of the run key. --resume may change it, because
+     * equal GPUs give equal results.
+     */
     if (v->gpu[0] && kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1))
         return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

@@ -1,8 +1,8 @@
 /*
  * Runs the uncompressed model and compressed models on the CPU or a GPU, for kvdim-eval.
  *
- * Hidden states are float32 vectors [n][d_model], in host or GPU memory. Callers pass their
- * addresses but never read them. Logits stay inside the runner.
+ * Hidden states are float32 vectors [n][d_model], in host or GPU memory; callers pass pointers to
+ * them but never read them. Logits are never given to callers.
  */
 #ifndef KVD_EVALUATE_MODEL_RUNNER_H
 #define KVD_EVALUATE_MODEL_RUNNER_H
@@ -17,19 +17,24 @@
 #include "model/pass/forward.h"
 
 /*
- * Q, K and V of the prompts in all layers, recorded from the uncompressed model. Prompt tokens
+ * Q, K and V of the prompts in all layers, recorded while the uncompressed model ran. Prompt tokens
  * attend to each other uncompressed, so their Q, K and V are the same in a compressed run. A
  * compressed run therefore computes only the tokens after the prompts.
  */
 
 typedef struct {
-    /* Index of the first recorded prompt token of the current batch; set by the caller. */
+    /*
+     * Index among the recorded prompt tokens of the current batch's first one; set by the caller.
+     */
     size_t first;
-    /* Attention callback that puts recorded prompts before the run's tokens and calls `inner`. */
+    /*
+     * Attention callback that puts the recorded prompts before the tokens of the run and then calls
+     * `inner`.
+     */
     kvd_attention hook;
     const kvd_config *config;
     size_t prompt, rows, max_tokens;
-    /* Recorded Q, K, V and K before RoPE: [n_layers][rows][values per token]. */
+    /* Recorded Q, K, V and K before RoPE of the prompts: [n_layers][rows][values per token]. */
     float *kept[4];
     kvd_attention *inner;
     /* Index of the first token of each sequence in the current batch, prompts included. */
@@ -40,14 +45,17 @@ typedef struct {
     float *whole[4], *out;
 } kvd_kept_prompts;
 
-/* Prompt tokens of a sequence of n tokens. A short sequence is all prompt except its last token. */
+/*
+ * Returns the number of prompt tokens of a sequence of n tokens. In a short sequence all tokens but
+ * the last are prompt.
+ */
 size_t kvd_prompt_rows(size_t prompt, size_t n);
-/* Bytes of Q, K and V of one prompt token in all layers. */
+/* Returns the bytes of one prompt token's Q, K and V in all layers. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
 /*
- * Allocates memory for `rows` prompt tokens and for batches of max_tokens. The caller must call
- * kvd_kept_prompts_release, also after a failure.
+ * Allocates memory for `rows` prompt tokens, and for batches of max_tokens tokens. The caller must
+ * call kvd_kept_prompts_release, also after a failure.
  */
 int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t prompt, size_t rows,
                           size_t max_tokens, kvd_err *err);
@@ -62,8 +70,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
 
 /*
  * Runs the sequences *b through the model like kvd_forward_run, but computes only the tokens after
- * the recorded prompts. `inner` sees whole sequences. Only the rows of hidden
- * [n_tokens][d_model] after the prompts are set.
+ * the recorded prompts. The callback `inner` receives whole sequences. Sets only the rows of hidden
+ * [n_tokens][d_model] that are after the prompts.
  */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);
@@ -72,7 +80,7 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
 
 /*
  * Next-token predictions from n final hidden states. target[i] is the true next token. sequence[i]
- * is the sequence that prediction i counts for; -1 means none.
+ * is the sequence to whose sums prediction i is added; -1 means none.
  */
 typedef struct {
     size_t n;
@@ -85,9 +93,9 @@ typedef struct {
 typedef struct kvd_model_runner kvd_model_runner;
 struct kvd_model_runner {
     const kvd_config *config;
-    /* Largest number of tokens of a batch, and of a sequence. */
+    /* Largest number of tokens in a batch, and in a sequence. */
     size_t max_tokens, max_len;
-    /* Largest number of token positions whose logits are in memory at one time. */
+    /* Largest number of predictions whose logits are computed in one call. */
     size_t piece;
     kvd_dtype compute;
     /* Index of the batch's first token in the buffer of attention outputs; set by the caller. */
@@ -99,7 +107,7 @@ struct kvd_model_runner {
     size_t kept_prompt;
 
     /*
-     * rows_new returns memory for n hidden states. On failure it returns NULL and fills *err.
+     * rows_new allocates memory for n hidden states; on failure it returns NULL and fills *err.
      * `spare` returns the bytes that hidden states may take.
      */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
@@ -107,41 +115,41 @@ struct kvd_model_runner {
     size_t (*spare)(const kvd_model_runner *r);
 
     /*
-     * keep_attention allocates a buffer for the attention outputs of n_tokens tokens. Later calls
-     * of `reference` fill the buffer from token kept_row on. May be called once. attention_bytes
-     * returns the bytes per token. drop_attention frees the buffer.
+     * keep_attention allocates a buffer for the attention outputs of n_tokens tokens; it may be
+     * called once. Later calls of `reference` fill the buffer from token kept_row on.
+     * attention_bytes returns the bytes per token. drop_attention frees the buffer.
      */
     int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
     size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
 
     /*
-     * keep_prompts allocates a buffer for the Q, K and V of n_rows prompt tokens. Later calls of
-     * `reference` fill the buffer. Compressed runs then begin after the prompts, and do not set the
-     * hidden states of prompts. May be called once. prompt_bytes returns the bytes per token.
-     * keep_prompts is NULL if the runner always runs whole sequences.
+     * keep_prompts allocates a buffer for the Q, K and V of n_rows prompt tokens; it may be called
+     * once, and is NULL if the runner always runs whole sequences. Later calls of `reference` fill
+     * the buffer. Compressed runs then begin after the prompts, and do not set the hidden states of
+     * prompts. prompt_bytes returns the bytes per token.
      */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
 
     /*
-     * `reference` runs the uncompressed model up to the final norm. `below` writes the hidden
-     * states that enter `layer`.
+     * `reference` runs the uncompressed model up to the final norm. `below` computes the hidden
+     * states that enter layer `layer` of the uncompressed model.
      */
     int (*reference)(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd_err *err);
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 
     /*
-     * plan_load copies the matrices of a compression to the GPU, and fails if this runner cannot
-     * run it. plan_unload frees the copies and accepts plans that were not loaded. Both are NULL if
-     * no copies are needed.
+     * plan_load copies the matrices of a compression plan to the GPU, and fails if this runner
+     * cannot run the plan. plan_unload frees the copies; it accepts plans that were not loaded.
+     * Both are NULL if no copies are needed.
      */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
-    /* Returns the name of the attention engine; valid until plan_unload. */
+    /* Returns the name of the attention engine that runs the plan; valid until plan_unload. */
     const char *(*plan_engine)(const kvd_plan *plan);
     /*
-     * Runs a batch with a compressed cache. If first_layer is not 0, the run starts in that layer
+     * Runs a batch with a compressed cache. If first_layer is not 0, the run starts in that layer,
      * from the hidden states `residual`. Adds cache sizes to *account and, unless `error` is NULL,
      * attention errors to *error.
      */
@@ -150,28 +158,29 @@ struct kvd_model_runner {
                     kvd_attention_error *error, kvd_err *err);
 
     /*
-     * Returns true if `plan` compresses nothing and a run would equal `reference` to the last bit.
-     * Adds cache sizes and attention errors as plan_run would. NULL if the runner cannot guarantee
-     * equal bits. If `error` is not NULL, the attention outputs of the uncompressed model must be
-     * kept.
+     * Returns true if `plan` compresses nothing, so that a run would equal `reference` to the last
+     * bit. Then adds to *account and *error what plan_run would add. NULL if the runner cannot
+     * guarantee equal bits. If `error` is not NULL, attention outputs must have been kept
+     * (keep_attention).
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
 
-    /* Copies n hidden states; `from` and `to` must not overlap. */
+    /* Copies n hidden states; the arrays `from` and `to` must not overlap. */
     int (*rows_copy)(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err);
     /* Sets *yes to true if any bit of the n hidden states differs. */
     int (*differ)(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes,
                   kvd_err *err);
 
     /*
-     * Functions on n <= piece final hidden states. reference_logits must be called first. It
-     * computes the logits u of the uncompressed model, which stay valid until its next call.
+     * Functions on n <= piece final hidden states. reference_logits must be called first: it
+     * computes the logits u of the uncompressed model, which the other functions use until its next
+     * call.
      *
      * `score` adds prediction quality to per_sequence[sequence[i]] like kvd_quality_add. If `rows`
-     * is NULL, it scores u, else the logits of the compressed hidden states `rows`. logit_change
-     * sets *largest to max |v - u| of compressed logits v, infinite if one is NaN. It adds the sum
-     * of u^2 to *sum2.
+     * is NULL, it scores u, else the logits of the compressed model's hidden states `rows`.
+     * logit_change sets *largest to max |v - u| for the logits v of the compressed model, infinite
+     * if one is NaN. It adds the sum of u^2 to *sum2.
      */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
@@ -184,13 +193,15 @@ struct kvd_model_runner {
     void (*free)(kvd_model_runner *r);
 };
 
-/* On failure returns NULL and fills *err. The checkpoint is borrowed. */
+/*
+ * Returns a runner on the CPU. On failure returns NULL and fills *err. The checkpoint is borrowed.
+ */
 kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                  kvd_err *err);
 #ifdef KVD_CUDA
 /*
- * Returns a runner on the current GPU; `compute` is KVD_F32 or KVD_BF16. On failure returns NULL
- * and fills *err. The checkpoint is borrowed.
+ * Returns a runner on the current GPU; the number type `compute` is KVD_F32 or KVD_BF16. On failure
+ * returns NULL and fills *err. The checkpoint is borrowed.
  */
 kvd_model_runner *kvd_runner_cuda(const kvd_checkpoint *c, kvd_dtype compute, size_t max_tokens,
                                   size_t max_len, kvd_err *err);

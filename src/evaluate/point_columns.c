@@ -39,7 +39,9 @@ void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_poin
     kvd_rows_real(r, "p_wanted", point->p_wanted);
     put_rate(r, point);
     kvd_cache_count_bytes(config, point->dims.head ? &point->dims : NULL, 1, &b);
-    /* Fractions of removed dimensions are NaN for a method that removes tokens or bits. */
+    /*
+     * If a method removes tokens or bits, the columns with fractions of removed dimensions are NaN.
+     */
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(plan);
     kvd_rows_real(r, "overall_p", widths ? b.overall_p : (double)NAN);
     kvd_rows_real(r, "overall_p16", widths ? b.overall_p16 : (double)NAN);

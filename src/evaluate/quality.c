@@ -18,9 +18,9 @@ enum { RESAMPLES = 2000 };
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
-    /* Adding 1.5 * 2^52 rounds to an integer n and leaves it in the low bits. */
+    /* Adding 1.5 * 2^52 rounds x / ln 2 to an integer n and leaves n in the low bits. */
     const double round_to_int = 6755399441055744.0;
-    /* gcc does not vectorise the loop if it has `?:` here. */
+    /* A bit mask is used, because gcc does not vectorise a loop that contains `?:`. */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -62,7 +62,7 @@ KVD_CLONES static double sum_exp(const float *x, size_t n, double top)
     return sum;
 }
 
-/* Returns the sum over j of e^{a_j - top} (a_j - b_j), which is part of a KL divergence. */
+/* Returns the sum over j of e^{a_j - top} (a_j - b_j), from which a KL divergence is computed. */
 KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size_t n, double top)
 {
     double sum = 0;
@@ -72,7 +72,10 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
     return sum;
 }
 
-/* `bad` is the first column that is not finite; -1 if all are finite. */
+/*
+ * Sums over one row of logits x. `bad` is the first column that is not finite; -1 if all are
+ * finite.
+ */
 typedef struct {
     /* Largest logit; sum of e^{x - top}; logarithm of the sum of e^x. */
     double top, sum, lse;
@@ -101,8 +104,8 @@ static row_sums scan_row(const float *x, size_t vocab)
 }
 
 /*
- * Returns KL(p || q) of p = softmax(a) and q = softmax(b), as E_p[a - b] - lse(a) + lse(b). It is
- * exactly 0 for equal logits. The rounding error is about 1e-15 of the largest |a - b|.
+ * Returns the KL divergence of p = softmax(a) from q = softmax(b), as E_p[a - b] - lse(a) + lse(b).
+ * It is exactly 0 for equal logits. The rounding error is about 1e-15 of the largest |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
@@ -131,7 +134,10 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /* Sums per thread would depend on the number of threads, so each row has its own. */
+    /*
+     * Sums of each row, added later in the order of rows, so that they do not depend on the number
+     * of threads.
+     */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -187,7 +193,10 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
 /* Fields of kvd_quality. */
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-/* Returns true if the uncompressed model has no correct prediction in some text. */
+/*
+ * Returns true if the uncompressed model has no correct prediction in some text, so that the ratio
+ * of accuracies is undefined.
+ */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
     for (size_t t = 0; t < n_texts; t++) {
@@ -222,7 +231,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         total += q[i].n;
         hollow = hollow || !(x[COL_REF_TOP1 * n + i] > 0);
     }
-    /* Fields that were not requested stay NaN. */
+    /* Values that do not exist, such as the interval of a single sequence, stay NaN. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 
@@ -247,12 +256,15 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* One seed for all fields, so that they share the bootstrap resamples. */
+        /* All fields use the same random seed and therefore the same bootstrap resamples. */
         if (!kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             continue;
         if (!share || !hollow)
             goto done;
-        /* No interval exists if a resample has no correct prediction of the uncompressed model. */
+        /*
+         * A bootstrap resample had no correct prediction of the uncompressed model, so the ratio
+         * has no interval.
+         */
         want[i].to->lo = want[i].to->hi = NAN;
     }
     out->perplexity = (kvd_interval){exp(out->nll.value), exp(out->nll.lo), exp(out->nll.hi)};
@@ -294,7 +306,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns a quantile of the sorted values x [n]; `share` is in 0 .. 1 and n >= 1. */
+/* Returns the quantile `share` (0 .. 1) of the sorted values x [n], n >= 1. */
 static double quantile(const float *x, size_t n, double share)
 {
     const double at = share * (double)(n - 1);

@@ -1,4 +1,4 @@
-/* Quality of next-token predictions against the text and against the uncompressed model. */
+/* Quality of next-token predictions, compared with the text and with the uncompressed model. */
 #ifndef KVD_EVALUATE_QUALITY_H
 #define KVD_EVALUATE_QUALITY_H
 
@@ -9,7 +9,10 @@
 #include "common/stats.h"
 #include "model/pass/attention.h"
 
-/* Sums over the predictions of one sequence, as doubles because the bootstrap forms ratios. */
+/*
+ * Sums over the predictions of one sequence. All are doubles, because they are divided by each
+ * other.
+ */
 typedef struct {
     double n;    /* number of predicted tokens */
     double nll;  /* -log p(next token), summed, in nats */
@@ -33,7 +36,8 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 typedef struct {
     /* KL divergence from the uncompressed model, in nats. */
     float kl;
-    float p_change; /* probability of the next token minus that under the uncompressed model */
+    /* probability of the true next token, minus that under the uncompressed model */
+    float p_change;
 } kvd_prediction_change;
 
 /*
@@ -45,15 +49,18 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
                          kvd_prediction_change *each, kvd_err *err);
 
 /*
- * Distribution of the changes of single predictions, as in llama-perplexity --kl-divergence.
- * Quantiles interpolate linearly between the sorted values.
+ * Distribution, over single predictions, of the changes from the uncompressed model, as in
+ * llama-perplexity --kl-divergence. Quantiles interpolate linearly between the sorted values.
  */
 typedef struct {
-    /* Quantiles of the KL divergence in nats, its maximum, and the mean of p_change. */
+    /*
+     * Quantiles of the KL divergence in nats, its maximum, and the mean change of the next token's
+     * probability.
+     */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
-/* n must be at least 1. */
+/* Computes the distribution of n changes. n must be at least 1. */
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
@@ -72,18 +79,18 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Compares a compressed run with the uncompressed model. Every text has the same weight: fields are
- * means over texts of the values per text. Perplexity is exp of the mean nll. Bootstrap resamples
- * draw from each text separately. Text i has the sequences first[i] .. first[i + 1] - 1; no text
- * may be empty.
+ * Compares a compressed run with the uncompressed model. Every text has the same weight: each field
+ * is the mean over texts of its value for a text. Perplexity is exp of the mean nll. Bootstrap
+ * resamples draw from each text separately. Text i has the sequences first[i] .. first[i + 1] - 1;
+ * no text may be empty.
  */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Distance of attention outputs of a compressed run from those of the uncompressed run (paper ZDC,
- * section 4.2). An output is that of one head, before the output projection W_O (D-25 in
+ * Errors of the attention outputs in a compressed run, relative to the uncompressed run (paper ZDC,
+ * section 4.2). Each output is that of one head, before the output projection W_O (D-25 in
  * docs/readings.md).
  */
 
@@ -107,7 +114,7 @@ int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *
  * the uncompressed model, v that of the compressed run.
  */
 typedef struct {
-    const kvd_kept_attention *kept; /* outputs u of the uncompressed model, borrowed */
+    const kvd_kept_attention *kept; /* attention outputs u of the uncompressed model, borrowed */
     int n_layers, n_heads, d_head;
     /* Sum of |v - u|^2 over outputs u (uncompressed) and v (compressed). */
     double *diff2;
@@ -127,19 +134,19 @@ void kvd_attention_error_release(kvd_attention_error *e);
 /* Attention callback that adds the error of a layer. `ctx` is a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Adds n tokens whose attention outputs have no error, in all layers. */
+/* Adds n tokens whose attention outputs, in all layers, are those of the uncompressed model. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
- * kvd_attention_error_norm returns ||v - u|| / ||u|| for one head's outputs u (uncompressed) and v
- * (compressed). kvd_attention_error_zdc returns the measure D of the paper ZDC, the mean of |v - u|
- * / |u|. NaN if u is all zero.
+ * kvd_attention_error_norm returns ||v - u|| / ||u|| over all outputs u (uncompressed) and v
+ * (compressed) of one head. kvd_attention_error_zdc returns the error D of the paper ZDC, the mean
+ * of |v - u| / |u|. Both return NaN if u is all zero.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
 /*
- * Writes the means over layers and heads of kvd_attention_error_norm and kvd_attention_error_zdc.
- * *n_zero receives the number of outputs that *zdc leaves out, because they are 0 in the
+ * Computes the means over layers and heads of kvd_attention_error_norm and kvd_attention_error_zdc.
+ * *n_zero receives the number of outputs that are not part of *zdc, because they are 0 in the
  * uncompressed model.
  */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,

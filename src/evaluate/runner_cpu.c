@@ -14,7 +14,7 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /* Logits of the uncompressed model and of the compressed model: [hook.piece][vocab]. */
+    /* Logits of the uncompressed model, and of the compressed model: [hook.piece][vocab] each. */
     float *logits[2];
 } runner;
 
@@ -50,7 +50,7 @@ static size_t spare(const kvd_model_runner *r)
 {
     (void)r;
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    /* A quarter of the physical memory; no limit if its size is unknown. */
+    /* Hidden states may take a quarter of the physical memory; no limit if its size is unknown. */
     return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX;
 }
 
@@ -92,7 +92,7 @@ static size_t prompt_bytes(const kvd_model_runner *r)
     return kvd_kept_prompts_row_bytes(r->config);
 }
 
-/* Returns NULL if no prompts were recorded. */
+/* Returns the recorded prompts of the current batch, or NULL if they were not recorded. */
 static kvd_kept_prompts *prompts_of(runner *self)
 {
     if (!self->keeps_prompts || self->hook.kept_prompt == KVD_NOT_KEPT)
@@ -172,7 +172,10 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
     int status =
         first_pass ? kvd_prompts_make(&prompts, r->config, plan, b, run_prompts, self, err) : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /* The inputs of layers are not recorded, so methods that read them run the prompts again. */
+    /*
+     * Methods that read the inputs of layers need the prompts to run again, because these inputs
+     * are not recorded.
+     */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,
@@ -226,8 +229,8 @@ static int reference_logits(kvd_model_runner *r, const float *rows, size_t n, kv
 }
 
 /*
- * Adds the quality of predictions to the sums per sequence. `rows` are final hidden states of the
- * compressed model. NULL means that the logits of the uncompressed model are scored.
+ * Adds the quality of predictions to the sums of their sequences. `rows` are final hidden states of
+ * the compressed model. If it is NULL, the logits of the uncompressed model are scored.
  */
 static int score(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err)
@@ -294,7 +297,10 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
         kvd_no_memory(err, "an evaluation", sizeof *self);
         return NULL;
     }
-    /* Rows whose logits are computed at a time: 32 MiB of logits, but 16 to 1024 rows. */
+    /*
+     * Number of predictions whose logits are computed at a time: 32 MiB of logits, but 16 to 1024
+     * predictions.
+     */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;
     self->hook = (kvd_model_runner){.config = config,

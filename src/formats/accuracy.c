@@ -128,7 +128,10 @@ static const kvd_column seed_columns[] = {
 };
 enum { N_SEED_COLUMNS = sizeof seed_columns / sizeof *seed_columns };
 
-/* Columns of --seeds come last, so that a caller without them passes a smaller number. */
+/*
+ * The columns that --seeds adds come last, so that tables without --seeds use only the first
+ * columns.
+ */
 static const kvd_column *columns(void)
 {
     static kvd_column all[KVD_N_POINT_COLUMNS + N_OWN_COLUMNS + N_SEED_COLUMNS];
@@ -140,7 +143,10 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/* Arrays next to the table. Their first axis is the row of the table. */
+/*
+ * Arrays that a kvdim/accuracy file stores in addition to the table. Their first axis is the row of
+ * the table.
+ */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",
@@ -232,7 +238,10 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
     *a = (kvd_accuracy_result){0};
 }
 
-/* Stores means over heads, [row][layer]; NaN for rows without a measurement. */
+/*
+ * Reads attention errors and stores their means over heads, [row][layer]; NaN for rows without a
+ * measurement.
+ */
 static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, double **out,
                        kvd_err *err)
 {
@@ -259,8 +268,8 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
 }
 
 /*
- * Computes perplexity / perplexity of the uncompressed model. The confidence interval is a
- * bootstrap over whole sequences.
+ * Computes the perplexity of a row divided by that of the uncompressed model. The confidence
+ * interval is a bootstrap over whole sequences.
  */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
@@ -317,7 +326,7 @@ done:
     return status;
 }
 
-/* Rows that a search for a target accuracy added have no needle results, but NaN. */
+/* Reads the needle results. Rows that a search for a target accuracy added have NaN there. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -355,7 +364,7 @@ typedef struct {
     kvd_err *err;
 } target_reader;
 
-/* Reads attributes NAME, NAME_misses, NAME_lo and NAME_hi. NAME is "saving", "value" or "p". */
+/* Reads the four attributes NAME, NAME_misses, NAME_lo and NAME_hi of a search result. */
 static int read_ends(target_reader *x, const char *where, const char *name, double *to,
                      kvd_err *err)
 {
@@ -408,8 +417,8 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
 }
 
 /*
- * Fails on infinity (except the exp of a large nll), a negative number beyond rounding, and a
- * fraction above 1.
+ * Fails on infinity (except exp of a large negative log-likelihood), on a negative number beyond
+ * rounding, and on a fraction above 1.
  */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {

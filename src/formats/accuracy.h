@@ -7,11 +7,17 @@
 
 #include "formats/rows.h"
 
-/* Schemas of complete results, and of OUT.h5.rows with finished rows of an interrupted run. */
+/*
+ * Schemas of the result OUT.h5, and of OUT.h5.rows, which holds the finished rows of an interrupted
+ * run.
+ */
 extern const kvd_schema kvd_schema_accuracy, kvd_schema_accuracy_rows;
 /* Schema of the result files of kvdim-tasks. */
 extern const kvd_schema kvd_schema_tasks;
-/* printf format of the name of a row that is the mean over N tasks; the argument is N as size_t. */
+/*
+ * printf format for the name of a row that holds means over N benchmark tasks; the argument N is a
+ * size_t.
+ */
 #define KVD_TASKS_MEAN_LABEL "mean of %zu tasks"
 /* Returns true if `label` matches KVD_TASKS_MEAN_LABEL. */
 bool kvd_tasks_label_is_mean(const char *label);
@@ -21,9 +27,9 @@ enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
 /*
- * Arrays of a kvdim/accuracy file next to the table. RELATIVE and ZDC are attention errors per row,
- * layer and head. NLL, TOP1, KL and AGREE are sums over the predictions of a sequence, per row and
- * sequence.
+ * Arrays that a kvdim/accuracy file stores in addition to the table. RELATIVE and ZDC are attention
+ * errors per row, layer and head. NLL, TOP1, KL and AGREE are sums over the predictions of a
+ * sequence, per row and sequence.
  */
 enum {
     KVD_ACCURACY_RELATIVE,
@@ -41,7 +47,9 @@ enum {
  */
 kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool seeds,
                             kvd_err *err);
-/* predictions [n_sequences] has the number of predicted tokens of each sequence. */
+/*
+ * Writes the table. predictions [n_sequences] has the number of predicted tokens of each sequence.
+ */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
 /*
  * Reads the table, and fills predictions [n_sequences]. Fails if a shape differs from that in
@@ -52,22 +60,28 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
 
 /*
  * Result of a search for the strongest compression whose top-1 accuracy is at least `target` times
- * that of the uncompressed model. The search varies the parameter `key`, from weak to strong
- * compression. NaN marks a value that was not found:
+ * that of the uncompressed model. The search varies the parameter `key` of a method, from weak to
+ * strong compression. NaN marks a value that was not found:
  *
- *   value         last one before the accuracy is below the target
- *   value_misses  first one at which the accuracy is below the target
- *   value_lo      last one before the lower end of the confidence interval is below the target
- *   value_hi      first one at which the upper end of the confidence interval is below the target
+ *   value         last value of `key` before the accuracy falls below the target
+ *   value_misses  first value of `key` at which the accuracy is below the target
+ *   value_lo      last value before the lower end of the confidence interval falls below the target
+ *   value_hi      first value at which the upper end of the confidence interval is below the target
  */
 typedef struct {
     char name[96], key[64];
     double target, value, value_misses, value_lo, value_hi;
-    /* Fractions of bytes saved at value, value_misses, value_lo and value_hi; NaN in old files. */
+    /*
+     * Fractions of bytes saved if `key` is value, value_misses, value_lo and value_hi; NaN in old
+     * files.
+     */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
-    /* True if the results differ in more than one parameter, so that `value` has no meaning. */
+    /*
+     * True if the measured methods differ in more parameters than `key`, so that `value` has no
+     * meaning.
+     */
     bool grid;
 } kvd_target_result;
 
@@ -87,15 +101,15 @@ typedef struct {
     size_t n_needles;
     /*
      * needle_depth [n_needles] is the position of the hidden fact, from 0 (beginning) to 1 (end).
-     * The other arrays are results per row and needle.
+     * The other arrays hold results per row of the table and prompt.
      */
     double *needle_depth, *needle_nll, *needle_agree, *needle_exact;
 } kvd_accuracy_result;
 
 /*
- * Reads the open file f and computes the ratios of perplexities. Fails on infinity, a negative
- * number beyond rounding, and a fraction above 1. The caller must call kvd_accuracy_result_release,
- * also on failure.
+ * Reads the open file f and computes the ratios of perplexities. Fails on infinity, on negative
+ * numbers beyond rounding, and on fractions above 1. The caller must call
+ * kvd_accuracy_result_release, also on failure.
  */
 int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err);
 void kvd_accuracy_result_release(kvd_accuracy_result *a);

@@ -128,7 +128,10 @@ off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int he
     return (off_t)(a->at[x] + row * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype));
 }
 
-/* On failure returns -1 and sets errno, or leaves errno 0 if the file is too short. */
+/*
+ * Reads n bytes at offset `at`. On failure returns -1 and sets errno; errno is 0 if the file is too
+ * short.
+ */
 static int pread_all(int fd, char *to, size_t n, off_t at)
 {
     while (n) {
@@ -179,7 +182,10 @@ static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kv
                : 0;
 }
 
-/* If *dtype is -1, sets *dtype to the dataset's type. Otherwise *dtype must be that type. */
+/*
+ * Opens dataset number `set` and checks its element type. If *dtype is -1, *dtype receives this
+ * type; otherwise the types must agree.
+ */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {
     const char *const path = kvd_activations_path[set];
@@ -250,14 +256,17 @@ int kvd_activations_describe(kvd_activations *a, kvd_err *err)
     return 0;
 }
 
-/* Sequence numbers and positions must count up from 0. Token ids must be in the vocabulary. */
+/*
+ * Checks that sequence numbers and positions count up from 0, and that token ids are in the
+ * vocabulary.
+ */
 static int check_tokens(kvd_activations *a, kvd_err *err)
 {
     enum { BLOCK = 1 << 16 };
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /* Values of the next token, unless it begins a new sequence. */
+    /* Expected values of the next token, unless it begins a new sequence. */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -330,7 +339,10 @@ void kvd_activations_close(kvd_activations *a)
     kvd_activations_abandon(a, false);
 }
 
-/* Returns the index of the first NaN or infinity, or n if all values are finite. */
+/*
+ * Converts n values to float32. Returns the index of the first NaN or infinity, or n if all values
+ * are finite.
+ */
 static size_t convert(kvd_dtype t, const char *raw, float *to, size_t n)
 {
     enum { BLOCK = 4096 };
@@ -365,17 +377,20 @@ static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, f
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err)
 {
-    /* Bytes read and converted at a time, so that they stay in cache. */
+    /* Bytes that a thread reads and converts at a time, so that they stay in its cache. */
     enum { PIECE_BYTES = 1 << 16 };
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /* KVD_CHECKSUM_ROWS tokens share a checksum, so a thread reads a multiple of them. */
+    /*
+     * Each checksum covers KVD_CHECKSUM_ROWS tokens, so a thread reads a multiple of them at a
+     * time.
+     */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    /* Index of the first part with an error; `to` if there is none. */
+    /* Index of the first block of `piece` tokens with an error; `to` if there is none. */
     size_t failed = to;
 #pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {

@@ -16,10 +16,10 @@
 extern const kvd_schema kvd_schema_activations;
 
 typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kvd_x;
-/* Dataset names: "q", "k", "v", "q_pre", "k_pre" (before RoPE). */
+/* Names of the HDF5 datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE). */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/* Indices of all datasets with checksums. The tensors Q, K and V come first. */
+/* Indices of all datasets that have checksums. The tensors of Q, K and V have the first indices. */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {
@@ -36,7 +36,7 @@ typedef struct {
     hid_t x[KVD_N_X];
     hid_t w_o, w_v;
     int fd; /* file descriptor of the open file; HDF5 closes it */
-    /* File offset in bytes of each dataset; UINT64_MAX if the dataset is chunked. */
+    /* File offset in bytes of each tensor; UINT64_MAX if its dataset is chunked. */
     uint64_t at[KVD_N_X];
     kvd_checksums checksums[KVD_N_SETS];
 } kvd_activations;
@@ -45,7 +45,7 @@ typedef struct {
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
 void kvd_activations_close(kvd_activations *a);
 
-/* Returns n_heads for Q, n_kv_heads for K and V. */
+/* Returns the number of heads of a tensor: n_heads for Q, n_kv_heads for K and V. */
 int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
 /*
@@ -63,7 +63,10 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 
-/* Read W_O of a query head, or W_V of a KV head transposed, as float32 [d_head][d_model]. */
+/*
+ * Read W_O of a query head, or W_V of a KV head. Both are float32 [d_head][d_model]; W_V is
+ * transposed.
+ */
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
@@ -96,12 +99,11 @@ int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o,
                                 kvd_err *err);
 
 /*
- * Reads the first n_tokens tokens of every tensor back, after kvd_activations_reopen. *total
- * receives the value that kvd_activations_checksum returned when exactly these tokens had been
- * written.
+ * Reads back the first n_tokens tokens of every tensor, after kvd_activations_reopen. *total
+ * receives what kvd_activations_checksum returned when only these tokens had been written.
  */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
-/* Returns one checksum of all tokens written so far. No thread may write meanwhile. */
+/* Returns one checksum of all tokens written so far. No other thread may write at the same time. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
 int kvd_activations_finish(kvd_activations *a, kvd_err *err);

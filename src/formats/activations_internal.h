@@ -1,4 +1,4 @@
-/* Layout of files of recorded Q, K and V, for activations.c and activations_write.c. */
+/* Layout of kvdim/activations files, for activations.c and activations_write.c. */
 #ifndef KVD_FORMATS_ACTIVATIONS_INTERNAL_H
 #define KVD_FORMATS_ACTIVATIONS_INTERNAL_H
 
@@ -6,7 +6,7 @@
 
 #include "formats/activations.h"
 
-/* Datasets below /tokens, numbered from KVD_SET_TOKEN. */
+/* Datasets of the HDF5 group /tokens; the index of TOKEN_ID is KVD_SET_TOKEN. */
 enum { TOKEN_ID, TOKEN_SEQUENCE, TOKEN_POSITION, N_TOKEN };
 
 extern const char *const kvd_activations_path[KVD_N_SETS];
@@ -25,7 +25,7 @@ void kvd_activations_drop(hid_t *id);
 /* Fills model, sizes and label from the attributes of the open file a->file. */
 int kvd_activations_describe(kvd_activations *a, kvd_err *err);
 
-/* Sets the file descriptor a->fd and the file offsets a->at. */
+/* Finds the contiguous tensors. Sets the file descriptor a->fd and the file offsets a->at. */
 void kvd_activations_locate(kvd_activations *a);
 /* Returns the file offset in bytes of token `first` of one head. */
 off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first);

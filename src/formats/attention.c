@@ -56,7 +56,7 @@ typedef enum { SUM, MIN, MAX, SAME, BEHIND } combine;
 
 typedef struct {
     const char *path, *long_name;
-    bool count; /* uint64 if true, float64 if false */
+    bool count; /* values are uint64 if true, float64 if false */
     combine how;
     axis axes[4];
 } field;
@@ -77,7 +77,7 @@ typedef struct {
         __VA_ARGS__                                                                                \
     }
 
-/* Statistics of a file, in the order of kvd_a. */
+/* Statistics of a file, in the order of enum kvd_a. */
 static const field fields[KVD_N_A] = {
     {"/window", "keys that a query sees, itself included; 0: all up to it", true, SAME, {LAYER}},
     {"/requests/at_position", "requests that have this position", true, SUM, {POSITION}},
@@ -170,7 +170,10 @@ static size_t length(const kvd_attention_stats *s, axis a)
     return 1;
 }
 
-/* Returns -1 if the product of the axis lengths overflows. The lengths come from a file. */
+/*
+ * Computes the number of values of a statistic. Returns -1 if the product of the axis lengths,
+ * which come from a file, overflows.
+ */
 static int count_of(const kvd_attention_stats *s, kvd_a f, size_t *n)
 {
     *n = 1;
@@ -463,7 +466,7 @@ static int check_levels(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Checks that every histogram of one statistic holds `want` values. */
+/* Checks that the counts of every histogram of one statistic add up to `want`. */
 static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a field_of,
                         uint64_t want, kvd_err *err)
 {
@@ -486,8 +489,8 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
 }
 
 /*
- * Checks the counts of tokens that begin at index `first` of kvd_a. Fails if their sum, sum of
- * squares, minimum and maximum contradict each other.
+ * Checks a statistic of token counts, such as KVD_A_HEAD_COUNT. Fails if the sum, sum of squares,
+ * minimum and maximum contradict each other.
  */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
@@ -530,7 +533,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /* Adding up the requests that reach each position gives the number of tokens. */
+        /* at[i].n requests have a token at position i, so their sum is the number of tokens. */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
@@ -546,7 +549,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
     return 0;
 }
 
-/* Returns the number of combinations of query and key that the mask of a layer allows. */
+/* Returns the number of query-key pairs that the attention mask of a layer allows. */
 static uint64_t pairs(const kvd_attention_stats *s, int layer)
 {
     const uint64_t window = s->word[s->at[KVD_A_WINDOW] + (size_t)layer].n;
@@ -571,8 +574,8 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
             /*
-             * A copy for one layer, because attention windows, and so the number of scores, differ
-             * between layers.
+             * A copy with one layer, because the number of scores differs between layers with
+             * different attention windows.
              */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
@@ -593,7 +596,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
 static int read_fields(kvd_h5 *f, kvd_attention_stats *s, kvd_err *err)
 {
     hsize_t dims[KVD_MAX_RANK];
-    /* Shapes are checked before memory is allocated, as a damaged file may announce any size. */
+    /* A damaged file may announce any size, so shapes are checked before memory is allocated. */
     for (int i = 0; i < KVD_N_A; i++)
         if (kvd_field_shape(f, fields[i].path, shape(s, (kvd_a)i, dims), dims, err))
             return -1;

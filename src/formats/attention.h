@@ -1,6 +1,6 @@
 /*
  * kvdim/attention files: statistics of attention scores and probabilities. Their size does not grow
- * with the number of tokens. Files of one model and one seq_len can be added.
+ * with the number of tokens. Files with the same model and seq_len can be added up.
  *
  * A request is one text sequence. A score is q . k / sqrt(d_head) of a query and a key that the
  * causal mask allows. The mass of a token is the attention probability that it receives from all
@@ -22,7 +22,7 @@ enum {
     KVD_SCORE_PER_UNIT = 8,
     KVD_SCORE_BINS = 2 * KVD_SCORE_LIMIT * KVD_SCORE_PER_UNIT + 2,
     KVD_LOG_PER_DECADE = 20,
-    /* Bin edges from 1e-20 to 1; probability 1 is in the last bin. */
+    /* Bin edges of probabilities go from 1e-20 to 1; probability 1 is in the last bin. */
     KVD_PROBABILITY_DECADES = 20,
     KVD_PROBABILITY_BINS = KVD_PROBABILITY_DECADES * KVD_LOG_PER_DECADE + 2,
     KVD_NORM_DECADES = 6, /* bin edges of norms go from 1e-6 to 1e6 */
@@ -36,12 +36,15 @@ size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
-/* Fractions of the attention: 0.9, 0.95, 0.99. The fewest tokens that receive them are counted. */
+/*
+ * Fractions 0.9, 0.95, 0.99 of the attention. The statistics count the fewest tokens that receive
+ * them.
+ */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
 /* Quantiles, in [0, 1], that are written next to each histogram. */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 
-/* Statistics in a file, over all requests. attention.c has the shapes. */
+/* Statistics in a file, over all requests. Axes not given here are in attention.c. */
 typedef enum {
     /* Number of keys that a query of each layer sees, itself included; 0 means no limit. */
     KVD_A_WINDOW,
@@ -70,38 +73,48 @@ typedef enum {
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
     /*
-     * Fewest tokens that receive a given fraction (`level`) of a head's attention: uint64
-     * [layer][head][level].
+     * Fewest tokens that receive the fraction kvd_critical_level[level] of a head's attention:
+     * uint64 [layer][head][level].
      */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* Fraction of a request's tokens in KVD_A_HEAD_COUNT: double [layer][head][level]. */
+    /*
+     * KVD_A_HEAD_COUNT divided by the number of tokens of the request: double [layer][head][level].
+     */
     KVD_A_HEAD_SHARE,
     /*
-     * Fewest tokens that receive a fraction of a KV head's attention: uint64
-     * [layer][kv_head][level].
+     * Fewest tokens that receive the fraction kvd_critical_level[level] of a KV head's attention:
+     * uint64 [layer][kv_head][level].
      */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /* Fewest tokens that receive a given fraction of a layer's attention: uint64 [layer][level]. */
+    /*
+     * Fewest tokens that receive the fraction kvd_critical_level[level] of a layer's attention:
+     * uint64 [layer][level].
+     */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
-    /* Lengths of the first requests, whose tokens are stored one by one: uint64 [request]. */
+    /*
+     * Number of tokens of each of the first requests, whose tokens have statistics of their own:
+     * uint64 [request].
+     */
     KVD_A_KEPT_LENGTH,
     /*
      * Attention received by each token, summed over heads and queries: double
      * [request][layer][position]. Values after the request's last token are 0.
      */
     KVD_A_KEPT_MASS,
-    /* ln of each query's softmax denominator, sum over heads: double [request][layer][position]. */
+    /*
+     * Sum over heads of ln of each query's softmax denominator: double [request][layer][position].
+     */
     KVD_A_KEPT_DENOMINATOR,
     /* Mean attention score of each token as a query: double [request][layer][position]. */
     KVD_A_KEPT_QUERY_SCORE,
@@ -121,7 +134,7 @@ typedef struct {
     char corpus_hash[40];
     size_t n_tokens, n_requests, seq_len;
     int first_layer, n_layers;
-    /* Number of first requests whose tokens are stored one by one. */
+    /* Number of first requests whose tokens have statistics of their own. */
     size_t n_kept;
     /* Values of all statistics, one statistic after another. */
     kvd_word *word;
@@ -131,17 +144,17 @@ typedef struct {
 } kvd_attention_stats;
 
 /*
- * The model, lengths and layers are set in *s. Sums become 0, minima infinity, maxima -infinity (0
- * for counts).
+ * Allocates the statistics. The caller must have set model, lengths and layers in *s. Sums start at
+ * 0, minima at infinity, maxima at -infinity (counts at 0).
  */
 int kvd_attention_stats_alloc(kvd_attention_stats *s, kvd_err *err);
 void kvd_attention_stats_release(kvd_attention_stats *s);
 
 /* Returns the number of 8-byte values of a statistic. */
 size_t kvd_attention_stats_count(const kvd_attention_stats *s, kvd_a field);
-/* Values of one layer and head. The caller passes head 0 for statistics without a head axis. */
+/* Returns the values of one layer and head. For statistics without a head axis, `head` is 0. */
 kvd_word *kvd_attention_stats_at(const kvd_attention_stats *s, kvd_a field, int layer, int head);
-/* Values of all tokens of one request, for a statistic that is stored token by token. */
+/* Returns the values of all tokens of one request, for a statistic that is stored per token. */
 kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, size_t request,
                                    int layer);
 
@@ -152,7 +165,7 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, si
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);
-/* Fails on counts that contradict each other and on non-finite sums. */
+/* Reads a file. Fails on counts that contradict each other and on sums that are not finite. */
 int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *err);
 /*
  * Adds the statistics of another text to *sum. Values of single tokens are appended. Fails, naming

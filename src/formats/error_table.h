@@ -23,8 +23,8 @@ typedef struct {
     /* Measured numbers of kept dimensions, rising. The last is d_head, whose loss is 0. */
     int32_t *width;
     /*
-     * KL divergence from the uncompressed model, in nats per token: [Q and K, or
-     * V][n_layers][n_kv_heads][n_widths].
+     * KL divergence from the uncompressed model, in nats per token:
+     * [2][n_layers][n_kv_heads][n_widths]. The first index is 0 for Q and K, 1 for V.
      */
     double *error;
 } kvd_error_table;

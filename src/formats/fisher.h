@@ -11,9 +11,12 @@
 
 extern const kvd_schema kvd_schema_fisher;
 
-/* Gradients of keys after RoPE, keys before RoPE, and values. */
+/* Tensors with gradients: keys after RoPE, keys before RoPE, values. */
 typedef enum { KVD_F_K, KVD_F_K_PRE, KVD_F_V, KVD_N_F } kvd_f;
-/* Number of tensors with weight gradients and gradient products: keys before RoPE, values. */
+/*
+ * Number of tensors with gradients of their weights and with products g^T g: keys before RoPE,
+ * values.
+ */
 enum { KVD_F_SIDES = 2 };
 
 typedef struct kvd_fisher {
@@ -33,8 +36,8 @@ typedef struct kvd_fisher {
      */
     double *weight[KVD_F_SIDES];
     /*
-     * Root mean square of weight gradients over sequences, averaged over the head's matrix:
-     * [n_layers][n_kv_heads].
+     * Root mean square over sequences of the gradient of each weight, averaged over the weights of
+     * a head: [n_layers][n_kv_heads].
      */
     double *root[KVD_F_SIDES];
     /*
@@ -44,7 +47,9 @@ typedef struct kvd_fisher {
     double *moment[KVD_F_SIDES];
     size_t n_rows; /* number of tokens whose squared gradients are stored one by one */
     kvd_h5 file;
-    /* Squared gradients of single tokens: float32 [n_layers][n_kv_heads][n_rows][d_head]. */
+    /*
+     * Squared gradients of the first n_rows tokens: float32 [n_layers][n_kv_heads][n_rows][d_head].
+     */
     hid_t row[KVD_F_SIDES];
     kvd_checksums checksums[KVD_F_SIDES];
 } kvd_fisher;
@@ -62,8 +67,9 @@ int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t firs
                     float *rows, kvd_err *err);
 
 /*
- * Creates a file with zeroed sums and space for n_rows single tokens. The caller has set model,
- * label, corpus_hash, n_tokens, n_sequences, seq_len, layers and n_rows in *f.
+ * Creates a file with zeroed sums and space for squared gradients of n_rows single tokens. The
+ * caller has set model, label, corpus_hash, n_tokens, n_sequences, seq_len, layers and n_rows in
+ * *f.
  */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
 /*

@@ -108,7 +108,7 @@ static const char *const meaning[KVD_PHASES] = {"embedding",
                                                 "sums and exchanges between GPUs",
                                                 "the host alone"};
 
-/* The columns with phase times are named by kvd_phase_column. */
+/* Returns all columns; those with times of phases get their names from kvd_phase_column. */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];
@@ -165,7 +165,10 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
                  const kvd_run *run, kvd_err *err)
 {
     kvd_h5 f;
-    /* kvd_h5_create would replace the file that a symbolic link points to. */
+    /*
+     * Refuses a symbolic link, because kvd_h5_create would replace the file that the link points
+     * to.
+     */
     if (kvd_output_check_derived(path, err) ||
         kvd_h5_create(&f, path, &kvd_schema_jct_rows, run, err))
         return -1;
@@ -212,8 +215,8 @@ done:
 }
 
 /*
- * Largest rounding error, in seconds, of a measured time. A CUDA event counts in steps of 0.5 us. A
- * measured step may represent several steps, which multiplies its error.
+ * Returns the largest rounding error, in seconds, of a measured time. CUDA events count in steps of
+ * 0.5 us. One measured step may represent several steps, which multiplies its error.
  */
 static double rounding(const kvd_rows *r, size_t row)
 {
@@ -236,12 +239,11 @@ int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err)
     return *rows ? kvd_rows_check(*rows, f->path, columns(), N_COLUMNS, needed, refused, err) : -1;
 }
 
-/* Changes each method name from NAME to NAME@ATTENTION. */
+/* Changes each method name from NAME to NAME@`attention`. */
 static int name_attention(kvd_rows *r, const char *attention, kvd_err *err)
 {
     const int column = kvd_rows_find(r, "method");
     if (column < 0 || kvd_rows_column(r, column)->kind != KVD_COL_TEXT)
-        /* A missing column is no error here, because its reader reports it. */
         return 0;
     for (size_t i = 0; i < kvd_rows_count(r); i++) {
         const char *const method = kvd_rows_get_text(r, i, column);
@@ -276,7 +278,10 @@ static bool equal(double a, double b)
     return !(a < b) && !(b < a);
 }
 
-/* Returns true if two jobs differ at most in the method and in the given length. */
+/*
+ * Returns true if rows a and b are jobs that differ at most in the method and in the column
+ * `length`.
+ */
 static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
     static const char *const same[] = {"batch", "input",  "output", "chunk",
@@ -298,7 +303,10 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
     return SIZE_MAX;
 }
 
-/* Seconds that the method saves against the uncompressed cache; NaN if that was not measured. */
+/*
+ * Returns the seconds by which a method is faster than the uncompressed cache; NaN if method `none`
+ * was not measured.
+ */
 static double gain(const kvd_rows *r, size_t row)
 {
     const size_t none = kvd_jct_uncompressed(r, row);
@@ -307,9 +315,9 @@ static double gain(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns the row with the smallest length above `from`, or with the smallest length if `from` is
- * NaN. Skips jobs without a measurement of the uncompressed cache. Returns SIZE_MAX if no row is
- * left.
+ * Returns the row of a comparable job with the smallest length above `from`, or the smallest of all
+ * if `from` is NaN. Skips jobs without a measurement of the uncompressed cache. Returns SIZE_MAX if
+ * no row is left.
  */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
@@ -329,7 +337,10 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
 {
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
-    /* Only the last crossing counts, because the method may be slower again at a longer length. */
+    /*
+     * Only the last length at which the method becomes faster counts, because a method may become
+     * slower again.
+     */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);
         if (!(won > 0))
@@ -342,7 +353,10 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     return answer;
 }
 
-/* Seconds between the fastest and slowest repetition; 0 if the file does not have them. */
+/*
+ * Returns the seconds between the fastest and the slowest repetition of a job; 0 if the file lacks
+ * them.
+ */
 static double spread(const kvd_rows *r, size_t row)
 {
     const double x = kvd_row_real(r, row, "jct_max_s") - kvd_row_real(r, row, "jct_min_s");

@@ -13,10 +13,16 @@
 #include "formats/model_info.h"
 #include "formats/rows.h"
 
-/* Schemas of complete results, and of OUT.h5.rows with finished rows of an interrupted sweep. */
+/*
+ * Schemas of the result OUT.h5, and of OUT.h5.rows, which holds the finished rows of an interrupted
+ * sweep.
+ */
 extern const kvd_schema kvd_schema_jct, kvd_schema_jct_rows;
 
-/* Repeated measurements: job completion time (or iteration time), and time to first token. */
+/*
+ * Times stored for each repetition of a measurement: job completion time (or iteration time), and
+ * time to first token.
+ */
 enum { KVD_JCT_SECONDS, KVD_JCT_TTFT, KVD_JCT_SAMPLES };
 
 /*
@@ -27,27 +33,35 @@ kvd_rows *kvd_jct_rows(int samples, kvd_err *err);
 
 typedef struct {
     const kvd_model_info *model;
-    /* Options of the sweep. A resumed run may only continue a file with an equal text. */
+    /*
+     * Text of the options of the sweep. A resumed run may only continue a file with an equal text.
+     */
     const char *sweep;
-    /* Methods and lengths that could not run, one text line each with the reason. */
+    /* Methods and lengths that could not run: one text line each, with the reason. */
     const char *skipped;
     size_t points, points_done;
 } kvd_jct_facts;
 
-/* Completes the file f, which kvd_h5_create made. The caller closes f. */
+/* Writes everything into the file f, which kvd_h5_create made. The caller closes f. */
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err);
 
-/* Replaces `path` (OUT.h5.rows), which keeps the finished rows of an unfinished sweep. */
+/*
+ * Writes the finished rows of an unfinished sweep to `path` (OUT.h5.rows), replacing an earlier
+ * file.
+ */
 int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts,
                  const kvd_run *run, kvd_err *err);
 
-/* Appends the rows of a file to *r. Fails if the file was made with other options than `sweep`. */
+/*
+ * Appends the rows of a file to *r. Fails if the options of the sweep that made the file differ
+ * from `sweep`.
+ */
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err);
 
 /*
- * Fails if a needed column is missing, or a number is infinite or negative beyond rounding. The
- * caller frees *rows, also on failure.
+ * Reads the table of a file. Fails if a needed column is missing, or a number is infinite or
+ * negative beyond rounding. The caller frees *rows, also on failure.
  */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
@@ -66,14 +80,14 @@ size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
 /*
  * Returns the smallest input length (output length if `output`) from which on a method completes
- * jobs faster than the uncompressed cache. Compares jobs that differ only in this length,
- * interpolating linearly. Returns NaN if the method is not faster at the longest length, or if
+ * jobs faster than the uncompressed cache. Compares jobs that differ only in this length, and
+ * interpolates linearly. Returns NaN if the method is not faster at the longest length, or if
  * method `none` was not measured.
  */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {
-    /* Input or output length in tokens at which two job completion times were compared. */
+    /* Input or output length, in tokens, of the jobs whose completion times were compared. */
     double length;
     /* Seconds between the job completion times of the method and of the uncompressed cache. */
     double difference;
@@ -82,18 +96,21 @@ typedef struct {
 } kvd_jct_noise;
 
 /*
- * Returns true if noise may have changed the result of kvd_jct_break_even. A length is noisy if
- * repetitions of one job differ in time as much as the method and the uncompressed cache. *noise
- * describes the shortest noisy length.
+ * Returns true if noise may have changed the result of kvd_jct_break_even: at some length,
+ * repetitions of one job differ in time as much as the method and the uncompressed cache do. *noise
+ * describes the shortest such length.
  */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
-/* Number of lengths at which jobs that are otherwise the same were timed. */
+/*
+ * Returns the number of lengths at which jobs were timed that differ from `row` only in this
+ * length.
+ */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
 /*
- * Returns true if no earlier row is for the same job with another length. Rows that differ only in
- * this length share one break-even length, which a table prints once.
+ * Returns true if no earlier row is the same job with another length. Such rows share one
+ * break-even length, which a table prints once.
  */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 

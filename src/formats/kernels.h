@@ -9,27 +9,30 @@ extern const kvd_schema kvd_schema_kernels;
 /* Measured peak rates of a CPU or GPU, in units per second; 0 if not measured. */
 typedef struct {
     double copy_bytes; /* bytes per second of a device copy, read plus written */
-    double read_bytes; /* bytes per second of a kernel that only reads */
+    double read_bytes; /* bytes per second that a kernel reads which writes nothing */
     /* FLOP per second of a matrix product, in 16-bit on a GPU and in float32 on a CPU. */
     double flop;
     double exps;
 } kvd_rate_ceilings;
 
 /*
- * Returns an empty table with `samples` times in microseconds per row. On failure returns NULL and
- * fills *err. The caller frees the table.
+ * Returns an empty table whose rows hold `samples` repeated times in microseconds. On failure
+ * returns NULL and fills *err. The caller frees the table.
  */
 kvd_rows *kvd_kernels_rows(int samples, kvd_err *err);
 
 typedef struct {
     const kvd_rate_ceilings *cpu, *gpu; /* measured peak rates; NULL if not measured */
     const char *gpu_name, *driver;      /* "" if there is no GPU */
-    /* Kernels and input shapes that were left out, one text line each with the reason. */
+    /* Kernels and input shapes that were not measured: one text line each, with the reason. */
     const char *skipped;
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
-/* Writes the table, its time samples, and the peak rates as attributes of /ceilings. */
+/*
+ * Writes the table, the repeated times, and the peak rates as attributes of the HDF5 group
+ * /ceilings.
+ */
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
                       const kvd_run *run, kvd_err *err);
 

@@ -27,7 +27,7 @@ bool kvd_model_info_untrained(const kvd_model_info *m)
 typedef struct {
     const char *name;
     size_t offset;
-    size_t size; /* bytes of a string field; 0 for an integer */
+    size_t size; /* size of a string field in bytes; 0 for an integer field */
 } field;
 
 #define TEXT(f)                                                                                    \
@@ -103,7 +103,7 @@ int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_m
     for (size_t i = 0; i < N_FIELDS; i++) {
         const field *f = &fields[i];
         if (!strcmp(f->name, "name"))
-            /* The folder of a checkpoint may be renamed, so names are not compared. */
+            /* Model names are not compared, because the folder of a checkpoint may be renamed. */
             continue;
         if (f->size && strcmp(text_of(a, f), text_of(b, f)))
             return kvd_fail(err, "'%s' and '%s' are of different models: %s is %s and %s", file_a,

@@ -15,10 +15,13 @@ typedef struct {
     char dtype[8]; /* element type of the weights; "random" for random weights */
 } kvd_model_info;
 
-/* Returns the form of Q and K: "after" or "before" RoPE, or "none" for a model without RoPE. */
+/* Returns where Q and K are taken: "after" or "before" RoPE, or "none" for a model without RoPE. */
 const char *kvd_model_info_rope(const kvd_model_info *m, bool before);
 
-/* If it is true, programs print kvd_random_weights_note after the model's name. */
+/*
+ * Returns true for random weights. Programs then print kvd_random_weights_note after the model's
+ * name.
+ */
 bool kvd_model_info_random(const kvd_model_info *m);
 /* Returns true for random weights in the shape of a trained model (kvdim-collect --untrained). */
 bool kvd_model_info_untrained(const kvd_model_info *m);
@@ -31,8 +34,8 @@ int kvd_model_info_write(kvd_h5 *f, const kvd_model_info *m, kvd_err *err);
  */
 int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err);
 /*
- * Checks that two files belong to one model. Names may differ, but not content hashes. On failure
- * *err names both files and the first field that differs.
+ * Checks that two files were made from one model. Names may differ, but not content hashes. On
+ * failure *err names both files and the first field that differs.
  */
 int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,
                         const char *file_b, kvd_err *err);

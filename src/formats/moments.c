@@ -45,7 +45,10 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
     return m->gram[g] + ((size_t)layer * heads + (size_t)head) * d * d;
 }
 
-/* Returns -1 if the product of the sizes overflows. The sizes come from a file. */
+/*
+ * Computes the number of doubles of one tensor's matrices. Returns -1 if the product of the sizes,
+ * which come from a file, overflows.
+ */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
     size_t bytes;
@@ -228,7 +231,7 @@ int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, m, err))
         goto done;
-    /* Shapes are checked before memory is allocated, as a damaged file may announce any size. */
+    /* A damaged file may announce any size, so shapes are checked before memory is allocated. */
     for (int g = 0; g < KVD_N_G; g++) {
         char name[16];
         hsize_t want[4];

@@ -43,7 +43,10 @@ typedef struct {
 int kvd_moments_heads(const kvd_moments *m, kvd_g g);
 /* Returns the Gram matrix [d_head][d_head] of one head. */
 double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
-/* Returns the number of doubles over all layers and heads; 0 if the tensor was not recorded. */
+/*
+ * Returns the number of doubles in the Gram matrices of all layers and heads; 0 if the tensor was
+ * not recorded.
+ */
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
 /* Returns the bytes that kvd_moments_alloc would allocate for the sizes set in *m. */
 double kvd_moments_bytes(const kvd_moments *m);

@@ -1,6 +1,6 @@
 /*
- * Times of the phases of an inference step. Time between two steps belongs to `host`. Time that no
- * phase accounts for is called the residue.
+ * Times of the phases of an inference step. Time between two steps belongs to the phase `host`.
+ * Time of a step that no phase accounts for is called the residue.
  */
 #ifndef KVD_FORMATS_PHASES_H
 #define KVD_FORMATS_PHASES_H
@@ -9,26 +9,28 @@ typedef enum {
     KVD_PHASE_EMBED,
     KVD_PHASE_NORM,
     KVD_PHASE_QKV,
-    /* Bias, norms of Q and K, and RoPE, if a kernel of their own runs them. */
+    /* Bias, norms of Q and K, and RoPE, if a separate kernel computes them. */
     KVD_PHASE_ROPE,
-    /* Rotation of Q and K to the kept dimensions, if a kernel of its own runs it. */
+    /* Rotation of Q and K to the kept dimensions, if a separate kernel computes it. */
     KVD_PHASE_ROTATE,
     /* Decompositions, quantisation and choice of tokens. */
     KVD_PHASE_COMPRESS,
-    /* Store of new keys and values, maybe with RoPE and rotation in the same kernel. */
+    /* Storing new keys and values in the cache, maybe with RoPE and rotation in the same kernel. */
     KVD_PHASE_APPEND,
     /* Computing how the attention is divided among thread blocks. */
     KVD_PHASE_SCHEDULE,
     KVD_PHASE_PREFILL,
     KVD_PHASE_DECODE,
-    /* Decompression of cached values, or rebuilding of keys, if a kernel of its own runs it. */
+    /*
+     * Decompression of cached values, or reconstruction of keys, if a separate kernel computes it.
+     */
     KVD_PHASE_RESTORE,
     KVD_PHASE_O,    /* output projection */
     KVD_PHASE_MLP,  /* feed-forward block */
     KVD_PHASE_HEAD, /* final norm and logits */
     KVD_PHASE_SAMPLE,
-    KVD_PHASE_COMM, /* sums and exchanges between GPUs */
-    KVD_PHASE_HOST, /* time in which the GPU is idle */
+    KVD_PHASE_COMM, /* communication between GPUs: sums and exchanges */
+    KVD_PHASE_HOST, /* host work during which the GPU is idle */
     KVD_PHASES
 } kvd_phase;
 /* Returns the name of a phase, e.g. "qkv". The column of its seconds is "qkv_s". */

@@ -1,6 +1,7 @@
 /*
- * kvdim/projections files: matrices that project K and V to fewer numbers, and matrices that
- * rebuild K and V. The matrices were trained elsewhere; no program of kvdim writes such files.
+ * kvdim/projections files: matrices that project K and V to vectors with fewer components, and
+ * matrices that reconstruct K and V. They were trained elsewhere; no program of kvdim writes such
+ * files.
  */
 #ifndef KVD_FORMATS_PROJECTIONS_H
 #define KVD_FORMATS_PROJECTIONS_H
@@ -12,17 +13,17 @@
 
 extern const kvd_schema kvd_schema_projections;
 
-/* Projection matrices of K, or of V, with n_components columns. */
+/* Projection matrices of K, or of V. The projected vector has n_components components. */
 typedef struct {
     size_t n_components;
-    /* Number of leading columns that each KV head uses: [n_layers][n_kv_heads]. */
+    /* Number of leading components that each KV head uses: [n_layers][n_kv_heads]. */
     int32_t *rank;
     /*
      * Matrices that project `heads` adjacent KV heads to one vector: [n_layers][n_kv_heads][heads *
      * d_head][n_components].
      */
     double *down;
-    /* Matrices that rebuild one KV head: [n_layers][n_kv_heads][n_components][d_head]. */
+    /* Matrices that reconstruct one KV head: [n_layers][n_kv_heads][n_components][d_head]. */
     double *up;
 } kvd_projections_side;
 
@@ -37,10 +38,10 @@ typedef struct {
 } kvd_projections;
 
 /*
- * Reads a kvdim/projections file. Fails on another model than `model`, a bad rank, NaN or infinity.
- * p->heads must divide the number of KV heads, and be 1 if keys are projected after RoPE. KV heads
- * that are projected together must have equal ranks and equal matrices `down`. On success the
- * caller releases *p.
+ * Reads a kvdim/projections file. Fails if the file is for another model than `model`, or has a bad
+ * rank, NaN or infinity. p->heads must divide the number of KV heads, and be 1 if keys are
+ * projected after RoPE. KV heads that are projected together must have equal ranks and equal
+ * matrices `down`. On success the caller releases *p.
  */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);

@@ -11,14 +11,14 @@
 
 extern const kvd_schema kvd_schema_rates;
 
-/* Numbers of kept dimensions of all heads. Side 0 is for Q and K, side 1 for V. */
+/* Numbers of kept dimensions of all heads. Index 0 is for Q and K, index 1 for V. */
 typedef struct {
     int n_layers, n_kv_heads, d_head;
     /* Kept dimensions of each KV head: kept[0] of Q and K, kept[1] of V, [n_layers][n_kv_heads]. */
     int32_t *kept[2];
 } kvd_widths;
 
-/* All numbers are 0. On success the caller releases *w. */
+/* Allocates numbers of kept dimensions, all 0. On success the caller releases *w. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
 /*
@@ -38,13 +38,16 @@ typedef struct {
      * Rule that chose the kept dimensions.
      *
      *   eq6          the removed singular values sum to at most a fraction r of all (ZACK, Eq. 6)
-     *   eq6-energy   eq6 with squared singular values
-     *   eq6-by-pair  eq6 with one r for Q and K and another for V
+     *   eq6-energy   like eq6, with squared singular values
+     *   eq6-by-pair  like eq6, with one r for Q and K and another for V
      *   error        by measured losses of prediction quality (kvdim/error-table)
      *   loss         by losses predicted from gradients (kvdim-sensitivity)
      */
     char rule[16];
-    /* Rotations of Q and K (pair[0], e.g. KVD_PAIR_QK) and of V (pair[1], e.g. KVD_PAIR_VW). */
+    /*
+     * Kind of rotation used for Q and K (pair[0], e.g. KVD_PAIR_QK) and for V (pair[1], e.g.
+     * KVD_PAIR_VW).
+     */
     kvd_pair pair[2];
     /* Hash of the rotations for which the kept dimensions were chosen; "" if the file lacks it. */
     char bases_hash[KVD_BASES_HASH];
@@ -57,16 +60,22 @@ typedef struct {
     double *overall_p, *overall_p16;
     /* Kept dimensions at each strength of compression, [n_points]. */
     kvd_widths *widths;
-    /* Number of steps of the function that gives the removed fraction of dimensions, p, for r. */
+    /*
+     * Number of steps of the step function p(r). It gives the removed fraction of dimensions, p,
+     * for r.
+     */
     size_t n_table;
-    /* p is table_p[i] for r in table_r[i] .. table_r[i + 1]. NULL if `rule` has no single r. */
+    /*
+     * Steps of p(r): p is table_p[i] for r in table_r[i] .. table_r[i + 1]. NULL if `rule` has no
+     * single r.
+     */
     double *table_r, *table_p;
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
 /*
- * Reads a kvdim/rates file. Fails on kept dimensions outside 1 .. d_head, and on fractions that
- * contradict them. On success the caller releases *r.
+ * Reads a kvdim/rates file. Fails on numbers of kept dimensions outside 1 .. d_head, and on removed
+ * fractions that contradict these numbers. On success the caller releases *r.
  */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r);

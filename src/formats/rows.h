@@ -20,12 +20,13 @@ typedef struct {
 typedef struct kvd_rows kvd_rows;
 
 /*
- * `columns` must outlive the table, which the caller frees. On failure returns NULL and fills *err.
+ * Returns an empty table, which the caller frees. `columns` must outlive the table. On failure
+ * returns NULL and fills *err.
  */
 kvd_rows *kvd_rows_new(const kvd_column *columns, int n_columns, kvd_err *err);
 void kvd_rows_free(kvd_rows *r);
 size_t kvd_rows_count(const kvd_rows *r);
-/* Appends a row with reals NaN, integers 0 and texts "". */
+/* Appends a row in which reals are NaN, integers 0 and texts "". */
 int kvd_rows_begin(kvd_rows *r, kvd_err *err);
 /*
  * Set one cell of the newest row. An unknown column or a wrong type is a programming error
@@ -36,27 +37,33 @@ void kvd_rows_int(kvd_rows *r, const char *column, int64_t value);
 void kvd_rows_real(kvd_rows *r, const char *column, double value);
 /* Replaces the text in any row. `column` is the index of a text column (assert). */
 int kvd_rows_replace_text(kvd_rows *r, size_t row, int column, const char *value, kvd_err *err);
-/* Sets `column` to the value, and `column`_lo and `column`_hi to the ends of the interval. */
+/*
+ * Sets the cell of `column` to the value, and the cells of `column`_lo and `column`_hi to the ends
+ * of the interval.
+ */
 void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
-/* Writes all columns and samples. A table without rows is an error. */
+/* Writes all columns and sample arrays. A table without rows is an error. */
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
 /*
- * Adds samples: a dataset of doubles whose first axis is the row of the table. Must be called
- * before the first row. `spec` gives path and shape, without dims[0]. The texts of `spec` must
- * outlive the table. New samples are NaN.
+ * Adds a sample array: a dataset of doubles whose first axis is the row of the table. Must be
+ * called before the first row. `spec` gives path and shape, without dims[0]. The strings in `spec`
+ * must outlive the table. New samples are NaN.
  */
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
-/* Returns the samples of one row. The pointer is valid until the next kvd_rows_begin. */
+/*
+ * Returns the samples of one row in sample array `index`. The pointer is valid until the next
+ * kvd_rows_begin.
+ */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
-/* Returns path and shape of samples number `index`. dims[0] is the axis of table rows. */
+/* Returns path and shape of sample array `index`. dims[0] is the axis of table rows. */
 const kvd_h5_spec *kvd_rows_samples_spec(const kvd_rows *r, int index);
-/* Fails if the shape of the samples does not agree with `spec` and the number of rows. */
+/* Reads a sample array. Fails if its shape does not agree with `spec` and the number of rows. */
 int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 
 /*
- * Appends a copy of one row and its samples. Fails if `from` lacks a column of *r or has it with
- * another type. Samples must have equal shapes (assert).
+ * Appends a copy of one row of `from`, with its samples. Fails if `from` lacks a column of *r or
+ * has it with another type. Samples must have equal shapes (assert).
  */
 int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
@@ -67,8 +74,8 @@ int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
  */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
 /*
- * Checks a loaded table. `needed` lists columns that must exist, up to a NULL; `columns` has their
- * types. `refused` returns true for a number that is not allowed. `path` is for messages.
+ * Checks a loaded table. `needed` lists columns that must exist and ends with NULL. `columns` gives
+ * their types. `refused` returns true for a number that is not allowed. `path` is for messages.
  */
 int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *columns, int n_columns,
                    const char *const *needed,
@@ -76,19 +83,22 @@ int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *column
                    kvd_err *err);
 int kvd_rows_columns(const kvd_rows *r);
 const kvd_column *kvd_rows_column(const kvd_rows *r, int i);
-/* Returns -1 if there is no such column. */
+/* Returns the index of a column, or -1 if there is none of this name. */
 int kvd_rows_find(const kvd_rows *r, const char *column);
-/* Return one cell of a column that has this type (assert). The table owns the texts. */
+/* Return one cell of a column of the matching type (assert). Texts belong to the table. */
 const char *kvd_rows_get_text(const kvd_rows *r, size_t row, int column);
 int64_t kvd_rows_get_int(const kvd_rows *r, size_t row, int column);
-/* Returns integer cells too, as double. */
+/* Returns one cell of a column of reals or of integers. */
 double kvd_rows_get_real(const kvd_rows *r, size_t row, int column);
 
-/* Return NaN or "" if the table has no such column, or one of another type. */
+/*
+ * Return one cell of a column found by its name. If the table has no such column of this type,
+ * return NaN or "".
+ */
 double kvd_row_real(const kvd_rows *r, size_t row, const char *column);
 const char *kvd_row_text(const kvd_rows *r, size_t row, const char *column);
 
-/* Print numbers into `to` by a printf format and return `to`. NaN is printed as "-". */
+/* Print a number into `to` by a printf format and return `to`. NaN is printed as "-". */
 const char *kvd_real_text(char *to, size_t size, const char *format, double x);
 const char *kvd_interval_text(char *to, size_t size, const char *format, double lo, double hi);
 

@@ -28,7 +28,7 @@ struct kvd_rows {
     } samples[KVD_MAX_SAMPLES];
 };
 
-/* Returns NULL if memory runs out. */
+/* Returns an empty table. Returns NULL if memory runs out. */
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns);
 
 #endif

@@ -36,7 +36,10 @@ static int read_cells(hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_va
                : 0;
 }
 
-/* Returns "" if the attribute is absent, because other software may have written the column. */
+/*
+ * Returns a text attribute, or "" if it is absent, because other software may have written the
+ * column.
+ */
 static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 {
     kvd_err ignored;
@@ -58,7 +61,7 @@ static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
                                                      : kvd_no_memory(err, "a column", sizeof *col);
 }
 
-/* On success the table owns `data` and the texts of *col. */
+/* Appends a column. On success the table owns `data` and the texts of *col. */
 static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size_t n, kvd_err *err)
 {
     const size_t columns = (size_t)r->n_columns + 1;
@@ -76,7 +79,10 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
     return 0;
 }
 
-/* Sets *n to 0 if the dataset is not a column but samples of higher rank. */
+/*
+ * Checks that a dataset has as many rows as the table. Sets *n to 0 for samples, which have several
+ * axes.
+ */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {
@@ -90,7 +96,10 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
     if (r->n_columns && r->n != (size_t)dim)
         return kvd_fail(err, "'%s': '/rows/%s' has %llu rows, other columns %zu", f->path, name,
                         (unsigned long long)dim, r->n);
-    /* A damaged header could otherwise make this program allocate gigabytes. */
+    /*
+     * A damaged header could otherwise make the program allocate gigabytes for values that are not
+     * stored.
+     */
     if (H5Dget_storage_size(dataset) == 0)
         return kvd_fail(err, "'%s': '/rows/%s' announces %llu rows but stores none", f->path, name,
                         (unsigned long long)dim);
@@ -137,7 +146,10 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
     return status;
 }
 
-/* Returns the order of creation if the file recorded it, else the order of names. */
+/*
+ * Returns the index by which to list columns: order of creation if the file has it, else order of
+ * names.
+ */
 static H5_index_t order_of(hid_t group)
 {
     const hid_t plist = H5Gget_create_plist(group);
@@ -159,7 +171,7 @@ static int load_link(kvd_h5 *f, kvd_rows *r, hid_t group, H5_index_t order, hsiz
     if (length <= 0 || (size_t)length >= sizeof name)
         return kvd_fail(err, "'%s': a name under '/rows' has %zd bytes, at most %zu are allowed",
                         f->path, length, sizeof name - 1);
-    /* A soft or external link could point into another file. */
+    /* Reads hard links only, because a soft or external link could point into another file. */
     if (H5Lget_info(group, name, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD)
         object = H5Oopen(group, name, H5P_DEFAULT);
     if (object < 0)

@@ -32,25 +32,32 @@ typedef enum {
 extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
 /*
- * Writes the name of a column. `bound` 0 gives the value, "ttft_mean_s"; 1 and 2 give the ends of
- * its interval, "ttft_mean_lo_s" and "ttft_mean_hi_s".
+ * Writes the name of a column. With `bound` 0 it is the column of the value, such as "ttft_mean_s".
+ * With 1 and 2 it is that of an end of the value's interval: "ttft_mean_lo_s", "ttft_mean_hi_s".
  */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
 
-/* Quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised latency; NaN in rows of kind "validation". */
+/*
+ * Sizes of the sample arrays with quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised latency. The
+ * quantiles are NaN in rows of kind "validation".
+ */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 
-/* On failure returns NULL and fills *err. The caller frees the table. */
+/* Returns an empty table. On failure returns NULL and fills *err. The caller frees the table. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
-/* Completes a new file. `none` has one text line for each method that sustains no request rate. */
+/*
+ * Writes the table into a new file. `none` has one text line for each method that sustains no
+ * request rate.
+ */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 
 /*
- * Fails if a needed column is missing, or a number is negative or infinite. An infinite latency
- * objective means no objective. The caller frees *rows, also on failure.
+ * Reads the table of a file. Fails if a needed column is missing, or a number is negative or
+ * infinite. An infinite latency objective means no objective. The caller frees *rows, also on
+ * failure.
  */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 

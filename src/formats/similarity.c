@@ -162,7 +162,7 @@ void kvd_similarity_release(kvd_similarity *s)
     *s = (kvd_similarity){0};
 }
 
-/* Reads one text per compared file into *out, which the caller frees. */
+/* Reads n strings, one per compared file, into *out. The caller frees them. */
 static int read_texts(size_t n, kvd_h5 *f, const char *path, char ***out, kvd_err *err)
 {
     const hid_t dataset = H5Dopen2(f->id, path, H5P_DEFAULT);
@@ -189,7 +189,10 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
     return status;
 }
 
-/* Reads values in 0 .. `most`. If `skip` is 1, (*out)[0] is NaN and not in the file. */
+/*
+ * Reads numbers, which must be in 0 .. `most`. If `skip` is 1, the file has no number for
+ * (*out)[0], which becomes NaN.
+ */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)
 {

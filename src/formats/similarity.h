@@ -20,11 +20,12 @@ typedef struct {
     double *epsilon, *delta, *delta_aligned;
     /*
      * Comparison of the first m columns of R_0 and R, for m = 1 .. d: [n_others][d]. overlap is the
-     * mean squared cosine between the two subspaces. energy_kept is the fraction of the sum of
-     * squares of the other file's data that R_0 keeps, energy_own the fraction that R keeps.
+     * mean squared cosine between the two subspaces. energy_kept is the fraction of the squared
+     * norm of the other file's data that the columns of R_0 keep, energy_own the fraction that
+     * those of R keep.
      */
     double *overlap, *energy_kept, *energy_own;
-    /* epsilon, delta and delta_aligned of single heads: [n_others][n_layers][n_h]. */
+    /* epsilon and delta of single heads: [n_others][n_layers][n_h]. */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
     /* overlap and energy_kept of single heads: [n_others][n_layers][n_h][d]. */
@@ -34,22 +35,30 @@ typedef struct {
      * negates columns of R_b that point against those of R_a.
      */
     double *delta_over_epsilon, *aligned_over_epsilon;
-    /* overlap and energy_kept of the first d / 2 columns, for files a and b: [n_files][n_files]. */
+    /*
+     * overlap and energy_kept for the first d / 2 columns of the rotations of files a and b:
+     * [n_files][n_files].
+     */
     double *overlap_half, *energy_kept_half;
     /*
      * Difference between mean |R_a| and mean |R_b|, divided by mean |R_b|: [n_files][n_files].
      * means_over_epsilon averages over heads before it takes the absolute difference.
      */
     double *means_over_epsilon, *head_means_over_epsilon;
-    /* Control: delta_over_epsilon .. head_means_over_epsilon with a random R_a: [n_files]. */
+    /*
+     * Control: delta_over_epsilon .. head_means_over_epsilon for a random rotation R_a: [n_files].
+     */
     double *random[6];
-    double *all; /* one block of memory that holds all arrays */
+    double *all; /* one block of memory that holds all arrays of this structure */
 } kvd_comparison;
 
 /* `h_axis` is the name of the head axis, "head" or "kv_head". */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
-/* Writes the model and the list of compared files. `path`: file names as on the command line. */
+/*
+ * Writes the description of the model and the list of compared files. `path` has the file names of
+ * the command line.
+ */
 int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spectrum *s, size_t n,
                                kvd_err *err);
 
@@ -75,7 +84,10 @@ typedef struct {
      * `means` averages over heads before it takes the absolute difference. NULL in older files.
      */
     double *means, *head_means;
-    /* Control: the other measures with a random R_a, per file b: [n_files]. */
+    /*
+     * Control: delta_ratio, aligned_ratio, overlap and energy for a random R_a and file b:
+     * [n_files].
+     */
     double *random[4];
 } kvd_similarity_pair;
 
@@ -88,8 +100,8 @@ typedef struct {
 } kvd_similarity;
 
 /*
- * Fails on missing datasets, on shapes that do not agree and on numbers that are not finite. The
- * caller must call kvd_similarity_release, also on failure.
+ * Reads a file. Fails on missing datasets, on shapes that do not agree and on numbers that are not
+ * finite. The caller must call kvd_similarity_release, also on failure.
  */
 int kvd_similarity_read(kvd_similarity *s, kvd_h5 *f, const kvd_model_info *model, kvd_err *err);
 void kvd_similarity_release(kvd_similarity *s);

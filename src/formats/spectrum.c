@@ -76,7 +76,10 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
     return pairing == KVD_PER_QUERY && queries ? m->n_heads : m->n_kv_heads;
 }
 
-/* Fails if the product overflows, because the sizes may come from a file. */
+/*
+ * Computes the bytes of the matrices. Fails if the product overflows, because the sizes may come
+ * from a file.
+ */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head;
@@ -101,7 +104,6 @@ int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err)
     x->sigma = calloc((size_t)s->n_layers * (size_t)n_h, (size_t)s->model.d_head * sizeof(double));
     x->R = calloc(1, bytes);
     x->right = two ? calloc(1, bytes) : NULL;
-    /* Set first, so that kvd_spectrum_release frees what was allocated before a failure. */
     x->present = true;
     if (!x->sigma || !x->R || (two && !x->right))
         return kvd_no_memory(err, "the bases of a pair", bytes);
@@ -368,7 +370,7 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
     return kvd_h5_put_int(f, calibration_group, "weighted", c->weighted, err);
 }
 
-/* Older files have no group /calibration, and the fields stay 0. */
+/* Reads the group /calibration. Older files lack it; then all fields stay 0. */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
     int64_t whole;
@@ -446,8 +448,8 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 }
 
 /*
- * P = left right^T must be the identity or an orthogonal projection. Sets *off to the largest
- * absolute element of P - P^T and P^2 - P.
+ * Computes how far P = left right^T is from the identity or an orthogonal projection. *off is the
+ * largest absolute element of P - P^T and P^2 - P.
  */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
@@ -515,7 +517,10 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/* A file without matrices is an error unless values_only is true. */
+/*
+ * Reads rotations, or left and right matrices. A file without them is an error unless values_only
+ * is true.
+ */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {
@@ -529,7 +534,7 @@ static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t d
                         "'%s' holds no bases of %s: make it again by kvdim-spectrum without "
                         "--no-bases",
                         f->path, kvd_pair_name[pair]);
-    /* Shapes are checked before memory is allocated, as a damaged file may announce any size. */
+    /* A damaged file may announce any size, so shapes are checked before memory is allocated. */
     if ((!absent && kvd_field_shape(f, path, 4, dims, err)) || kvd_spectrum_alloc(s, pair, err))
         return -1;
     if (absent) {

@@ -37,38 +37,41 @@ typedef enum {
     KVD_PAIR_FVW,
     KVD_N_PAIRS
 } kvd_pair;
-/* Names of the enum kvd_pair: "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" "fqk" "fvw". */
+/* Names of the values of kvd_pair: "qk" "vw" "q" "k" "v" "wv" "bqk" "bvw" "fqk" "fvw". */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
-/* Returns -1 if no kvd_pair has this name. */
+/* Returns the kvd_pair with this name, or -1 if there is none. */
 int kvd_pair_find(const char *name);
 /*
- * Reads the attributes pair_qk and pair_v: the rotations for Q and K, and for V. Fails on an
- * unknown name, and on a name for V in pair_qk or for Q and K in pair_v.
+ * Reads the attributes pair_qk and pair_v, which name the rotations used for Q and K, and for V.
+ * Fails on an unknown name, and on a name for V in pair_qk or for Q and K in pair_v.
  */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
 /* Returns true for bqk, bvw, fqk and fvw, which have two matrices instead of a rotation. */
 bool kvd_pair_balanced(kvd_pair pair);
-/* Returns true for fqk and fvw, whose squared singular values are losses. */
+/* Returns true for fqk and fvw, whose squared singular values are losses in nats. */
 bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
-/* Names of --pairing: "shared" has one rotation per KV head, "per-query" one per query head. */
+/* Words of --pairing: "shared" gives one rotation per KV head, "per-query" one per query head. */
 extern const char *const kvd_pairing_name[2];
 
 typedef struct {
     bool present;
     /*
-     * Number of rows of the decomposed matrix, for the scale of sigma. For bqk and bvw it is the
-     * number of elements of the product Q K^T or V W_O.
+     * Number of rows of the decomposed matrix, by whose square root sigma is normalised. For bqk
+     * and bvw it is the number of elements of the product Q K^T or V W_O.
      */
     size_t n_rows;
     int n_h;       /* number of heads that have a rotation */
     double *sigma; /* singular values, falling: [n_layers][n_h][d_head] */
-    /* Rotations or left matrices, [n_layers][n_h][d_head][d_head]. */
+    /* Rotations, or the left one of two matrices, [n_layers][n_h][d_head][d_head]. */
     double *R;
-    /* Right matrices, shaped like R; NULL if there are rotations. */
+    /* Right one of two matrices, shaped like R; NULL for rotations. */
     double *right;
-    /* Number of heads decomposed by QR, because the Gram matrix was too ill-conditioned. */
+    /*
+     * Number of heads whose rows were decomposed by QR, because the Gram matrix was too
+     * ill-conditioned.
+     */
     size_t by_tsqr;
     /* True if cuSOLVER computed the eigenvalues. */
     bool on_gpu;
@@ -81,13 +84,16 @@ typedef struct {
     size_t sequences_dropped, tokens_dropped;
     /* Number of K-means centroids per head in place of the token vectors; 0 without clustering. */
     size_t centroids;
-    /* Each centroid is weighted by the square root of the number of its vectors. */
+    /* Each centroid is weighted by the square root of the number of its token vectors. */
     bool weighted;
     /* Iterations of K-means, mean over tensors, layers and heads. */
     double kmeans_iterations;
-    /* sum of |x - c|^2 / sum of |x|^2 over token vectors x and their centroids c. */
+    /*
+     * Fraction of the squared norm lost by clustering: sum of |x - c|^2 / sum of |x|^2 over token
+     * vectors x and their centroids c.
+     */
     double kmeans_residual;
-    double seconds_collect; /* seconds for recording the input files */
+    double seconds_collect; /* seconds that recording the input files took */
     /* Seconds for reading the token vectors and summing their Gram matrices. */
     double seconds_rows;
     double seconds_kmeans, seconds_decompose;
@@ -99,10 +105,12 @@ typedef struct {
     char corpus_hash[40];
     /* Method of decomposition: "svd", "tsqr" (QR of the rows) or "gram". */
     char method[8];
-    /* Form of Q and K: "after" or "before" RoPE; "none" if the model has no RoPE. */
+    /*
+     * Place at which Q and K were taken: "after" or "before" RoPE; "none" if the model has no RoPE.
+     */
     char rope[8];
     kvd_pairing pairing;
-    /* Number of calibration tokens that were used, and length of a sequence. */
+    /* Number of calibration tokens that were used, and number of tokens of a sequence. */
     size_t n_tokens, seq_len;
     int first_layer, n_layers;
     kvd_calibration calibration;
@@ -115,7 +123,10 @@ typedef struct {
  */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
-/* The caller has set s->model, s->n_layers and s->pairing. Values are zeroed. */
+/*
+ * Allocates zeroed singular values and matrices. The caller has set s->model, s->n_layers and
+ * s->pairing.
+ */
 int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
 /* Returns the singular values [d_head] of one head. */
 double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
@@ -132,8 +143,8 @@ int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
                             char hash[KVD_BASES_HASH], kvd_err *err);
 
 /*
- * Returns exp of the entropy of sigma_i^2 / sum sigma^2, in 1 .. d; 0 if all sigma are 0. Roy and
- * Vetterli (2007) define the effective rank with sigma instead of sigma^2.
+ * Returns the effective rank: exp of the entropy of sigma_i^2 / sum sigma^2. It is in 1 .. d, or 0
+ * if all sigma are 0. Roy and Vetterli (2007) define it with sigma instead of sigma^2.
  */
 double kvd_effective_rank(const double *sigma, size_t d);
 /* Smallest number of leading dimensions that hold the fraction `share` of sum sigma^2. */
@@ -146,13 +157,16 @@ typedef struct {
      * standard deviation / mean). ZACK prints these numbers in Tables 6 and 7.
      */
     double mean_max_sigma, cv_max_sigma;
-    /* Means over heads: effective rank, and dimensions that hold 90 % and 99 % of sum sigma^2. */
+    /*
+     * Means over heads of the effective rank, and of the numbers of dimensions that hold 90 % and
+     * 99 % of sum sigma^2.
+     */
     double effective_rank, rank90, rank99;
 } kvd_pair_summary;
 int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summary *out,
                            kvd_err *err);
 
-/* Frees the matrices but keeps the singular values. Files written afterwards have no matrices. */
+/* Frees the matrices but keeps the singular values. kvd_spectrum_write then writes no matrices. */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
 /* Writes singular values, matrices, and values derived from sigma (docs/formats.md). */

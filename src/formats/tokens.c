@@ -22,7 +22,7 @@ typedef enum { END, LAYER, HEAD, KV_HEAD, LEVEL, QUANTILE, MEASURE } axis;
 static const char *const axis_name[] = {"",      "layer",    "head",   "kv_head",
                                         "level", "quantile", "measure"};
 
-/* Allowed values of a dataset. */
+/* Kinds of values that a dataset may hold. */
 typedef enum { ANY, PART, POSITIVE, COUNT, GROUP } domain;
 
 typedef struct {
@@ -52,7 +52,7 @@ typedef struct {
         }                                                                                          \
     }
 
-/* Datasets of a file, in the order of kvd_t. */
+/* Datasets of a file, in the order of enum kvd_t. */
 static const field fields[KVD_N_T] = {
     {"/scores/min", "smallest score of a layer", "1", ANY, {LAYER}},
     {"/scores/max", "largest score of a layer", "1", ANY, {LAYER}},
@@ -134,7 +134,10 @@ static size_t length(const kvd_tokens *t, axis a)
     return 1;
 }
 
-/* The product cannot overflow: sizes are below 1e6 and at most three are large. */
+/*
+ * Returns the number of values of a dataset. The product cannot overflow, because sizes are below
+ * 1e6 and at most three are large.
+ */
 static size_t count_of(const kvd_tokens *t, kvd_t f)
 {
     size_t n = 1;
@@ -300,7 +303,7 @@ int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err)
         return -1;
     if (describe(&f, t, err))
         goto done;
-    /* Shapes are checked before memory is allocated, as a damaged file may announce any size. */
+    /* A damaged file may announce any size, so shapes are checked before memory is allocated. */
     for (int i = 0; i < KVD_N_T; i++)
         if (kvd_field_shape(&f, fields[i].path, shape(t, (kvd_t)i, dims), dims, err))
             goto done;

@@ -1,5 +1,5 @@
 /*
- * kvdim/tokens files: which tokens matter, computed from kvdim/attention files. They hold the data
+ * kvdim/tokens files: importance of tokens, computed from kvdim/attention files. They hold the data
  * of Fig. 6-8 of the paper ZDC and Fig. 1-3 of the paper LeanKV.
  */
 #ifndef KVD_FORMATS_TOKENS_H
@@ -18,8 +18,8 @@ typedef enum {
     /* ln of the softmax denominator of the token as a query, summed over heads (ZDC section 5). */
     KVD_RANK_DENOMINATOR,
     /*
-     * ln of the softmax denominator, minus ln of the number of keys, because denominators grow with
-     * the position.
+     * KVD_RANK_DENOMINATOR minus ln of the number of keys, because denominators grow with the
+     * position.
      */
     KVD_RANK_DENOMINATOR_PER_KEY,
     /* Attention probability that the token receives from all heads and queries. */
@@ -41,25 +41,35 @@ typedef enum {
     KVD_T_SCORE_MEAN,
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
-    /* Fraction of unimportant tokens that two layers share: [ranking measure][layer][layer]. */
+    /*
+     * Fraction of unimportant tokens that two layers have in common: [ranking
+     * measure][layer][layer].
+     */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
-    /* Group of adjacent layers with similar important tokens: [ranking measure][layer]. */
+    /*
+     * Number of the group of adjacent layers with similar important tokens: [ranking
+     * measure][layer].
+     */
     KVD_T_GROUP,
-    KVD_T_RECEIVED_MIN, /* least attention that a token of each layer receives: [layer] */
+    /* least attention probability that a token of each layer receives: [layer] */
+    KVD_T_RECEIVED_MIN,
     KVD_T_RECEIVED_MAX,
-    /* Quantiles of the attention that a token receives: [layer][quantile]. */
+    /* Quantiles of the attention probability that a token receives: [layer][quantile]. */
     KVD_T_RECEIVED_CURVE,
-    /* log10 of the 99.9 % quantile / 0.1 % quantile of received attention, per layer. */
+    /*
+     * log10 of the ratio of the 99.9 % quantile to the 0.1 % quantile of received attention, per
+     * layer.
+     */
     KVD_T_RECEIVED_DECADES,
     KVD_T_VALUE_MIN,
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
     /*
-     * Smallest number of tokens that receive a given fraction (`level`) of a layer's attention:
+     * Smallest number of tokens that receive 90, 95 or 99 % (`level`) of a layer's attention:
      * [level][layer].
      */
     KVD_T_LAYER_MEAN,
@@ -67,13 +77,13 @@ typedef enum {
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* Smallest number of tokens that receive a given fraction of a KV head's attention. */
+    /* Smallest number of tokens that receive 90, 95 or 99 % of a KV head's attention. */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* Smallest number of tokens that receive a given fraction of a query head's attention. */
+    /* Smallest number of tokens that receive 90, 95 or 99 % of a query head's attention. */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -90,8 +100,8 @@ typedef struct {
     /* Fraction of a request's tokens that counts as important. */
     double share;
     /*
-     * A layer joins a group if it shares more than this fraction of important tokens with the
-     * group's first layer.
+     * A layer joins a group of layers if it has more than this fraction of important tokens in
+     * common with the group's first layer.
      */
     double group_overlap;
     double *data[KVD_N_T];
@@ -100,10 +110,16 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/* Fails on non-finite values, fractions outside [0, 1], and token counts outside 1 .. seq_len. */
+/*
+ * Reads a file. Fails on non-finite values, fractions outside [0, 1], and token counts outside 1 ..
+ * seq_len.
+ */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/* Fraction of tokens shared by two layers whose indices differ by `distance`. */
+/*
+ * Fraction of tokens that two layers have in common, over layers whose indices differ by
+ * `distance`.
+ */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

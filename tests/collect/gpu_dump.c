@@ -33,7 +33,7 @@ static const test_case cases[] = {
     {"several pieces", KVD_BF16, KVD_F32, 32, 8, 128, 1, false, {7001}},
 };
 
-/* The file holds HELD of the LAYERS + 1 layers, from FIRST_LAYER on. */
+/* The model has LAYERS + 1 layers. The file holds HELD of them, from FIRST_LAYER on. */
 enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 };
 
 static int failures;
@@ -82,7 +82,7 @@ static void make_file(kvd_activations *a, const test_case *c, const char *name)
     must(kvd_activations_create(a, path, &program_run, false, &err), c->name);
 }
 
-/* Values of one tensor, such as Q, of one layer and batch: [token][head][dimension]. */
+/* Values of one tensor, such as Q, for one layer and batch: [token][head][dimension]. */
 typedef struct {
     float *host;
     int heads;
@@ -116,7 +116,10 @@ static kvd_gpu_share share_of(const test_case *c, int index)
                            .n_kv_heads = kv_heads};
 }
 
-/* Copies n tensors side by side to the device, as in the forward pass, with NaN around them. */
+/*
+ * Copies n tensors to the device, next to each other in each row as in the forward pass, with NaN
+ * around them.
+ */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
 {
@@ -188,7 +191,10 @@ static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int 
         if (kvd_gpu_dump_add(dump[g], &on, first, gpu_err))
             status = -1;
         check(cudaDeviceSynchronize(), c->name);
-        /* Overwrites Q, K and V at once, as the forward pass may do. */
+        /*
+         * Overwrites Q, K and V as soon as kvd_gpu_dump_add has returned, as the forward pass may
+         * do.
+         */
         fill_bytes(qkv, 0xff, rows * ld * kvd_dtype_bytes(c->type));
         check(cudaDeviceSynchronize(), c->name);
         check(cudaFree(qkv), c->name);

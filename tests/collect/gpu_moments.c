@@ -14,7 +14,7 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    /* This GPU has part `index` of `count` parts of the heads. */
+    /* The heads are divided into `count` parts, of which this GPU computes number `index`. */
     int n_heads, n_kv_heads, d, index, count;
     bool pre;
     size_t batch[4]; /* tokens of each batch; 0 ends the list */
@@ -114,7 +114,10 @@ static kvd_moments shape_of(const test_case *c)
                          .has_pre = c->pre};
 }
 
-/* Rows of Q, K and V side by side, and rows of Q and K before RoPE. */
+/*
+ * Q, K and V of a layer, and Q and K before RoPE. Each row has one token's vectors next to each
+ * other.
+ */
 typedef struct {
     array qkv, pre;
     kvd_gpu_attention_in in;
@@ -169,7 +172,9 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
     free(scratch);
 }
 
-/* Returns the largest difference between the elements (i, j), relative to sqrt(b_ii b_jj). */
+/*
+ * Returns the largest difference between elements (i, j) of a and b, relative to sqrt(b_ii b_jj).
+ */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
     double worst = 0;
@@ -199,8 +204,8 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
 }
 
 /*
- * Makes random weights on the device: W_O [d_model][heads * d], and W_Q, W_K and W_V stacked as
- * [rows][d_model]. Adds the expected moments to `want`.
+ * Makes random weights on the device: W_O [d_model][heads * d], and W_Q, W_K and W_V in one matrix
+ * [rows][d_model]. Adds their expected moments to `want`.
  */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
@@ -245,7 +250,9 @@ static void run(const test_case *c)
     must(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
              kvd_moments_alloc(&want, &err),
          c->name);
-    /* Between batches, the sums of `two` are moved through the host, as in a resumed run. */
+    /*
+     * Between batches, the moments in `two` are copied to the host and back, as in a resumed run.
+     */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     must(!two, c->name);
@@ -347,7 +354,7 @@ typedef struct {
     layer x;
     const kvd_cublas *lib;
     cublasHandle_t blas;
-    double *from, *to; /* inputs [heads][rows][d] and moments [heads][d][d] */
+    double *from, *to; /* input vectors [heads][rows][d] and their moments [heads][d][d] */
     int heads, d, rows;
 } timed;
 
@@ -381,7 +388,10 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.lib = kvd_cublas_load(&err);
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
-    /* Operations for the lower triangle: one product and one sum per entry. */
+    /*
+     * Floating-point operations for the lower triangle: a multiplication and an addition per entry
+     * and row.
+     */
     const double flop = 48.0 * 128 * 129 * n;
     printf(
         "%s, %s, %zu rows: %.3f ms a layer, %.2f us a token of 32 layers, %.1f TFLOP/s on the triangle",

@@ -1,6 +1,6 @@
 /*
- * Tests of mean attention scores of tokens, and of sets of tokens formed from them, against numbers
- * worked out by hand.
+ * Tests of mean attention scores of tokens, and of the sets of unimportant tokens that follow from
+ * them. Expected numbers were computed by hand.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
 /*
- * Scores of query i and key j, added over both heads, are (q0 + q1)_i k_j.
+ * Attention scores of query i and key j, added over both heads, are (q0 + q1)_i k_j.
  * Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0.
  * Layer 1: q0 + q1 = 4 3 2 1, k = 1 1 1 9.
  */
@@ -27,7 +27,7 @@ static const float v[N] = {1, 2, 3, 4};
 static const kvd_config config = {
     .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = 1, .d_head = 1, .d_model = HEADS};
 
-/* The caller releases *s. */
+/* Records attention statistics of Q and K above. The caller releases *s. */
 static void record(kvd_attention_stats *s, size_t window)
 {
     static const size_t offset[2] = {0, N};
@@ -67,7 +67,10 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
         assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
 }
 
-/* Query i is averaged over the i + 1 keys that it sees, key j over 4 - j queries. */
+/*
+ * The mean score of query i is over the i + 1 keys that it sees, that of key j over the 4 - j
+ * queries that see it.
+ */
 static void test_mean_scores(void **state)
 {
     (void)state;
@@ -91,9 +94,9 @@ static void test_window(void **state)
 }
 
 /*
- * The two tokens with the lowest scores are unimportant. By scores as queries these are tokens 1
- * and 2 in both layers. By scores as keys these are tokens 1 and 3 in layer 0, and tokens 1 and 2
- * in layer 1.
+ * The two tokens with the lowest mean scores are unimportant. By scores of their queries, these are
+ * tokens 1 and 2 in both layers. By scores of their keys, these are tokens 1 and 3 in layer 0, and
+ * tokens 1 and 2 in layer 1.
  */
 static void test_sets(void **state)
 {
@@ -114,7 +117,7 @@ static void test_sets(void **state)
         assert_float_equal(kvd_tokens_at_distance(&t, KVD_T_IMPORTANT, want[i].by, 1).mean,
                            want[i].high, 1e-15);
     }
-    /* Adjacent layers with equal sets of tokens belong to one group. */
+    /* Adjacent layers with equal sets of important tokens must belong to one group. */
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE * LAYERS + 1] < 0.5);
     assert_true(t.data[KVD_T_GROUP][KVD_RANK_SCORE_AS_KEY * LAYERS + 1] > 0.5);
     kvd_tokens_release(&t);

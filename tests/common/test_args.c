@@ -64,7 +64,10 @@ static void test_lists(void **state)
     assert_int_equal(n, 3);
     assert_true(x[0] == 0.1 && x[1] == 0.5 && x[2] == 1e-3);
     free(x);
-    /* The range must have the numbers that a user would type, without rounding errors. */
+    /*
+     * The range must consist of the numbers that a user would type, such as 0.3, without rounding
+     * errors.
+     */
     assert_int_equal(kvd_arg_doubles("-r", "0:0.9:0.1", 0, 1, &x, &n, &err), 0);
     assert_int_equal(n, 10);
     assert_true(x[3] == 0.3 && x[9] == 0.9);

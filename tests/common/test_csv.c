@@ -13,7 +13,7 @@
 
 static kvd_err err;
 
-/* Fields of the rows, separated by '|', with ';' after each row. */
+/* All fields of a file in one text: '|' after each field, ';' after each row. */
 typedef struct {
     char text[4096];
     size_t stop_at;

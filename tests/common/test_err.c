@@ -44,7 +44,7 @@ static void test_errno(void **state)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* The limits are far above the needs of this test and of a sanitizer. */
+/* The memory limits set here are far above what this test and sanitizers need. */
 static void test_memory_limit(void **state)
 {
     (void)state;

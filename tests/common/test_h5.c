@@ -60,7 +60,7 @@ static void test_round_trip(void **state)
     assert_int_equal(kvd_h5_get_int(&f, "/provenance", "seed", &v, &err), -1);
     says(
         "'%s' attribute '/provenance/seed' is 18446744073709551615, more than 9223372036854775807");
-    /* Each wrong use of a reading function must have its own message. */
+    /* Each wrong use of a reading function must give its own error message. */
     assert_int_equal(kvd_h5_get_int(&f, "/model", "rope_theta", &v, &err), -1);
     says("'%s' attribute '/model/rope_theta' is not a whole number");
     assert_int_equal(kvd_h5_get_double(&f, "/model", "name", &d, &err), -1);
@@ -128,7 +128,7 @@ static void test_sizes(void **state)
                                         {1, 3, 400000},
                                         {0, 3, 2},
                                         /*
-                                         * Shapes that are divided along the last axis, the axis
+                                         * Three shapes whose chunks divide the last axis, the axis
                                          * before it, and the first axis.
                                          */
                                         {2, 1, 1500001},
@@ -164,7 +164,7 @@ static void test_sizes(void **state)
     }
 }
 
-/* Data that deflate would enlarge must be stored uncompressed. */
+/* Data that the compression filter deflate would enlarge must be stored uncompressed. */
 static void test_no_pattern(void **state)
 {
     (void)state;

@@ -75,7 +75,7 @@ static void test_foreign_and_newer(void **state)
     says("'%s' holds kvdim/test, kvdim/other is wanted");
     assert_int_equal(kvd_h5_open(&f, path, &old, &err), -1);
     says("'%s' has version 2 of kvdim/test, this program knows versions up to 1");
-    /* Changes the file with HDF5 alone, as another program might. */
+    /* Changes the attribute `complete` with HDF5 alone, as another program might. */
     hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     hid_t a = H5Aopen(id, "complete", H5P_DEFAULT);
     const int64_t zero = 0;
@@ -216,7 +216,7 @@ static long faults_of_children(void)
     return u.ru_minflt;
 }
 
-/* A file must be checked in a child process once, and again after it was written. */
+/* A file must be checked in a child process only once, and again after it was changed. */
 static void test_read_once(void **state)
 {
     (void)state;
@@ -251,7 +251,10 @@ static void test_read_once(void **state)
     assert_true(faults_of_children() > before);
 }
 
-/* The file has one dataset for each way to store values, and attributes of every type. */
+/*
+ * Sizes of the datasets of the file, which has one dataset for each way to store values, and
+ * attributes of every type.
+ */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
     double large[LARGE], medium[MEDIUM], little[LITTLE], number, theta;
@@ -280,10 +283,7 @@ static void write_contents(contents *c)
                       row = {"/rows/text", "Texts.", "1", text, 1, {N_ROWS}, {"row"}};
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
-        /*
-         * The data have few distinct values and compress well, so most random flips are in other
-         * parts of the file.
-         */
+        /* Few distinct values compress well. Most random flips then hit other parts of the file. */
         c->large[i] = i / 200000 + 1;
     for (int i = 0; i < MEDIUM; i++)
         c->medium[i] = kvd_rng_normal(&r);
@@ -302,7 +302,7 @@ static void write_contents(contents *c)
        kvd_h5_write(&f, &little, H5T_NATIVE_DOUBLE, c->little, &err) ||
        kvd_h5_write(&f, &number, H5T_NATIVE_DOUBLE, &c->number, &err) ||
        kvd_h5_write(&f, &row, text, c->row, &err));
-    /* HDF5 keeps fewer attributes in an object header by default. */
+    /* Writes more attributes than HDF5 keeps in an object header by default. */
     for (int i = 0; i < 10; i++) {
         (void)snprintf(name, sizeof name, "n%d", i);
         ok(kvd_h5_put_int(&f, "/model", name, i, &err));

@@ -34,7 +34,7 @@ static void *get(size_t n)
     return p;
 }
 
-/* Makes an orthogonal matrix, uniformly distributed up to the signs of the columns. */
+/* Makes a random orthogonal matrix (Haar distribution, up to the signs of the columns). */
 static void haar(double *Q, size_t d)
 {
     double *tau = get(d);
@@ -58,7 +58,7 @@ static double as_bf16(double x)
     return f;
 }
 
-/* The singular values fall geometrically, by a factor kappa in total. */
+/* Returns rows whose singular values fall geometrically, from first to last by a factor kappa. */
 static double *rows_of(size_t n, size_t d, double kappa, int bf16)
 {
     double *Z = get(n * d), *Q = get(d * d), *X = get(n * d);
@@ -98,7 +98,10 @@ static void check_signs(const double *R, size_t d)
     }
 }
 
-/* The columns of R and of X R must be orthogonal, with the signs and norms that are documented. */
+/*
+ * Checks that the columns of R and of X R are orthogonal, and have the signs and norms that
+ * linalg.h states.
+ */
 static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R,
                         double tol)
 {
@@ -115,7 +118,7 @@ static void check_basis(const double *X, size_t n, size_t d, const double *sigma
         for (size_t i = 0; i < j; i++)
             assert_true(fabs(C[j * d + i]) <= tol * top * top);
     }
-    /* Keeping the first m columns must lose exactly the sum of the other sigma^2. */
+    /* Projecting X on the first m columns of R must lose exactly the sum of the other sigma^2. */
     const size_t m = (d + 1) / 2;
     double lost = 0, tail = 0;
     for (size_t j = m; j < d; j++)
@@ -199,7 +202,7 @@ static void test_tsqr_keeps_small_values(void **state)
     oracle(X, n, d, want);
     kvd_tsqr *q = kvd_tsqr_new(d, &err);
     assert_non_null(q);
-    /* Adding rows in parts, with a result in between, may change only rounding. */
+    /* Adding the rows in several calls, with kvd_tsqr_svd in between, may change only rounding. */
     size_t done = 0;
     for (size_t piece = 1; done < n; piece = piece * 3 + 1) {
         const size_t m = n - done < piece ? n - done : piece;
@@ -285,7 +288,10 @@ static void test_rank_deficient_and_zero(void **state)
     assert_int_equal(kvd_gram_svd(G, D, sigma, R, &err), 0);
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
-    /* All rows have one direction, so other eigenvalues are rounding and must count as 0. */
+    /*
+     * All rows point in one direction, so all eigenvalues but one are rounding errors and must
+     * count as 0.
+     */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)
             X[i * D + j] = (double)(i + 1) * (double)(j + 1) / 3;

@@ -320,7 +320,7 @@ static void help(void **state)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strstr(text, parts[i]))
             fail_msg("no '%s' in:\n%s", parts[i], text);
-    /* Only command lines may be wider than a terminal. */
+    /* Only example commands in --help may be wider than 80 columns. */
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
         assert_true(strcspn(line, "\n") <= 80 || !strncmp(line, "  kvdim-test ", 13));
 }

@@ -1,4 +1,4 @@
-/* Tests of output files: a file must appear whole or not at all, with one writer at a time. */
+/* Tests of output files. A file must appear whole or not at all, and have one writer at a time. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,7 +78,7 @@ static void test_release_keeps_or_removes(void **state)
     }
     kvd_output zero = {0};
     kvd_output_release(&zero, false);
-    /* Without the temporary file, the commit must fail and keep the old output. */
+    /* If the temporary file is missing, the commit must fail and keep the old output. */
     unlink(partial);
     assert_int_equal(kvd_output_begin(&out, path, &err), 0);
     assert_int_equal(kvd_output_commit(&out, &err), -1);
@@ -103,7 +103,10 @@ static void test_second_writer_is_refused(void **state)
     kvd_output_release(&out, false);
 }
 
-/* The final count is right only if one process at a time holds the lock. */
+/*
+ * Processes count in one file. The final count is right only if one process at a time holds the
+ * lock.
+ */
 static void test_lock_excludes(void **state)
 {
     (void)state;
@@ -253,7 +256,7 @@ static void test_outputs_are_distinct(void **state)
                            "-o '%s' and --x '%s' would both write '%s': choose another name", at[0],
                            at[i], at[i]);
         assert_string_equal(err.msg, want);
-        /* The order of the outputs must not matter. */
+        /* The order of the two outputs must not matter. */
         const kvd_output_name turned[] = {name[2], name[0]};
         assert_int_equal(kvd_output_distinct(turned, 2, &err), -1);
     }

@@ -85,14 +85,14 @@ static void test_replaces(void **state)
     run("[ -e x/old ]");
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ \"$(ls x)\" = a ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
-    /* `replace` does not require that the folder exists. */
+    /* With `replace`, the folder need not exist. */
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&out, path, true, &err), 0);
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ -d x ]");
 }
 
-/* If the partial folder holds folders, which this program never makes, it must stay. */
+/* A folder NAME.partial that holds folders, which this program never makes, must not be removed. */
 static void test_left_behind(void **state)
 {
     (void)state;
@@ -149,7 +149,10 @@ static void test_one_writer(void **state)
 static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
-/* Replaces the system call. If `exchange_refused` is set, it fails as on network file systems. */
+/*
+ * Replaces the system call. If `exchange_refused` is set, the call fails as on network file
+ * systems.
+ */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)
 {
     if (!exchange_refused)

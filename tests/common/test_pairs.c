@@ -93,7 +93,10 @@ static void test_stacks_are_in_order(void **state)
     kvd_err err;
     assert_int_equal(kvd_activations_open(&a, path, &err), 0);
 
-    /* Query heads 2 and 3 read KV head 1. */
+    /*
+     * The rows that share a rotation must be Q of heads 2 and 3, which read KV head 1, and then its
+     * K.
+     */
     gathered g = stack(&a, KVD_PAIR_QK, KVD_SHARED, 1, 1, 50, false);
     assert_int_equal(g.n, 150);
     same_rows(&a, KVD_X_Q, 1, 2, g.x);
@@ -129,7 +132,10 @@ static void test_stacks_are_in_order(void **state)
     kvd_activations_close(&a);
 }
 
-/* Another order of the rows of Q and K may change their rotation only by rounding. */
+/*
+ * If the rows of Q and K are decomposed in another order, their rotation may change only by
+ * rounding.
+ */
 static void test_order_of_the_stack_does_not_matter(void **state)
 {
     (void)state;
@@ -313,7 +319,9 @@ static void test_balanced_without_full_rank(void **state)
     (void)state;
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
-    /* Queries use dimensions 0 .. 4 and keys 2 .. 7, so the matrix of scores has rank 3. */
+    /*
+     * Queries use dimensions 0 .. 4 and keys 2 .. 7, so the matrix of attention scores has rank 3.
+     */
     for (size_t i = 0; i < D; i++) {
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;

@@ -12,7 +12,10 @@
 
 #include "common/progress.h"
 
-/* Sets the clock back by `ago` seconds. `terminal` pretends that stderr is a terminal. */
+/*
+ * Writes the progress messages to `text`, as if `ago` seconds had passed. `terminal` pretends that
+ * stderr is a terminal.
+ */
 static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
 {
     int ends[2];

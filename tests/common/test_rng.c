@@ -60,7 +60,10 @@ static void test_below(void **state)
     for (int k = 0; k < 7; k++)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
-    /* For n just above half the range, a biased method would prefer the lower third. */
+    /*
+     * n is three quarters of the range of 64 bits. A remainder modulo n would prefer the lower
+     * third of the results.
+     */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;
     for (int i = 0; i < N; i++) {

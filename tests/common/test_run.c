@@ -120,7 +120,7 @@ static void test_folder_hash(void **state)
     folder_hash(changed, &more);
     assert_string_not_equal(first, changed);
     put("text", "hello\n", 6);
-    /* A file with another name must change the folder's hash. */
+    /* If a file is renamed, the hash of the folder must change. */
     char from[128], to[128];
     (void)snprintf(from, sizeof from, "%s/text", folder);
     (void)snprintf(to, sizeof to, "%s/text2", folder);
@@ -129,7 +129,7 @@ static void test_folder_hash(void **state)
     assert_string_not_equal(first, changed);
     assert_int_equal(bytes, more);
     assert_int_equal(rename(to, from), 0);
-    /* Folders inside a checkpoint's folder are ignored. */
+    /* Subfolders of a checkpoint's folder must not change its hash. */
     (void)snprintf(to, sizeof to, "%s/inner", folder);
     assert_int_equal(mkdir(to, 0700), 0);
     folder_hash(again, &more);

@@ -57,7 +57,7 @@ static void test_bootstrap_shape(void **state)
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
     kvd_interval v, w;
-    /* All clusters have one ratio, so both ends of the interval must equal it. */
+    /* All clusters have the same ratio, so both ends of the interval must equal it. */
     assert_int_equal(kvd_bootstrap_ratio(num, den, N, 200, 1, &v, &err), 0);
     near(v.value, 0.5);
     near(v.lo, 0.5);
@@ -100,7 +100,7 @@ static void test_bootstrap_coverage(void **state)
         fail_msg("%d of %d intervals hold the truth", inside, TRIALS);
 }
 
-/* The result must be the mean over strata, whatever their sizes. */
+/* The result must be the mean of the strata's ratios, whatever the sizes of the strata. */
 static void test_bootstrap_strata(void **state)
 {
     (void)state;
@@ -111,9 +111,9 @@ static void test_bootstrap_strata(void **state)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     assert_int_equal(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err), 0);
-    /* The strata have the ratios 0.5 and 0.9. All clusters together would give 42 / 60. */
+    /* The strata have the ratios 0.5 and 0.9. One ratio over all clusters would be 42 / 60. */
     near(v.value, (0.5 + 0.9) / 2);
-    /* All clusters of a stratum have one ratio, so the interval has no width. */
+    /* All clusters of a stratum have the same ratio, so the interval has no width. */
     near(v.lo, v.value);
     near(v.hi, v.value);
     assert_int_equal(kvd_bootstrap_strata(num, other, one, 1, 300, 7, &v, &err), 0);

@@ -1,9 +1,9 @@
 /*
  * Compares text generation on a GPU with generation on the CPU in float32, for methods of every
- * kind. On several GPUs all results must equal those of one GPU.
+ * kind. Results on several GPUs must equal those on one GPU.
  *
- * A token may differ if the CPU's log probabilities of both tokens are closer than a margin. The
- * margin is wider for methods that quantise or choose tokens.
+ * GPU and CPU may generate different tokens if the CPU's log probabilities of the two tokens are
+ * close. The margin is wider for methods that quantise or choose tokens.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -93,7 +93,7 @@ static void set_up(void)
     }
 }
 
-/* Compression plan of a method, with the data from which it was made. */
+/* Opened compression plan of a method, with the projections that it uses. */
 typedef struct {
     kvd_method m;
     kvd_point *point;
@@ -138,7 +138,10 @@ typedef struct {
     double seconds;
 } outcome;
 
-/* A token in `forced` replaces the generated one. `scores` asks for log probabilities. */
+/*
+ * Generates text. A token in `forced` replaces the generated one. `scores` asks for log
+ * probabilities.
+ */
 static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *forced, bool scores,
                      outcome *o, kvd_err *err)
 {
@@ -153,9 +156,9 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *for
     return done;
 }
 
-/* Largest accepted differences between GPU and CPU. */
+/* Differences between generation on the GPU and on the CPU. */
 typedef struct {
-    /* Log probability of the CPU's token less that of the GPU's token, at the first difference. */
+    /* Log probability of the CPU's token minus that of the GPU's token, where they first differ. */
     double margin;
     /* Mean difference of the log probabilities of the CPU's tokens. */
     double log_p;
@@ -203,7 +206,7 @@ static void compare_free(kvd_generator *cpu, const kvd_plan *plan, const outcome
     }
 }
 
-/* Compares log probabilities along equal tokens, and cache bits. */
+/* Compares log probabilities of equal, forced tokens, and the bits of the caches. */
 static void compare_forced(const outcome *want, const outcome *got, difference *d)
 {
     for (size_t i = 0; i < PLACES; i++) {
@@ -266,7 +269,10 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     close_plan(&o);
 }
 
-/* Ends every answer after 5 to 7 tokens. In every second sequence the last token is not fed. */
+/*
+ * Callback that ends every answer after 5 to 7 tokens. In every second sequence its last token is
+ * not fed to the model.
+ */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     (void)ctx, (void)token, (void)err;
@@ -333,7 +339,7 @@ typedef struct {
     kvd_stepwise_account account;
 } many;
 
-/* Generates more sequences than can run at once. */
+/* Generates more sequences than fit into the caches at once. */
 static void generate_many(const kvd_plan *plan, kvd_dtype compute, int n_gpus, many *out)
 {
     static size_t at[MANY + 1], to[MANY + 1];
@@ -396,7 +402,7 @@ static void compare_several(void)
     }
 }
 
-/* `only` selects methods whose text contains this string. */
+/* Compares methods on GPU and CPU; only those whose text contains the string `only`. */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
     /* `smooth` is false for methods that quantise or choose tokens. */

@@ -46,7 +46,7 @@ static void rows_free(rows *x)
     free(x->sequence);
 }
 
-/* reference = logits + spread * noise. */
+/* Makes random logits: reference = logits + spread * noise. */
 static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
 {
     rows x = rows_new(n, vocab);
@@ -63,7 +63,10 @@ static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
     return x;
 }
 
-/* Adds one token per call, because the GPU sums in that order. */
+/*
+ * Computes the expected quality on the CPU. Adds one token per call, because the GPU sums in that
+ * order.
+ */
 static int on_cpu(const rows *x, int with_reference, kvd_quality *q, kvd_prediction_change *each,
                   kvd_err *err)
 {
@@ -167,7 +170,7 @@ static void ties_and_extremes(void)
             u[j] = floorf(u[j]);
             v[j] = floorf(v[j]);
         }
-        /* Chooses a next token among those that share the largest logit. */
+        /* Chooses as next token one of those that share the largest logit. */
         for (size_t j = 0, best = 0; j < x.vocab; j++)
             if (u[j] > u[best] || (u[j] == u[best] && i % 3 == 0 && j % 2)) {
                 best = j;
@@ -217,7 +220,7 @@ static void refusals(void)
     refused("nan_in_reference", &x);
     x.logits[20 * 2500 + 2499] = -INFINITY;
     refused("minus_inf_beside_it", &x);
-    /* Token 13 does not count, but a NaN in its logits must be an error. */
+    /* Token 13 is not added to any sequence, but a NaN in its logits must still be an error. */
     x.logits[13 * 2500 + 2300] = NAN;
     x.logits[13 * 2500 + 2301] = INFINITY;
     x.logits[13 * 2500 + 9] = INFINITY;

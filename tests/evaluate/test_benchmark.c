@@ -1,4 +1,7 @@
-/* Compares prompts with the benchmarks' own code (tests/oracle/make_benchmark_prompts.py). */
+/*
+ * Compares the prompts of benchmarks with those of the benchmarks' own code
+ * (tests/oracle/make_benchmark_prompts.py).
+ */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +72,7 @@ static void prompts_as_the_authors(void **state)
                              item->turn[0].answer_prefix) > 0);
         if (strcmp(prompt, json_string_value(json_object_get(x, "prompt"))))
             fail_msg("%s: '%s'", item->task, prompt);
-        /* The context must end with the document, so that a question can follow it. */
+        /* The item's context must end with the document, because a question is appended to it. */
         const char *const end = strstr(item->context, "two lines.");
         if (!end || strcmp(end, "two lines."))
             fail_msg("%s: the context is '%s'", item->task, item->context);
@@ -85,7 +88,7 @@ static void prompts_as_the_authors(void **state)
     json_decref(all);
 }
 
-/* Covers tasks in which the prompt depends on the item. */
+/* Tests benchmark tasks whose prompt text depends on the item. */
 static void infinitebench_as_the_authors(void **state)
 {
     (void)state;
@@ -118,7 +121,7 @@ static void infinitebench_as_the_authors(void **state)
     json_decref(root);
 }
 
-/* The solved examples before the question must be the item's context. */
+/* The solved examples before a question must be those that the benchmark lists for the item. */
 static void shots_as_the_harness(void **state)
 {
     (void)state;
@@ -170,7 +173,10 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
         fail_msg("%s", err.msg);
 }
 
-/* The first and the last half of the tokens that fit must be kept, as in LongBench. */
+/*
+ * A prompt that is too long must keep the first and the last half of the tokens that fit, as in
+ * LongBench.
+ */
 static void the_middle_is_cut(void **state)
 {
     (void)state;
@@ -223,8 +229,8 @@ static void the_middle_is_cut(void **state)
 }
 
 /*
- * A question in the same sequence must follow the previous answer. In a sequence of its own it must
- * repeat the context.
+ * A second question in the same sequence must follow the first answer. In a separate sequence it
+ * must repeat the context.
  */
 static void turns_follow_or_stand_apart(void **state)
 {
@@ -260,7 +266,10 @@ static void turns_follow_or_stand_apart(void **state)
     json_decref(item);
 }
 
-/* There must be no second BOS token, and no white space at the ends of the user's text. */
+/*
+ * The chat template must not add a second BOS token, and white space at the ends of the user's text
+ * must be removed.
+ */
 static void chat_around_turns(void **state)
 {
     (void)state;
@@ -303,7 +312,10 @@ static void chat_around_turns(void **state)
     assert_memory_equal(r.run.id, whole.id, whole.n * sizeof *whole.id);
     assert_int_equal(r.run.end[1], 2 * NEW + next.n);
     assert_memory_equal(r.run.forced + NEW, next.id, next.n * sizeof *next.id);
-    /* The token that ends an answer must be replaced by the template's text between turns. */
+    /*
+     * The token that ended an answer must be replaced by the template's text between turns of a
+     * chat.
+     */
     uint32_t token[] = {5, next.id[0]};
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 0, token, &err), 0);
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 1, token, &err), 2);

@@ -116,7 +116,10 @@ static void test_none_is_the_reference(void **state)
     close_bench(&b);
 }
 
-/* Batch size, kept hidden states and number of methods per call must not change the sums. */
+/*
+ * Sums of prediction quality must not depend on the batch size, on kept hidden states or on the
+ * number of methods per call.
+ */
 static void test_ways_to_the_same_sums(void **state)
 {
     (void)state;
@@ -286,7 +289,10 @@ typedef struct {
     kvd_quality *reference;
 } outcome;
 
-/* If `shortcuts` is true, the evaluation may skip passes whose result it knows. */
+/*
+ * Evaluates one method. If `shortcuts` is false, passes of the model whose result is known are run
+ * all the same.
+ */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
 {
@@ -307,7 +313,10 @@ static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t 
     const kvd_method_setup setup = {.config = config, .seed = 3};
     assert_int_equal(kvd_method_parse(name, &m, &err), 0);
     kvd_dims d = {0};
-    /* The second evaluation uses kept results of the uncompressed model. */
+    /*
+     * If `keep`, evaluates twice; the second evaluation uses kept results of the uncompressed
+     * model.
+     */
     for (int again = 0; again < (keep ? 2 : 1); again++) {
         if (again)
             kvd_choice_release(&o->c);
@@ -347,7 +356,9 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     }
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
-        /* If K and V are stored unchanged, the squared error is rounding alone. */
+        /*
+         * If K and V are stored without loss, the squared error consists of rounding errors only.
+         */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
                     fabs(a->c.error.diff2[i] - b->c.error.diff2[i]) < rounding);
@@ -369,7 +380,10 @@ static void drop_outcome(outcome *o)
     free(o->reference);
 }
 
-/* Running a prompt once and continuing it must give the results of whole runs. */
+/*
+ * Running the prompts once for several methods must give the same results as running whole
+ * sequences.
+ */
 static void test_prompts_run_once(void **state)
 {
     (void)state;
@@ -395,7 +409,7 @@ static void test_prompts_run_once(void **state)
         }
 }
 
-/* A method that changes nothing is not run, but must have the results of a run, bit for bit. */
+/* A method that changes nothing is not run, but its results must be those of a run, bit for bit. */
 static void test_none_is_not_run(void **state)
 {
     (void)state;
@@ -464,7 +478,10 @@ static void test_attention_error_by_hand(void **state)
      */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
-    /* ZDC's error: mean of |actual - expected| / |expected| over expected values other than 0. */
+    /*
+     * Error D of the paper ZDC: mean of |actual - expected| / |expected| over expected values other
+     * than 0.
+     */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
     /* Head 1: 2 is exact and -2 became -3, so the mean is (0 + 1/2) / 2. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
@@ -500,7 +517,10 @@ static void test_error_scan(void **state)
         }
     }
     assert_true(positive > 60);
-    /* Computes one number of the error table by a complete evaluation. */
+    /*
+     * The error table must agree with a complete evaluation in which one head keeps fewer
+     * dimensions.
+     */
     kvd_dims d;
     assert_int_equal(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err), 0);
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
@@ -509,7 +529,10 @@ static void test_error_scan(void **state)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /* If memory is short, the scan must measure heads one at a time and give the same table. */
+    /*
+     * If memory is short, the scan measures one head at a time, which must give the same error
+     * table.
+     */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     assert_int_equal(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err),

@@ -1,6 +1,6 @@
 /*
- * Tests of text generation with a compressed cache. Each token must be the prediction of a forward
- * pass over the whole sequence, with the cache of the method.
+ * Tests of text generation with a compressed cache. Each token must be the one predicted by a
+ * forward pass over the whole sequence with the same compression method.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -61,7 +61,10 @@ static int read_ids(kvd_err *err)
     return status;
 }
 
-/* Any calibration data will do, because both sides of each comparison use them. */
+/*
+ * Makes random calibration data. Their values do not matter, because both sides of each comparison
+ * use them.
+ */
 static int make_calibration(kvd_err *err)
 {
     dump_plan p;
@@ -135,7 +138,10 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
     return kvd_forward_run(ctx, first, &prompts->hook, -1, NULL, err);
 }
 
-/* Computes logits in one pass over the whole sequence. If `plan` is NULL, attention is dense. */
+/*
+ * Computes logits in one pass over the whole sequence. If `plan` is NULL, the KV cache is
+ * uncompressed.
+ */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
     kvd_err err = {""};
@@ -180,13 +186,16 @@ static void none_is_repeated_full_passes(void **state)
             assert_int_equal(token[end[s] + j], whole[n + j]);
         }
     }
-    /* Every token after a prompt, except the last, is one step of every KV head. */
+    /* Every generated token but the last one is appended once to each KV head of each layer. */
     assert_int_equal(account.rows,
                      PROMPTS * (N_NEW - 1) * (size_t)config->n_layers * (size_t)config->n_kv_heads);
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
-/* RoPE's factors change at 32 tokens, and the cache must then be computed again. */
+/*
+ * Tests longrope: RoPE's factors change when the text reaches 32 tokens, and K must then be
+ * computed again.
+ */
 static void longrope_follows_the_text(void **state)
 {
     (void)state;
@@ -247,7 +256,10 @@ static void longrope_follows_the_text(void **state)
     kvd_checkpoint_close(phi);
 }
 
-/* `tolerance` is for log probabilities, because rounding may change a quantised number. */
+/*
+ * Compares generation with forward passes over whole sequences. `tolerance` is for log
+ * probabilities, because rounding may change a quantised number.
+ */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
     kvd_err err = {""};
@@ -275,7 +287,7 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     if (kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token, .log_p = p}, NULL, NULL,
                      NULL, &err))
         fail_msg("%s: %s", text, err.msg);
-    /* Generation that is forced along its own tokens must predict them again. */
+    /* If the generated tokens are given as forced tokens, the same tokens must be predicted. */
     c.forced = token;
     if (kvd_generate(generator, &plan, &c,
                      &(kvd_continued){.token = again, .log_p = q, .rank = rank}, NULL, NULL, NULL,
@@ -432,7 +444,7 @@ static void none_is_transformers(void **state)
     kvd_generator_free(g);
 }
 
-/* A token that does not continue the cached sequence must be an error. */
+/* A token whose position does not follow the cached sequence must be an error. */
 static void rows_that_do_not_follow(void **state)
 {
     (void)state;
@@ -458,7 +470,7 @@ static void rows_that_do_not_follow(void **state)
     start = LONGEST - 2;
     assert_int_equal(kvd_forward_run(forward, &b, &r.hook, -1, hidden, &err), -1);
     assert_string_equal(err.msg, "sequence 0: positions 71 .. 110 of 73, room for 73");
-    /* Several tokens in one call must give the results of one token at a time. */
+    /* Several tokens in one call must give the same logits as one token per call. */
     float *const one = malloc((size_t)LONGEST * (size_t)config->d_model * sizeof *one);
     assert_non_null(one);
     for (size_t t = 0; t < 4; t++) {
@@ -484,9 +496,9 @@ static void rows_that_do_not_follow(void **state)
 }
 
 /*
- * Called after each emitted token. Ends the answer of sequence 1 at its second token, and that of
- * sequence 2 at its first. The return value seen[PROMPTS] says whether the last token is fed to the
- * model (1) or not (2).
+ * Callback after each emitted token. Ends the answer of sequence 1 at its second token, and that of
+ * sequence 2 at its first. seen[PROMPTS] is the return value: 1 if the last token is fed to the
+ * model, 2 if not.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
@@ -564,7 +576,7 @@ static void questions_in_turn(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* Sizes and times of the whole call, and sums over the calls of add_step. */
+    /* Cache sizes and times of the whole call, and their sums over the calls of add_step. */
     kvd_stepwise_account account, stepped;
     size_t steps;
 } divided;
@@ -605,7 +617,7 @@ static void assert_same(const divided *a, const divided *b)
     assert_int_equal(b->account.rows, b->stepped.rows);
 }
 
-/* Threads take the place of GPUs, and must give the results of one GPU. */
+/* Several threads, in place of several GPUs, must generate the same tokens as one. */
 static void several_workers_are_one(void **state)
 {
     (void)state;
@@ -626,7 +638,7 @@ static void parts_are_the_whole(void **state)
     static divided one, part, both;
     const bool done[] = {false, true, false};
     divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
-    /* A sequence that was already done must not be overwritten. */
+    /* Results of a sequence that `done` marks must not be overwritten. */
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
         both.token[i] = 7;
     divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);
@@ -650,7 +662,7 @@ static void parts_are_the_whole(void **state)
 }
 
 #ifdef KVD_CUDA
-/* Returns why the CUDA engine does not support a method, or "" if it does. */
+/* Returns the reason why the CUDA engine does not support a method, or "" if it does. */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];
@@ -678,7 +690,7 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
     return why;
 }
 
-/* If the CUDA engine does not support a method, generation must compute token by token. */
+/* Methods that the CUDA engine does not support must be generated token by token. */
 static void paths_on_a_gpu(void **state)
 {
     (void)state;
@@ -703,7 +715,7 @@ static void paths_on_a_gpu(void **state)
         if (!*why_not(config, rows[i], KVD_BF16))
             fail_msg("%s in the engine", rows[i]);
     assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
-    /* Keys cannot be quantised before RoPE if the model normalises Q and K after the projection. */
+    /* If the model normalises Q and K after the projection, K cannot be quantised before RoPE. */
     kvd_config normed = *config;
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");

@@ -1,6 +1,6 @@
 /*
- * Tests of the cache of latent attention (DeepSeek models), which stores one vector per token in
- * place of K and V.
+ * Tests of the cache of models with latent attention (DeepSeek), which stores one vector per token
+ * in place of K and V.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -123,7 +123,7 @@ static void test_generation(void **state)
     }
 }
 
-/* A token takes kv_lora_rank + qk_rope_head_dim numbers per layer. */
+/* A token must take kv_lora_rank + qk_rope_head_dim numbers per layer. */
 static void test_bytes(void **state)
 {
     (void)state;
@@ -158,7 +158,10 @@ static void test_bytes(void **state)
         assert_true(bytes.dense == 2.0 * (double)cases[i].numbers && bytes.nominal == bytes.dense);
         kvd_plan_close(&plan);
 
-        /* Each of the 11 kept tokens must have the latent vector of the uncompressed cache. */
+        /*
+         * Each of the 11 tokens that the method keeps must have the latent vector of the
+         * uncompressed cache.
+         */
         assert_int_equal(open_plan("streaming,sink=2,recent=9", c, &plan, &err), 0);
         free(whole_pass(checkpoint, &plan, id, &got));
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *

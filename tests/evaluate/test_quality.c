@@ -25,7 +25,7 @@ static void test_by_hand(void **state)
     assert_int_equal(kvd_quality_add(&q, logits, reference, target, 2, 3, &err), 0);
     assert_true(q.n == 2);
     assert_true(fabs(q.nll - (log(4) + log(3))) < 1e-6);
-    /* If logits are equal, the first counts, so the second prediction is right. */
+    /* If logits are equal, the first counts as the largest, so the second prediction is right. */
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
     /* KL(uniform || p) of the first token; the second token has a KL divergence of 0. */
@@ -137,8 +137,8 @@ static void test_refuses(void **state)
 }
 
 /*
- * About 95 % of the intervals must contain the true value. Pairing by sequence must make the
- * interval of the ratio shorter.
+ * About 95 % of the confidence intervals must contain the true value. The ratio's interval must be
+ * shorter if both models are resampled with the same sequences.
  */
 static void test_intervals(void **state)
 {
@@ -151,7 +151,7 @@ static void test_intervals(void **state)
     for (int t = 0; t < TRIALS; t++) {
         kvd_quality ref[SEQUENCES] = {0}, q[SEQUENCES] = {0};
         for (int s = 0; s < SEQUENCES; s++) {
-            /* The compressed model loses one right prediction in twenty. */
+            /* The compressed model fails in one of twenty predictions that were right. */
             const double p = 0.4 + 0.1 * kvd_rng_normal(&r);
             ref[s].n = q[s].n = 100;
             for (int i = 0; i < 100; i++)
@@ -192,7 +192,7 @@ static void test_what_does_not_exist_is_nan(void **state)
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo));
 }
 
-/* Each statistic must be the mean of the values of two texts of different length. */
+/* Each statistic must be the plain mean of its values for two texts of different length. */
 static void test_texts_weigh_the_same(void **state)
 {
     (void)state;

@@ -1,4 +1,7 @@
-/* Compares the prompts of RULER's tasks with RULER's own scripts (tests/oracle/make_ruler.py). */
+/*
+ * Compares the prompts of the benchmark RULER with those of its own scripts
+ * (tests/oracle/make_ruler.py).
+ */
 #include <ctype.h>
 #include <jansson.h>
 #include <regex.h>
@@ -45,7 +48,7 @@ static size_t task_number(const char *name)
     return k;
 }
 
-/* Settings for `items` items of the task `name`, or of every task if it is NULL. */
+/* Settings for `items` items of the task `name`. If `name` is NULL, for items of every task. */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
     kvd_ruler_settings s = {
@@ -94,7 +97,8 @@ static size_t count(const char *text, const char *part)
 static const char needle_start[] = "One of the special magic ";
 
 /*
- * Writes 9 for a number, U for a UUID, K for words with hyphens, V and the length for a variable.
+ * Writes a code for a random word: 9 for a number, U for a UUID, K for words with hyphens, V and
+ * the length for a variable.
  */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
@@ -116,7 +120,10 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/* Returns `text` [n] with its random parts replaced (put_shape). The caller frees it. */
+/*
+ * Returns `text` [n] with its random words replaced by their codes (put_shape). The caller frees
+ * it.
+ */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -136,7 +143,7 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/* Distinct lines of a prompt with their random parts replaced, sorted. */
+/* Distinct lines of a prompt, sorted, with random words replaced by codes. */
 typedef struct {
     char *line[64];
     size_t n;
@@ -170,8 +177,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the distinct lines of a prompt with their random parts replaced. Counts only the needles
- * of an essay, the beginnings of word lists (cwe), and the sentences before a coded text (fwe).
+ * Collects the distinct lines of a prompt with random words replaced by codes. Long random texts
+ * are only counted: needles of an essay, word lists (cwe), sentences before a coded text (fwe).
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -234,8 +241,9 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * RULER lengthens a prompt in steps until it no longer fits: 500 words of an essay, 25 needles or
- * lines of noise, or 1/32 of the coded text. Our mean length may be shorter by one step.
+ * Compares the mean length of prompts with RULER's. RULER lengthens a prompt in steps until it no
+ * longer fits: 500 words of an essay, 25 needles or lines of noise, or 1/32 of the coded text. Our
+ * mean may be shorter by one step.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -350,7 +358,7 @@ static void needles_are_unique(void **state)
     }
 }
 
-/* Each quarter of the context must hold the needle equally often. */
+/* Needles must be equally frequent in each quarter of the context. */
 static void depths_are_uniform(void **state)
 {
     (void)state;
@@ -399,7 +407,9 @@ static void chains_are_tracked(void **state)
             assert_true(matches("^[A-Z]{5}$", name[k]));
             assert_int_equal(count(b.item[i].context, name[k]), k < 4 ? 2 : 1);
             if (k < 4) {
-                /* Each assignment of a chain must follow the previous one in the text. */
+                /*
+                 * Each assignment of a chain of variables must follow the previous one in the text.
+                 */
                 snprintf(line, sizeof line, "\nVAR %s = VAR %s \n", name[k + 1], name[k]);
                 at = strstr(at, line);
             }
@@ -417,7 +427,10 @@ static void common_words_are_common(void **state)
         kvd_benchmark b;
         make(&b, &s);
         for (size_t i = 0; i < b.n; i++) {
-            /* The first word list belongs to an example; the second is the question's. */
+            /*
+             * The first word list belongs to the solved example; the second one is that of the
+             * question.
+             */
             char *const list = strdup(strstr(strstr(b.item[i].context, "\n1. ") + 1, "\n1. "));
             char *const *const common = b.item[i].turn[0].reference;
             size_t words = 0, seen_common = 0;

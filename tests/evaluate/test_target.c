@@ -11,8 +11,8 @@
 #include "evaluate/target.h"
 
 /*
- * Makes a measured setting. x is the searched parameter; a larger x compresses more. `share` is the
- * fraction of the uncompressed accuracy that is kept.
+ * Makes the result of a measurement. x is the value of the searched parameter; a larger x
+ * compresses more. `share` is the fraction of the uncompressed model's accuracy that is kept.
  */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
@@ -39,7 +39,7 @@ static void test_monotone(void **state)
         "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
 
-/* If accuracy is not monotone, the first setting that misses the target counts. */
+/* If accuracy is not monotone, the smallest x that misses the target counts. */
 static void test_not_monotone(void **state)
 {
     (void)state;
@@ -80,9 +80,9 @@ static void test_never_missed_and_no_interval(void **state)
 }
 
 typedef struct {
-    /* Value of x beyond which less than 0.99 of the accuracy remains. */
+    /* Largest x at which at least 0.99 of the accuracy remains. */
     double miss;
-    /* Settings exist only at multiples of this value of x. */
+    /* Only multiples of this value of x can be measured. */
     double grain;
     /* Value of x that misses the target although larger values keep it; -1: none. */
     double dip;
@@ -105,13 +105,16 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     double x;
     place(ctx, wanted, &x, err);
     for (size_t i = 0; i < k->measured; i++)
-        /* The search must not measure a setting twice. */
+        /* The search must not measure the same x twice. */
         assert_true(fabs(k->last[i] - x) > 1e-9);
     k->last[k->measured++] = x;
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* Text 0 alone misses the target at x = miss - 0.2, and text 1 at x = miss + 0.2. */
+    /*
+     * If texts are measured alone, text 0 misses the target beyond x = miss - 0.2, text 1 beyond x
+     * = miss + 0.2.
+     */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};

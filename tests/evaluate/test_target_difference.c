@@ -21,7 +21,10 @@ static void test_crossing_by_hand(void **state)
                  never[3] = {1, 0.995, 0.991}, at[3] = {0.995, 0.99, 0.97},
                  back[3] = {1.01, 0.985, 0.995};
     assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
-    /* At p = 0 the accuracy is 1, and at p = 0.2 it misses the target already. */
+    /*
+     * Without a p below 0.2, the curve starts at p = 0 with accuracy 1. It crosses the target
+     * halfway to p = 0.2.
+     */
     assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) < 1e-15);
     assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
     assert_true(kvd_target_crossing(p, at, 3, 0.99) == 0.4);
@@ -32,8 +35,8 @@ static void test_crossing_by_hand(void **state)
 enum { SEQUENCES = 60, POINTS = 5 };
 
 /*
- * Simulates the right predictions of two methods. The accuracy of method b falls half as fast with
- * p as that of a. Both methods share noise per sequence, which must cancel.
+ * Simulates the numbers of right predictions of two methods. The accuracy of method b falls half as
+ * fast with p as that of a. Both methods share random noise per sequence, which must cancel.
  */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)

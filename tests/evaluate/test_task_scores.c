@@ -1,4 +1,7 @@
-/* Compares scores with those of the benchmarks' own code (tests/oracle/make_task_scores.py). */
+/*
+ * Compares the scores of answers with those of the benchmarks' own code
+ * (tests/oracle/make_task_scores.py).
+ */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>

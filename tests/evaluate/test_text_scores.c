@@ -1,4 +1,7 @@
-/* Compares scores with Google's rouge-score and rapidfuzz (tests/oracle/make_task_scores.py). */
+/*
+ * Compares the scores of answers with Google's rouge-score and with rapidfuzz
+ * (tests/oracle/make_task_scores.py).
+ */
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -74,7 +77,7 @@ static void distances_of_bytes(void **state)
         const bool same = n[0] == n[1] && !memcmp(text[0], text[1], n[0]);
         assert_int_equal(similarity(text[0], n[0], text[1], n[1]) >= 1, same);
     }
-    /* A UTF-8 lead byte alone counts as a character that differs from every other one. */
+    /* A single UTF-8 lead byte counts as a character that differs from every other one. */
     assert_true(fabs(similarity("\xC3", 1, "\xC3\xA9", 2)) < 1e-15);
     assert_true(fabs(similarity("a\xC3 b", 4, "a\xC4 b", 4) - 0.75) < 1e-15);
 }

@@ -35,7 +35,7 @@ static int heads_of(int x)
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? HEADS : KV;
 }
 
-/* Values as [token][head][dim]. */
+/* Returns random values [token][head][dim] of a tensor. */
 static float *tensor(int x, int layer, size_t n)
 {
     return fixture_values(n * (size_t)heads_of(x) * D, (uint64_t)(10 * layer + x + 1));
@@ -224,7 +224,7 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     free(v);
 }
 
-/* A value that overflows must be an error, not infinity in the file. */
+/* A number too large for the file's number type must be an error, not stored as infinity. */
 static void test_overflow(void **state)
 {
     (void)state;
@@ -327,7 +327,6 @@ static void test_refuses_wrong_shapes(void **state)
     refused(path, ": /tokens/position has length 38 on axis 0, should have 37");
 }
 
-/* Reading a file without checksums verifies nothing. */
 static const char *without_checksums(const char *path)
 {
     const hid_t f = edit(path);
@@ -413,7 +412,10 @@ static void test_refuses_nonfinite_rows(void **state)
     kvd_activations_close(&a);
 }
 
-/* Compares checksums with their definition in docs/formats.md. Rows are [row][width]. */
+/*
+ * Compares the checksums of one head with their definition in docs/formats.md, for rows
+ * [n_rows][width].
+ */
 static void checksums_are(const char *path, const char *name, hsize_t head, hsize_t n_rows,
                           hsize_t width)
 {
@@ -441,7 +443,7 @@ static void checksums_are(const char *path, const char *name, hsize_t head, hsiz
     H5Fclose(f);
 }
 
-/* Flips one bit of a token of layer 1. A second call restores it. */
+/* Flips one bit of one row in layer 1. A second call restores it. */
 static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
 {
     const hid_t f = edit(path), d = H5Dopen2(f, name, H5P_DEFAULT), s = H5Dget_space(d);
@@ -458,7 +460,7 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/* Writes 150 tokens out of order, in batches that end within blocks of one checksum. */
+/* Writes 150 tokens in batches that are out of order and do not end where checksums end. */
 static const char *made_long(void)
 {
     enum { LONG = 150 };
@@ -483,7 +485,7 @@ static const char *made_long(void)
                                                               rows + first[b] * D, &err),
                                      0);
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w, &err), 0);
-        /* Writes W_V again with other values, as a resumed run may. */
+        /* Writes W_V a second time with other values, as a resumed run may. */
         assert_int_equal(kvd_activations_put_weights(&a, l, w, w + 3, &err), 0);
     }
     assert_int_equal(
@@ -525,7 +527,10 @@ static void test_checksums(void **state)
     flip(path, "/v", 1, 70);
     rows_are_refused(path, 0, 64, NULL);
     rows_are_refused(path, 128, 22, NULL);
-    /* A damaged token must be found even if only other tokens with the same checksum are read. */
+    /*
+     * Damage must be found even if only other tokens are read that share the checksum of the
+     * damaged one.
+     */
     rows_are_refused(path, 0, 150, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 0, 65, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 127, 2, "/v layer 1 head 1 tokens 64 to 127");

@@ -71,7 +71,7 @@ static void mix_model(const kvd_model_info *m)
 
 static int read_rows(kvd_activations *a, kvd_x x, int layer, int head)
 {
-    enum { PIECE = 77 }; /* tokens read at once; they end within a block with one checksum */
+    enum { PIECE = 77 }; /* tokens read at once; not a multiple of the tokens per checksum */
     static float rows[PIECE * 8];
     for (size_t t = 0; t < a->n_tokens; t += PIECE) {
         const size_t n = a->n_tokens - t < PIECE ? a->n_tokens - t : PIECE;
@@ -243,7 +243,7 @@ static void make_spectrum(void)
     dump_plan p;
     kvd_h5 f;
     dump_plan_init(&p, N, 1);
-    /* Rotations of this size do not fit into an HDF5 object header. */
+    /* Makes the rotations too large for an HDF5 object header. */
     p.a.model.d_head = 32;
     kvd_spectrum s = {.model = p.a.model, .n_tokens = N, .seq_len = N, .n_layers = 2};
     s.model.n_layers = 2;
@@ -311,7 +311,7 @@ static void flip(int (*reader)(void), const char *message)
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&rng) * 8 * (double)n);
-        /* Skips zero bytes, which fill most of the space that HDF5 leaves unused. */
+        /* Skips zero bytes, because most of them are unused space of the HDF5 file. */
         while (i % 2 && !data[bit / 8]);
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
         store(data, n);

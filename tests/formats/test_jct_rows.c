@@ -1,4 +1,7 @@
-/* Tests of break-even lengths, from which on a method is faster than the uncompressed cache. */
+/*
+ * Tests of break-even lengths: the lengths from which on a method is faster than the uncompressed
+ * cache.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +47,7 @@ static void test_break_even(void **unused)
     kvd_err err;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
-    /* The rows are not in order of length, and one of another batch size is between them. */
+    /* Rows must be found although they are not sorted by length, and one has another batch size. */
     add(r, "none", 1, 400, 8, 4);
     add(r, "none", 1, 100, 8, 1);
     add(r, "zack", 1, 100, 8, 1.5);
@@ -63,7 +66,10 @@ static void test_break_even(void **unused)
     assert_true(kvd_jct_first_of_lengths(r, 2, false));
     assert_false(kvd_jct_first_of_lengths(r, 4, false));
     assert_int_equal(kvd_jct_uncompressed(r, 4), 0);
-    /* h2o is faster than the uncompressed cache, until a slower measurement is added. */
+    /*
+     * h2o is faster than the uncompressed cache, until a slower measurement at another length is
+     * added.
+     */
     add(r, "h2o", 1, 100, 8, 0.9);
     add(r, "h2o", 1, 200, 8, 1.9);
     near(kvd_jct_break_even(r, 7, false), 100);
@@ -92,25 +98,31 @@ static void test_noise(void **unused)
     assert_non_null(r);
     for (int i = 1; i <= 4; i++)
         add_runs(r, "none", 100 * i, i - 0.05, i, i + 0.05);
-    /* zack is clearly slower at length 100 and faster at 200, so noise is no explanation. */
+    /*
+     * The times of zack are clearly longer at length 100 and shorter at 200, so noise cannot have
+     * changed the result.
+     */
     add_runs(r, "zack", 100, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 200, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 300, 2, 2, 2);
     assert_false(kvd_jct_break_even_noise(r, 4, false, &noise));
-    /* One of zack's runs was slower than the uncompressed cache. */
+    /* In one repetition zack was slower than the uncompressed cache. */
     add_runs(r, "zack", 400, 3.5, 3.6, 4.5);
     assert_true(kvd_jct_break_even_noise(r, 4, false, &noise));
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /* The larger spread (slowest minus fastest run) counts, here that of the uncompressed cache. */
+    /*
+     * The larger spread of repetitions (slowest minus fastest) counts; here it is that of the
+     * uncompressed cache.
+     */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
     /*
-     * Noise matters if runs differ by more than the methods, at the longest length at which the
-     * method is slower (200), or at longer lengths. Length 100 must be ignored.
+     * Noise matters at the longest length at which the method is slower (200) and at longer
+     * lengths. Length 100 must be ignored.
      */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);
@@ -118,7 +130,7 @@ static void test_noise(void **unused)
     add_runs(r, "h2o", 300, 2.9, 3.1, 3.3);
     assert_true(kvd_jct_break_even_noise(r, 9, false, &noise));
     near(noise.length, 300);
-    /* Without the times of several runs, the spread is unknown. */
+    /* Without several repetitions the spread of the times is unknown. */
     add_runs(r, "kivi", 100, 0.99, 0.99, 0.99);
     add(r, "gear", 1, 200, 8, 1);
     assert_true(kvd_jct_break_even_noise(r, 12, false, &noise));

@@ -353,7 +353,7 @@ static void test_state(void **state)
     assert_int_equal(t.n_sequences, 5);
     assert_int_equal(t.n_tokens, 80);
     assert_string_equal(t.run_id, "0123");
-    /* The state file lacks moments of W_O and W_V, which are computed again from the model. */
+    /* A state file has no moments of W_O and W_V, because a resumed run computes them again. */
     add(&back, 0, 0, 1, 1);
     assert_same_sums(&m, &back);
 

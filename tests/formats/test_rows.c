@@ -1,4 +1,4 @@
-/* Tests of tables of results, which kvdim and h5py must read back. */
+/* Tests of tables of results, which both kvdim and h5py must be able to read. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,7 +52,7 @@ static void write_table(int n)
     for (int i = 0; i < n; i++) {
         assert_int_equal(kvd_rows_begin(r, &err), 0);
         if (i == 1)
-            continue; /* this line has the default in every column */
+            continue; /* this row keeps the default in every column */
         kvd_rows_text(r, "method", "short");
         kvd_rows_text(r, "method",
                       i % 2 ? "gr\xc3\xb6\xc3\x9f"
@@ -71,7 +71,7 @@ static void write_table(int n)
 static void test_round_trip(void **state)
 {
     (void)state;
-    enum { N = 100 }; /* more lines than the first allocation holds */
+    enum { N = 100 }; /* more rows than the first allocation holds */
     kvd_err err = {""};
     kvd_h5 f;
     write_table(N);
@@ -171,7 +171,7 @@ static void test_refuses(void **state)
     assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
     kvd_h5_close(&f, false);
 
-    /* The dataset of samples has two axes, so only `a` must be loaded as a column. */
+    /* The dataset of samples has two axes, so only `a` must become a column. */
     assert_int_equal(kvd_h5_create(&f, path, &schema, &run, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err), 0);
     assert_int_equal(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err), 0);

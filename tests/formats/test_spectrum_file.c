@@ -86,7 +86,10 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                 assert_int_equal(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                                   kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
                                  0);
-                /* left = 2 O and right = O / 2 with O orthogonal: left right^T is the identity. */
+                /*
+                 * left = 2 O and right = O / 2 with an orthogonal O, so that left right^T is the
+                 * identity.
+                 */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -156,12 +159,15 @@ static void test_derived(void **state)
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /* Singular values are divided by 5, the square root of the number of decomposed rows. */
+        /*
+         * Normalised singular values are divided by 5, the square root of the number of decomposed
+         * rows.
+         */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
     /*
-     * The squares of the singular values are 16, 9, 4 and 1, times a factor that does not change
-     * the effective rank.
+     * The squares of the singular values are 16, 9, 4 and 1, times a factor. The factor does not
+     * change the effective rank.
      */
     double entropy = 0;
     for (int i = 1; i <= 4; i++)
@@ -245,7 +251,7 @@ static void test_lies_are_refused(void **state)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "method is 'qr', none of svd, tsqr, gram"));
     strcpy(s.method, "tsqr");
-    /* d_head contradicts the shape of the datasets, beyond which nothing may be read. */
+    /* This d_head is smaller than the matrices in the file. Reading must not go beyond it. */
     s.model.d_head = 5;
     kvd_spectrum small = s;
     memset(small.pair, 0, sizeof small.pair);
@@ -268,7 +274,7 @@ static void test_shape_must_fit_the_model(void **state)
     make(&s, KVD_SHARED);
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err), 0);
     assert_int_equal(kvd_spectrum_write(&f, &s, &err), 0);
-    /* The arrays of singular values have 2 heads. */
+    /* Sets 4 KV heads, although the arrays of singular values have 2. */
     s.model.n_kv_heads = 4;
     assert_int_equal(H5Ldelete(f.id, "/model", H5P_DEFAULT) >= 0, 1);
     assert_int_equal(kvd_model_info_write(&f, &s.model, &err), 0);
@@ -279,7 +285,9 @@ static void test_shape_must_fit_the_model(void **state)
     kvd_spectrum_release(&s);
 }
 
-/* With few tokens, left right^T is a projection of lower rank, which must be accepted. */
+/*
+ * With few calibration tokens, left right^T is a projection of lower rank, which must be accepted.
+ */
 static void test_balanced_bases_of_few_tokens(void **state)
 {
     (void)state;
@@ -416,7 +424,7 @@ static void test_rates(void **state)
     assert_rates_refused(&r, "attribute pair_qk is 'wv', a pair of the other side");
     r.pair[0] = KVD_PAIR_QK;
 
-    /* Makes a padded number that is not the kept number rounded up. */
+    /* Makes kept dimensions, padded to 16, that do not agree with the unpadded numbers. */
     r.table_p[r.n_table - 1] = 1;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
     assert_int_equal(kvd_rates_write(&f, &r, &err), 0);
@@ -496,12 +504,12 @@ static void test_error_table(void **state)
     assert_int_equal(kvd_error_table_load(&back, path, &err), -1);
     assert_non_null(strstr(err.msg, "/bvw/error[0][1][1] is -0.001, below 0"));
 
-    /* A value slightly below 0 is rounding and must be accepted. */
+    /* A loss slightly below 0 comes from rounding and must be accepted. */
     error[L * H * 3 + 4] = -1e-9;
     kvd_h5 f;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_error_table, &run, &err), 0);
     assert_int_equal(kvd_error_table_write(&f, &t, &err), 0);
-    /* An old file without bases_hash must be read. */
+    /* A file without bases_hash, from an old version, must be readable. */
     assert_true(H5Adelete(f.id, "bases_hash") >= 0);
     assert_int_equal(kvd_h5_finish(&f, &err), 0);
     assert_int_equal(kvd_error_table_load(&back, path, &err), 0);

@@ -9,7 +9,7 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    FILE *copy; /* receives a copy of the rows; NULL while the copy is read */
+    FILE *copy; /* file to which rows are copied in the first pass; NULL while this copy is read */
     bool has_head;
     size_t rows, bytes;
     uint64_t sum;
@@ -26,7 +26,7 @@ static int on_row(void *ctx, size_t line, char *const *field, const size_t *len,
     for (size_t i = 0; i < n; i++) {
         if (field[i][len[i]])
             abort();
-        /* A field is written only up to its first zero byte. */
+        /* The CSV writer writes a field only up to its first zero byte. */
         for (const char *p = field[i]; *p; p++, t->bytes++)
             t->sum = t->sum * 31 + (unsigned char)*p;
         if (t->copy && kvd_csv_put(t->copy, field[i], i + 1 == n, err))
@@ -43,7 +43,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /* With this header, a byte order mark in the first row is not skipped. */
+    /*
+     * Starts the copy with a header, so that the reader does not skip a byte order mark in the
+     * first row.
+     */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
@@ -52,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
         /*
-         * The number of rows may differ, because a row of one empty field is written as an empty
+         * The copy may have fewer rows, because a row of one empty field is written as an empty
          * line, which is no row.
          */
         if (second.bytes != first.bytes || second.sum != first.sum)

@@ -9,7 +9,7 @@
 
 const char *__asan_default_options(void);
 
-/* Allocations of absurd size must fail as in malloc instead of ending the process. */
+/* Makes allocations of absurd size fail as in malloc, and not end the process. */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:detect_leaks=0";

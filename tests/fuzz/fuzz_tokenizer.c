@@ -1,6 +1,6 @@
 /*
  * Fuzzer of tokenizers. The input is a tokenizer file, then the byte 0xff, then a text. An input
- * without 0xff serves as file and text.
+ * without 0xff is used as both.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The ids of a prefix of the text must be the first ids of the whole text. */
+/* Checks that the ids of a prefix of the text are the first ids of the whole text. */
 static void check_starts(const kvd_tokenizer *t, const char *text, size_t len, const kvd_ids *ids)
 {
     kvd_err err;
@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *text = cut ? cut + 1 : data;
     const size_t len = cut ? size - file - 1 : size;
     kvd_err err;
-    /* The file is read as JSON, and as a llama2.c file with a vocabulary of 5. */
+    /* Reads the tokenizer file as JSON, and as a llama2.c file with a vocabulary of 5. */
     for (size_t vocab_size = 0; vocab_size <= 5; vocab_size += 5) {
         kvd_tokenizer *t =
             kvd_tokenizer_parse("fuzz", data, vocab_size ? size : file, vocab_size, &err);

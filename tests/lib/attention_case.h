@@ -1,6 +1,6 @@
 /*
- * Random inputs for tests of attention, and PyTorch's cases in tests/data/attention.bin. Include it
- * once per program.
+ * Random inputs for tests of attention, and PyTorch's results for the inputs in
+ * tests/data/attention.bin. Include it once per program.
  */
 #ifndef ATTENTION_CASE_H
 #define ATTENTION_CASE_H
@@ -34,7 +34,7 @@ static inline void *case_get(size_t n, size_t bytes)
     return p;
 }
 
-/* Allocates q, k and v. Heads, batch size and lengths must be set. */
+/* Allocates q, k and v. The caller has set the numbers of heads, the batch size and the lengths. */
 static inline void case_room(attention_case *c)
 {
     kvd_err err;
@@ -63,8 +63,9 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
 }
 
 /*
- * d_qk and d_v: [n_kv_heads] kept dimensions. q_len and kv_len: [batch] tokens. Q is multiplied by
- * `factor`, which sharpens the softmax.
+ * Fills a test case with random q, k and v. d_qk and d_v are kept dimensions, [n_kv_heads]; q_len
+ * and kv_len are numbers of tokens, [batch]. Q is multiplied by `factor`, which sharpens the
+ * softmax.
  */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
@@ -92,7 +93,7 @@ static inline void case_read(FILE *f, void *to, size_t n, size_t bytes)
     assert_int_equal(fread(to, bytes, n, f), n);
 }
 
-/* Reads the next case with PyTorch's output and log-sum-exp. */
+/* Reads the next test case, with the output and log-sum-exp computed by PyTorch. */
 static inline void case_next(FILE *f, attention_case *c)
 {
     int32_t head[4];

@@ -1,4 +1,4 @@
-/* Conversions of single bfloat16 numbers, for references in plain loops. */
+/* Conversions of single bfloat16 numbers, for plain reference code in tests. */
 #ifndef KVD_TESTS_BF16_H
 #define KVD_TESTS_BF16_H
 
@@ -15,7 +15,7 @@ static inline uint16_t bf16_of(double x)
     return h;
 }
 
-/* A bfloat16 is the upper half of a float. */
+/* Converts to float; a bfloat16 is the upper half of a float. */
 static inline float bf16_wide(uint16_t h)
 {
     const uint32_t bits = (uint32_t)h << 16;

@@ -1,6 +1,6 @@
 /*
- * Recorded Q, K and V of a model of two layers. open_dump is the set-up of a test, close_dump the
- * tear-down. Include it once per program.
+ * A file of recorded Q, K and V of a model with two layers. open_dump is the set-up of a test,
+ * close_dump the tear-down. Include it once per program.
  */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H

@@ -1,4 +1,4 @@
-/* Quantises rows of K or V by a method. */
+/* Quantises K or V by a compression method. */
 #ifndef KVD_TESTS_CODE_ROWS_H
 #define KVD_TESTS_CODE_ROWS_H
 
@@ -12,8 +12,8 @@
 #include "methods/method.h"
 
 /*
- * Quantises and restores rows. If b.position is NULL, tokens have positions 0, 1, ...; if b.level
- * is NULL, all have high precision.
+ * Quantises the rows of b and writes the restored values to `decoded`. If b.position is NULL,
+ * tokens have positions 0, 1, ... If b.level is NULL, all tokens get the higher precision.
  */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)

@@ -57,7 +57,7 @@ static inline int fixture_stop(void **state)
     return system(command);
 }
 
-/* Standard normal values; a few are 50 times as large. */
+/* Returns n standard normal values, a few of them 50 times as large. The caller frees them. */
 static inline float *fixture_values(size_t n, uint64_t seed)
 {
     float *x = malloc(n * sizeof *x);

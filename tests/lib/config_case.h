@@ -20,7 +20,7 @@ static inline kvd_config accept(const char *text)
     return c;
 }
 
-/* Replaces the first `from` in the text. The next call overwrites the result. */
+/* Returns `text` with the first `from` replaced by `to`. The next call overwrites the result. */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
     static char result[4096];

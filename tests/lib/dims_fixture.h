@@ -46,8 +46,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 }
 
 /*
- * Makes n matrices with left right^T = I. On entry each matrix U of `left` [n][d][d] is orthogonal.
- * On return left = U diag(s) and right = U diag(1/s), with random s in 0.5 .. 1.5.
+ * Makes n pairs of matrices with left right^T = I. On entry each matrix U of `left` [n][d][d] is
+ * orthogonal. On return left = U diag(s) and right = U diag(1/s), with random s in 0.5 .. 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
@@ -61,7 +61,10 @@ static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right,
         }
 }
 
-/* Makes up falling singular values, and random rotations for every kvd_pair that methods read. */
+/*
+ * Fills *s with falling singular values, and with random rotations of every kind (kvd_pair) that
+ * methods read.
+ */
 static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_t seed,
                                    kvd_err *err)
 {

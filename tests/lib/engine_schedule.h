@@ -1,5 +1,5 @@
 /*
- * Requests with fixed tokens for tests of the serving engine, and a plain scheduler. Include it
+ * Requests with given tokens for tests of the serving engine, and a simple scheduler. Include it
  * once per program.
  */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
@@ -21,13 +21,14 @@ typedef struct {
     const kvd_checkpoint *c; /* owned by the caller */
     const request *r;        /* [n] requests, owned by the caller */
     size_t n, vocab, max_len, outputs;
-    /* Index in `id` of each request's first token. */
+    /* Index in `id` of the first token of each request. */
     size_t offset[MOST + 1];
-    size_t first[MOST + 1]; /* index of each request's first output token among all output tokens */
-    uint32_t *id;           /* tokens of all requests, [offset[n]] */
-    /* Expected logits, [offset[n]][vocab], or NULL. */
+    /* index of each request's first output token among the output tokens of all requests */
+    size_t first[MOST + 1];
+    uint32_t *id; /* tokens of all requests, [offset[n]] */
+    /* Expected logits, [offset[n]][vocab]; may be NULL. */
     float *want;
-    double bar; /* largest accepted relative distance of the logits */
+    double bar; /* largest accepted relative error of the logits */
 } load;
 
 /* Makes requests with random tokens. The caller calls load_release. */
@@ -51,7 +52,10 @@ static inline void load_release(load *l)
     free(l->want);
 }
 
-/* Index of a slice's last token: token_row among all tokens, output_row among output tokens. */
+/*
+ * Return the index of a slice's last token: token_row among all tokens, output_row among output
+ * tokens.
+ */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
     return l->offset[s->request] + s->before + s->n - 1;
@@ -62,22 +66,25 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
     return l->first[s->request] + s->before + s->n - l->r[s->request].input;
 }
 
-/* How requests are served. They enter in order as slots become free. */
+/* Rules of the scheduler. Requests enter in order as slots become free. */
 typedef struct {
     /*
-     * slots: largest number of requests at once. chunk: largest number of tokens of an iteration;
-     * 0: prompts run whole.
+     * `slots` is the largest number of requests at once. `chunk` is the largest number of tokens of
+     * an iteration; if it is 0, each prompt is computed in one iteration.
      */
     size_t slots, chunk;
-    /* Decode steps share iterations with prompts. Otherwise they wait until no prompt is left. */
+    /*
+     * True if decode steps share iterations with prompts. Otherwise they wait until no prompt is
+     * left.
+     */
     bool beside;
     bool singly; /* at most one prompt per iteration */
 } serving_order;
 
 typedef struct {
-    /* Number of requests that have entered, and number of tokens of each that were computed. */
+    /* Number of requests that have entered, and number of computed tokens of each request. */
     size_t arrived, done[MOST];
-    int slot[MOST]; /* -1 after the request has ended */
+    int slot[MOST]; /* slot of each request in the engine; -1 after the request has ended */
     bool taken[MOST];
     kvd_slice slice[MOST];
     uint32_t *id;
@@ -114,7 +121,10 @@ static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n,
     s->done[r] = end;
 }
 
-/* Next iteration, with decode steps before prompts; no slices if all requests have ended. */
+/*
+ * Returns the next iteration, with decode steps before prompts. It has no slices if all requests
+ * have ended.
+ */
 static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
 {
     kvd_iteration it = {.slice = s->slice};
@@ -144,7 +154,7 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
     return it;
 }
 
-/* Called after each iteration. If it returns -1 with *err set, serve() ends. */
+/* Callback after each iteration. If it returns -1 with *err set, serve() fails. */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 

@@ -18,12 +18,12 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    /* Budget of the eviction, whose prompt length and number of steps are set for each request. */
+    /* Budget of the eviction. Its prompt length and number of steps are set for each request. */
     kvd_evict_budget budget;
     int steps;
     /*
-     * Number of dimensions that RoPE rotates (0: no RoPE), and 1 if it rotates dimensions 2 i and 2
-     * i + 1 together.
+     * rope_dims is the number of dimensions that RoPE rotates (0: no RoPE). interleaved is 1 if
+     * RoPE rotates dimensions 2 i and 2 i + 1 together.
      */
     int rope_dims, interleaved;
     float factor; /* factor of all cosines and sines of RoPE */
@@ -311,27 +311,34 @@ static const test_case cases[] = {
 static int failures;
 static kvd_rng rng;
 
-/* One layer of a batch. All 16-bit numbers are bf16. */
+/* One layer of a batch of requests. All 16-bit numbers are bf16. */
 typedef struct {
     const test_case *c;
     kvd_attn_map map;
     int batch, max_pages, n_q8, room;
-    /* Per request: tokens of the prompt, first row in Q, slot in the batch, kept tokens. */
+    /*
+     * For each request: number of prompt tokens, index of its first row in Q, slot in the batch,
+     * number of kept tokens.
+     */
     int32_t len[BATCH], start[BATCH], slot[BATCH], n[BATCH];
     int32_t *table;
     size_t pool_n;
     uint16_t *pool; /* host copy of all cache pages */
     uint16_t *q;    /* Q of the prompts, in blocks of 8 rows */
-    /* Importance scores of the cached tokens. The lowest are evicted. */
+    /* Importance scores of the cached tokens. Tokens with the lowest scores are evicted. */
     float *score;
     uint32_t *position;
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
     double worst;
-    size_t near; /* number of evictions at which two scores were so close that rounding decides */
+    /* number of evictions at which two scores are so close that rounding decides between them */
+    size_t near;
 } fixture;
 
-/* Address of element i of row `place` of K (side 0) or V (side 1) of KV head g of request b. */
+/*
+ * Returns the address of element i of a vector in the cache: of request b, KV head g, K (side 0) or
+ * V (side 1), and position `place`.
+ */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {
@@ -375,7 +382,7 @@ static void make(fixture *f, const test_case *c)
     f->room = longest + c->steps + 1;
     const int pages = f->batch * f->max_pages;
     f->table = need((size_t)pages * sizeof *f->table);
-    /* Pages are in random order, and entries that no token needs are out of range. */
+    /* Pages are in random order. Unneeded entries of the page table are out of range. */
     for (int i = 0; i < pages; i++)
         f->table[i] = i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps
                           ? (i * 7 + 3) % pages

@@ -1,6 +1,6 @@
 /*
- * Results of Transformers on the checkpoints of tests/data (tests/oracle/make_family_fixtures.py).
- * Include it once per program.
+ * Activations that Transformers computes for the checkpoints of tests/data
+ * (tests/oracle/make_family_fixtures.py). Include it once per program.
  */
 #ifndef KVD_TESTS_EXPECTED_H
 #define KVD_TESTS_EXPECTED_H
@@ -16,14 +16,14 @@
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
 
-/* Models whose gradients are supported on CPUs and GPUs. */
+/* Models for which gradients can be computed on CPUs and GPUs. */
 #define GPU_FAMILIES(X)                                                                            \
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
         X("opt-before"), X("opt-after"), X("opt-nobias"), X("falcon-7b"), X("falcon-40b"),         \
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
         X("qwen3-yarn"), X("llama-yarn")
-/* Models whose gradients are supported only on CPUs. GPUs run their forward pass. */
+/* Models for which gradients can be computed only on CPUs. GPUs can run their forward pass. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
@@ -57,9 +57,12 @@ static inline size_t width_of(const kvd_config *c, int kind)
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id; /* token ids, [n] */
-    /* Indices of the tokens [n_rows] and layers [n_layers] in the file. */
+    /* Indices of the tokens [n_rows] and layers [n_layers] whose values are in the file. */
     float *row, *layer;
-    /* Expected values, [n_layers][n_rows][width] per kind (Q, K, ...). Logits: [n_rows][vocab]. */
+    /*
+     * Expected values for each kind of activation (Q, K, ...), [n_layers][n_rows][width]. Logits
+     * are [n_rows][vocab].
+     */
     float *want[N_KINDS];
 } expectation;
 
@@ -128,7 +131,10 @@ static inline size_t expected_layers(const expectation *e, int kind)
     return kind == LOGITS ? 1 : e->n_layers;
 }
 
-/* Relative Frobenius distance of x [all layers][n][width] from layer l of the file, or infinity. */
+/*
+ * Returns the relative Frobenius distance of x [all layers][n][width] from the values of layer l in
+ * the file. A failure gives infinity.
+ */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)
 {

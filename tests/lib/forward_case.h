@@ -1,6 +1,6 @@
 /*
- * Compares the CPU's forward pass with a double-precision reference and with Transformers. Include
- * it after cmocka.h, once per program.
+ * Compares the CPU's forward pass with a double-precision reference, and with results of
+ * Transformers. Include it after cmocka.h, once per program.
  */
 #ifndef KVD_TESTS_FORWARD_CASE_H
 #define KVD_TESTS_FORWARD_CASE_H
@@ -17,7 +17,7 @@
 static const double bar = 2e-5;
 static double worst; /* largest relative Frobenius distance so far */
 
-/* Recorded activations, [n_layers][n][width] for each kind (Q, K, ...). Logits are [n][vocab]. */
+/* Recorded activations of each kind (Q, K, ...), [n_layers][n][width]. Logits are [n][vocab]. */
 typedef struct {
     const kvd_config *c;
     size_t n;
@@ -68,7 +68,10 @@ static inline void recording_release(recording *to)
         free(to->x[kind]);
 }
 
-/* If last_layer < 0, all layers run and logits are recorded too. */
+/*
+ * Runs layers up to last_layer and records activations. If last_layer < 0, all layers run and
+ * logits are recorded too.
+ */
 static inline int run(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                       recording *to, kvd_err *err)
 {

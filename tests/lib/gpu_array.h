@@ -1,4 +1,7 @@
-/* Arrays on the host and the GPU with NaN guards, and one result line for all cases of a kernel. */
+/*
+ * Arrays on the host and the GPU with guard elements around them. Prints one result line for all
+ * test cases of a kernel.
+ */
 #ifndef GPU_ARRAY_H
 #define GPU_ARRAY_H
 
@@ -12,13 +15,19 @@
 
 #include "gpu_case.h"
 
-/* GUARD: number of guard elements. POISON: byte of the guards, which makes a NaN in all types. */
+/*
+ * GUARD: number of guard elements on each side. POISON: value of their bytes, which makes a NaN in
+ * all number types.
+ */
 enum { GUARD = 64, POISON = 0xff };
 
 static int failed;
 static kvd_rng rng;
 
-/* Values on the host and the device, there `shift` elements after an aligned address. */
+/*
+ * Array on the host and on the device. On the device it begins `shift` elements after an aligned
+ * address.
+ */
 typedef struct {
     kvd_dtype type;
     size_t n, shift;
@@ -45,7 +54,7 @@ static inline void array_free(array *a)
     check(cudaFree(a->base), "free");
 }
 
-/* Copies the values, rounded to the type, to the device. */
+/* Copies the host's values, rounded to the number type, to the device. */
 static inline void send(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type);
@@ -64,7 +73,7 @@ static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
     return a;
 }
 
-/* Copies the values back. Returns true if the guards are unchanged. */
+/* Copies the device's values to the host. Returns true if the guard elements are unchanged. */
 static inline bool fetch(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type), all = (a->shift + a->n + GUARD) * e;
@@ -91,7 +100,10 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
     return b;
 }
 
-/* Largest error beyond rounding, relative to scale[i], or to |want[i]| if scale is NULL. */
+/*
+ * Returns the largest error that is not due to rounding of the result, relative to scale[i] or, if
+ * scale is NULL, to |want[i]|.
+ */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
     double most = 0;
@@ -115,8 +127,8 @@ static inline double distance(const array *got, const float *want, const float *
 }
 
 /*
- * Records the result of one case; `name` is "kernel, case". A call with another kernel or an empty
- * name prints the summary of all cases before it.
+ * Records the result of one test case; `name` is "kernel, case". A call with another kernel or an
+ * empty name prints the summary of the previous kernel.
  */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {

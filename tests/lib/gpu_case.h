@@ -24,7 +24,10 @@ static inline void check(cudaError_t e, const char *what)
     }
 }
 
-/* Fills device memory and waits, because non-blocking streams do not wait for cudaMemset. */
+/*
+ * Fills device memory and waits for the end, because non-blocking streams do not wait for
+ * cudaMemset.
+ */
 static inline void fill_bytes(void *p, int byte, size_t bytes)
 {
     check(cudaMemset(p, byte, bytes), "fill");

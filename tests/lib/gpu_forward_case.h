@@ -19,7 +19,7 @@ static inline kvd_checkpoint *checkpoint_or_end(const char *path)
     return c;
 }
 
-/* Opens a small model of tests/oracle/make_family_fixtures.py. */
+/* Opens a small test model that make_family_fixtures.py wrote. A failure ends the program. */
 static inline kvd_checkpoint *family_or_end(const char *name)
 {
     char path[256];
@@ -28,8 +28,8 @@ static inline kvd_checkpoint *family_or_end(const char *name)
 }
 
 /*
- * Activations: x[kind] is [n_layers][n][width_of(kind)], x[LOGITS] is [n][vocab]. Layers that did
- * not run are 0.
+ * Recorded activations: x[kind] is [n_layers][n][width_of(kind)], x[LOGITS] is [n][vocab]. Values
+ * of layers that did not run are 0.
  */
 typedef struct {
     kvd_config c;
@@ -126,8 +126,8 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
 }
 
 /*
- * If last_layer < 0, all layers run and logits are recorded. The caller must release *to, also
- * after a failure.
+ * Runs a batch on n_gpus GPUs and records activations. If last_layer < 0, all layers run and logits
+ * are recorded. The caller must release *to, also after a failure.
  */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
@@ -223,7 +223,10 @@ static inline double distance(const float *x, const float *y, size_t n)
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/* Compares x, from token `first` on, with y. *kind names the activation that differs most. */
+/*
+ * Returns the largest distance between the activations x, from token `first` on, and y. *kind names
+ * the activation that differs most.
+ */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)
 {

@@ -1,4 +1,4 @@
-/* A small HDF5 file, and the checks that its tests share. */
+/* A small HDF5 file, and checks that several tests use. */
 #ifndef KVD_TESTS_H5_CASE_H
 #define KVD_TESTS_H5_CASE_H
 
@@ -46,7 +46,7 @@ static inline void ok(int rc)
         fail_msg("%s", err.msg);
 }
 
-/* The %s in `fmt` are replaced by the file's path. */
+/* Checks the error message; each %s in `fmt` is replaced by the file's path. */
 static inline void says(const char *fmt)
 {
     char want[600];

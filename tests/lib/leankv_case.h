@@ -1,5 +1,5 @@
 /*
- * Test cases of gpu_leankv.c: prompts on the host and in the device's cache pages. Include it once
+ * Test cases of gpu_leankv.c: prompts on the host, and the device's cache pages. Include it once
  * per program.
  */
 #ifndef KVD_TESTS_LEANKV_CASE_H
@@ -22,7 +22,7 @@ enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 typedef struct {
     const char *name;
     int d, kv, group, k_bits[KVD_LEANKV_LEVELS], v_bits[KVD_LEANKV_LEVELS];
-    int32_t n[ROWS]; /* tokens of each prompt */
+    int32_t n[ROWS]; /* number of tokens of each prompt */
     int steps, window;
     double th, tl;
 } setting;
@@ -103,18 +103,18 @@ typedef struct {
     kvd_attn_map map;
     int32_t kv_len[ROWS], q_start[ROWS], slot[ROWS + 1];
     int max_pages, n_q8;
-    /* Q, K and V of the prompts. The rows of each head are contiguous. */
+    /* Q, K and V of the prompts. The vectors of each head are contiguous. */
     float *q, *k, *v;
-    /* Attention probability that later tokens gave to each token, [n_heads][tokens]. */
+    /* Attention probability that each token received from later tokens, [n_heads][tokens]. */
     double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
-    uint16_t *fresh; /* device pages with K and V before quantisation */
+    uint16_t *fresh; /* device pages with K and V as they are before quantisation */
     kvd_leankv_prompts p;
     kvd_leankv_steps t;
 } fixture;
 
-/* Random numbers whose mean differs between channels, as in trained keys. */
+/* Returns random numbers whose mean differs between channels, as in the keys of trained models. */
 static float *numbers(fixture *f, size_t n, double spread)
 {
     float *const x = need(n * sizeof *x);
@@ -189,7 +189,8 @@ static void make_pool(fixture *f)
     p->table = on_device(NULL, heads * (size_t)p->table_length * sizeof *p->table);
     p->head = on_device(NULL, heads * sizeof *p->head);
     p->state = on_device(NULL, sizeof *p->state);
-    p->page = on_device(NULL, f->bytes_of_pages); /* elements that are never written stay NaN */
+    /* fills memory with NaN, which stays in elements that are never written */
+    p->page = on_device(NULL, f->bytes_of_pages);
     check(kvd_leankv_reset(p, 0), "reset");
 }
 
@@ -261,7 +262,11 @@ typedef struct {
 typedef struct {
     kvd_leankv_head head;
     int n;
-    item *item; /* entries of the cache: high precision first, then low precision */
+    /*
+     * tokens of one head in the cache: those with high precision first, then those with low
+     * precision
+     */
+    item *item;
 } section;
 
 static void read_side(const kvd_leankv_layout *y, const kvd_leankv_precision *l, const char *page,
@@ -321,7 +326,7 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/* Returns the number of codes that differ from those of the reference quantiser. */
+/* Returns how many quantised codes differ from those of the reference quantiser. */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

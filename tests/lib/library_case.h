@@ -1,4 +1,7 @@
-/* Compares the library (include/kvdim/attention.h) with references: prefill and decode steps. */
+/*
+ * Compares the attention library (include/kvdim/attention.h) with reference code, for a prefill and
+ * several decode steps.
+ */
 #ifndef KVD_TESTS_LIBRARY_CASE_H
 #define KVD_TESTS_LIBRARY_CASE_H
 
@@ -29,12 +32,15 @@ typedef struct {
     const int32_t *prompt; /* tokens of each prompt, [n_requests] */
     int steps;
     int rope_dim, rope_interleaved;
-    bool rotate; /* true if rotation matrices are passed to the library */
+    bool rotate; /* true if rotation matrices for K and V are passed to the library */
     bool lse;
     int64_t o_stride;
 } library_case;
 
-/* Roughly normal numbers in the 16-bit type. *f receives the rounded numbers as float32. */
+/*
+ * Makes roughly normal random numbers in the 16-bit type. *f receives the rounded numbers as
+ * float32.
+ */
 static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, float **f)
 {
     uint16_t *const p = malloc(n * sizeof *p);
@@ -46,7 +52,7 @@ static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, flo
     return p;
 }
 
-/* Rounds to the 16-bit type of the cache. */
+/* Rounds to the 16-bit number type of the cache. */
 static void case_round(int dtype, const double *from, float *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -57,15 +63,15 @@ static void case_round(int dtype, const double *from, float *to, size_t n)
     free(h);
 }
 
-/* K or V of all tokens of one request so far, [n_kv_heads][capacity][d]. */
+/* K and V of all earlier tokens of one request, [n_kv_heads][capacity][d]. */
 typedef struct {
     float *k, *v;
 } case_history;
 
 /*
- * Returns the largest relative error over heads and steps. Returns a negative number if a call
- * fails or free elements of the cache change. *lse_error receives the largest error of the
- * log-sum-exp.
+ * Runs a prefill and several decode steps, and returns the largest relative error of the outputs.
+ * Returns a negative number if a call fails or unused elements of the cache change. *lse_error
+ * receives the largest error of the log-sum-exp.
  */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
@@ -91,7 +97,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         n_qk += (size_t)(ref.d_qk[g] = c->d_qk[g]);
         n_v += (size_t)(ref.d_v[g] = c->d_v[g]);
     }
-    /* Pages are assigned from the end of the pool, which is filled with NaN first. */
+    /* Fills the cache pages with NaN and assigns them from the last one on. */
     const size_t pool_pages = n_b * MAX_PAGES + 1, pool_bytes = pool_pages * sizes.page_bytes;
     int32_t *const table = malloc(n_b * MAX_PAGES * sizeof *table);
     for (size_t i = 0; i < n_b * MAX_PAGES; i++)
@@ -126,7 +132,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
     m->put(sin_device, sine, (capacity * half + 1) * 4);
     const kvd_rope_table rope = {c->rope_dim ? cosine : NULL, c->rope_dim ? sine : NULL,
                                  c->rope_dim, c->rope_interleaved};
-    /* K and V of earlier tokens, for the references. */
+    /* K and V of all tokens so far, which the reference code reads. */
     float *const k_past = calloc(n_b * capacity * n_qk, sizeof *k_past), *const v_past = calloc(
                                                                              n_b * capacity * n_v,
                                                                              sizeof *v_past);
@@ -145,7 +151,10 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        /* Step 0 plans a prefill, step 1 a decode step. Later steps advance the decode plan. */
+        /*
+         * Step 0 is a prefill, step 1 a decode step with a new plan. Later decode steps advance
+         * that plan.
+         */
         if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);
@@ -187,7 +196,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         status = kvdim_append(plan, &append, NULL);
         if (!status)
             status = kvdim_attend(plan, &attend, NULL);
-        /* The references use values rounded to 16 bits, as the cache stores them. */
+        /* The reference code uses values rounded to 16 bits, because the cache stores 16 bits. */
         const size_t q_total = (size_t)n_new * (size_t)sizes.q_columns,
                      o_total = (size_t)n_new * (size_t)sizes.o_columns;
         double *const wide = malloc((q_total + (size_t)n_new * (n_qk + n_v)) * sizeof *wide),

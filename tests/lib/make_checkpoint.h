@@ -40,7 +40,7 @@ typedef struct {
 
 typedef struct {
     char name[96];
-    size_t rows, cols; /* 0 columns mean a vector */
+    size_t rows, cols; /* size of the tensor; 0 columns mean a vector */
     double scale;      /* factor of the random weights of a matrix */
     bool keys;
 } made_tensor;
@@ -63,7 +63,7 @@ static inline void made_put(made_tensor *t, const char *name, int rows, int cols
 static inline size_t made_list(const made_spec *s, made_tensor *t)
 {
     const int q = s->heads * s->d_head, kv = s->kv_heads * s->d_head, d = s->d_model;
-    /* Factor of the matrices whose products are added to the residual stream. */
+    /* Scale of the weights W_O and W_down, whose outputs are added to the residual stream. */
     const double back = 1 / sqrt(2.0 * s->layers);
     const struct {
         const char *name;
@@ -279,7 +279,7 @@ static inline int made_check(const made_spec *s, kvd_err *err)
     return 0;
 }
 
-/* Creates the folder. A tokenizer is included if the vocabulary is large enough. */
+/* Makes a checkpoint folder. It includes a tokenizer if the vocabulary is large enough. */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
     static made_tensor t[MADE_MAX_LAYERS * MADE_PER_LAYER + 3];
@@ -313,7 +313,10 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
     return made_index(path, t, n, s, err);
 }
 
-/* Tokens 0 .. 2 are special, 3 .. 258 are bytes, then ASCII characters and pairs of letters. */
+/*
+ * Writes a tokenizer in which tokens 0 .. 2 are special and 3 .. 258 are bytes, followed by ASCII
+ * characters and pairs of letters.
+ */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {
     static const char *const special[] = {"<unk>", "\n<s>\n", "\n</s>\n"};
@@ -344,7 +347,10 @@ static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *e
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/* `path` must end in ".bin". NAME.tok.bin is included if the vocabulary is large enough. */
+/*
+ * Writes a llama2.c file; `path` must end in ".bin". Also writes NAME.tok.bin if the vocabulary is
+ * large enough.
+ */
 static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *err)
 {
     static const char *const order[] = {
@@ -398,7 +404,7 @@ static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *er
     return made_llama2c_tokenizer(tokenizer, s->vocab, err);
 }
 
-/* Overwrites element i of a float32 tensor in a safetensors file. */
+/* Overwrites element i of a float32 tensor that is stored in a safetensors file. */
 static inline int made_poke(const char *path, const char *tensor, size_t i, float value,
                             kvd_err *err)
 {

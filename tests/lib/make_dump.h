@@ -1,6 +1,6 @@
 /*
- * Writes small files of recorded Q, K and V and of second moments. Files with different seeds are
- * like two texts of one model, with equal weights.
+ * Writes small files of recorded Q, K and V, and of second moments. Files with different seeds are
+ * like recordings of two texts with one model: their weights W_O and W_V are equal.
  */
 #ifndef KVD_TESTS_MAKE_DUMP_H
 #define KVD_TESTS_MAKE_DUMP_H
@@ -14,10 +14,10 @@
 #include "common/rng.h"
 
 typedef struct {
-    /* Model, label, sizes and dtype must be set before writing. */
+    /* Description of the file: model, label, sizes and number type, set by the caller. */
     kvd_activations a;
     uint64_t seed;
-    int nan;         /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
+    int nan;         /* true: one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
     size_t distinct; /* if above 0, the vectors repeat after this number of tokens */
 } dump_plan;
 
@@ -76,14 +76,14 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
                     return -1;
             }
         }
-        /* The weights have the same seed in all files. */
+        /* Weights are made from the same seed in all files, because the model is the same. */
         dump_plan fixed = *p;
         fixed.seed = 99;
         float *w = malloc((size_t)(m->n_heads + m->n_kv_heads) * d * width * sizeof *w);
         if (!w)
             return kvd_no_memory(err, "weights", 0);
         for (int h = 0; h < m->n_heads + m->n_kv_heads; h++) {
-            /* Random weights [d_model][d_head] of one head, which the file stores transposed. */
+            /* Random weights [d_model][d_head] of one head. The file stores their transpose. */
             float *r = dump_rows(&fixed, 40, l, h, width);
             for (size_t i = 0; i < width; i++)
                 for (size_t j = 0; j < d; j++)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 static char temp_folder_path[] =
-    "/tmp/kvdim-test.XXXXXX"; /* short, because paths in it must fit small arrays */
+    "/tmp/kvdim-test.XXXXXX"; /* short, because paths with it must fit into small arrays */
 static pid_t temp_folder_owner;
 
 static inline int temp_folder_remove_one(const char *path, const struct stat *s, int kind,

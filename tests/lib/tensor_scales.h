@@ -1,4 +1,4 @@
-/* Made-up tensor scales for fp8 and nvfp4, which normally come from calibration data. */
+/* Made-up scales of K and V for fp8 and nvfp4, which normally come from calibration data. */
 #ifndef TENSOR_SCALES_H
 #define TENSOR_SCALES_H
 
@@ -14,7 +14,10 @@ static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /* fp8 saturates at 448 * 0.031 = 14, and nvfp4 at 448 * 6 * 0.0031 = 8. */
+    /*
+     * The largest numbers are 448 * 0.031 = 14 in fp8 and 448 * 6 * 0.0031 = 8 in nvfp4, so that
+     * some values saturate.
+     */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

@@ -1,5 +1,5 @@
 /*
- * Q, K and V of one layer, and the tokens that reference implementations keep
+ * Q, K and V of one layer, and the tokens that public reference implementations of methods keep
  * (tests/data/token_methods.safetensors).
  */
 #ifndef KVD_TESTS_TOKEN_ROWS_H
@@ -52,13 +52,15 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Set of tokens in the test file: [n] float16 numbers, 1 for tokens in the set. */
+/* Returns a set of tokens in the test file: [n] float16 numbers, 1 for tokens in the set. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
 }
 
-/* `want` [KV heads][PROMPT] has the prompt tokens that the method must keep. */
+/*
+ * Checks which prompt tokens a method keeps. `want` [KV heads][PROMPT] is 1 for each token to keep.
+ */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
     run(text, layer, PROMPT);
@@ -67,7 +69,7 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
             if (kept[g * STEPS * N + t] != (want[g * PROMPT + t] != 0))
                 fail_msg("%s, layer %d, KV head %zu, token %zu: %d", text, layer, g, t,
                          kept[g * STEPS * N + t]);
-    /* Tokens after the prompt must never be dropped. */
+    /* The methods of these tests must never drop tokens after the prompt. */
     for (size_t g = 0; g < KV; g++)
         for (size_t t = 0; t < N; t++)
             assert_int_equal(kept[(g * STEPS + STEPS - 1) * N + t],
@@ -75,7 +77,7 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Compares the tokens that a method chooses from a first pass over `times` copies of the prompt.
+ * Checks which tokens a method selects after a first pass over `times` copies of the prompt.
  * Queries of layer l are multiplied by 2^(l - 1), so that layers differ.
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
@@ -121,7 +123,7 @@ static inline size_t stored(size_t g, size_t step)
     return n;
 }
 
-/* The method must drop nothing and give dense attention. */
+/* Checks that the method drops no token and gives the same outputs as dense attention. */
 static inline void same_as_dense(const char *text)
 {
     static float want[N * HEADS * D];
@@ -139,7 +141,7 @@ static inline void same_as_dense(const char *text)
             fail_msg("%s: %g, not %g", text, (double)out[j], (double)want[j]);
 }
 
-/* Opening a plan of the method must fail with this message. */
+/* Checks that opening the method fails with this message. */
 static inline void refused(const char *text, const char *message)
 {
     const kvd_method_setup setup = {.config = &config};

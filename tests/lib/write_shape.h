@@ -25,7 +25,10 @@ typedef struct {
     size_t n, n_shards, bytes;
 } written_shape;
 
-/* Adds the tensor of a weight matrix or bias, unless it is in the list or the model lacks it. */
+/*
+ * Adds the tensor of a weight matrix or bias to the list of tensors to write. Skips tensors that
+ * are in the list already or that the model lacks.
+ */
 static inline int written_add(written_shape *w, const kvd_checkpoint *c, kvd_part part, bool bias,
                               int layer, int expert, kvd_err *err)
 {
@@ -188,7 +191,7 @@ static inline int written_folder(const char *folder, kvd_err *err)
                                                   : 0;
 }
 
-/* A shard holds at most shard_bytes, or a single larger tensor. */
+/* Writes the model's folder. A shard file holds at most shard_bytes, or a single larger tensor. */
 static inline int write_shape(const char *folder, const kvd_shape *s, uint64_t seed,
                               kvd_dtype dtype, size_t shard_bytes, kvd_err *err)
 {

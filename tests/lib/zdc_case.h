@@ -1,6 +1,6 @@
 /*
- * Test cases of gpu_zdc.c. Method zdc stores important tokens with more dimensions ("high") than
- * others ("low"). Include it once per program.
+ * Test cases of gpu_zdc.c. Method zdc stores important tokens with more dimensions (`high`) than
+ * unimportant tokens (`low`). Include it once per program.
  */
 #ifndef KVD_TESTS_ZDC_CASE_H
 #define KVD_TESTS_ZDC_CASE_H
@@ -18,24 +18,24 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    NEVER_LENT = 2 /* required overlap that no two sets reach */
+    NEVER_LENT = 2 /* value of `overlap` that no two layers reach */
 };
 
 typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /* Stored dimensions of K and V per KV head, of important and of other tokens. */
+    /* Stored dimensions [KV head][K or V] of important and of unimportant tokens. */
     int high[KV_MOST][2], low[KV_MOST][2];
     int kept[KV_MOST][2];
     /*
-     * share: fraction of tokens that are important. overlap: a layer takes over the important
-     * tokens of another layer if this fraction of them is the same.
+     * share: fraction of tokens that are important. overlap: a layer uses the important tokens of
+     * another layer if this fraction of them would be the same.
      */
     double share, overlap;
     /*
-     * mean: 1 if softmax denominators are divided by the number of keys. equal: 1 if all tokens are
-     * equally important.
+     * mean: 1 if softmax denominators are divided by the number of keys of attention. equal: 1 if
+     * all tokens are equally important.
      */
     int mean, equal;
 } test_case;
@@ -139,16 +139,22 @@ static uint16_t some(double scale)
     return bf16_of(scale * kvd_rng_normal(&rng));
 }
 
-/* Cache pages of one layer, page tables, and the choice of important tokens. */
+/* Cache pages of one layer, page tables, and which tokens are important. */
 typedef struct {
     const test_case *c;
-    /* Layouts of the heads in the cache. `both` lists the heads of `high`, then those of `low`. */
+    /*
+     * Layouts of the heads in the cache, for important and for unimportant tokens. `both` lists the
+     * heads of `high`, then those of `low`.
+     */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /* Host copies of pages: with all tokens, and with important and other tokens apart. */
+    /*
+     * Host copies of pages. `scratch` has all tokens; `store` has important and unimportant tokens
+     * apart.
+     */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
@@ -174,7 +180,7 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Joins two layouts. Heads h of `low` and of `high` read the same query. */
+/* Joins two layouts of heads. Head h of `low` and head h of `high` read the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;
@@ -215,12 +221,15 @@ static fixture fixture_make(const test_case *c)
         f.start[b] = f.n_q8;
         f.n_q8 += (c->len[b] + 7) / 8 * 8;
         f.longest = c->len[b] > f.longest ? c->len[b] : f.longest;
-        /* A permutation, because 5 and the numbers of requests have no common divisor. */
+        /* Slots in permuted order: 5 and the numbers of requests have no common divisor. */
         f.slot[b] = (b * 5 + 2) % c->n_len;
     }
     if (c->n_len == 5 || c->n_len < 2)
         exit(1);
-    /* Each request has one page more than the longest prompt needs, for later tokens. */
+    /*
+     * Length of a request's page table. It has one page more than the longest prompt needs, for
+     * later tokens.
+     */
     f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
     f.n_pages = f.pitch * c->n_len;
     f.table = need((size_t)f.n_pages * sizeof *f.table);

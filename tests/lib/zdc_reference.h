@@ -1,6 +1,7 @@
 /*
- * Reference for tests of method zdc in the CUDA engine, computed by the CPU's method. zdc stores
- * important tokens with more dimensions ("high") than others ("low"). Include it once per program.
+ * Reference for tests of method zdc in the CUDA engine, computed with the CPU's method. zdc stores
+ * important tokens with more dimensions (`high`) than unimportant tokens (`low`). Include it once
+ * per program.
  */
 #ifndef KVD_TESTS_ZDC_REFERENCE_H
 #define KVD_TESTS_ZDC_REFERENCE_H
@@ -15,7 +16,10 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 
-/* Projects Q, K and V to the dimensions of important tokens and back, then calls `inner`. */
+/*
+ * Attention callback that projects Q, K and V to the dimensions kept for important tokens and back,
+ * and then calls `inner`.
+ */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;
@@ -24,8 +28,8 @@ typedef struct {
 } cutter;
 
 /*
- * Projects n rows x to `width` dimensions and back, in place: x a b^T with b [d][width] if
- * `transposed`, else x a b with b [width][d].
+ * Projects n vectors x to `width` dimensions and back, in place. The result is x a b^T with b
+ * [d][width] if `transposed`, else x a b with b [width][d].
  */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
@@ -97,7 +101,7 @@ static inline int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *p, 
     return kvd_forward_run(x->f, first, &x->cut->hook, -1, NULL, err);
 }
 
-/* Computes the logits of the emitted tokens of request r. */
+/* Computes the logits of the output tokens of request r. */
 static inline int one_request(const passes *x, const kvd_config *config, const load *l, size_t r,
                               const kvd_plan *plan, float *hidden, float *to, kvd_err *err)
 {
@@ -151,8 +155,8 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
 }
 
 /*
- * Projections for important tokens (`high`) and for others (`low`). Some numbers of dimensions are
- * no multiple of 16.
+ * Model and requests, with projections for important tokens (`high`) and for unimportant tokens
+ * (`low`). Some numbers of dimensions are no multiple of 16.
  */
 typedef struct {
     kvd_checkpoint *c;
@@ -204,7 +208,8 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    static kvd_method method; /* static, because plans keep pointers to its parameter values */
+    /* static, because compression plans keep pointers to its parameters */
+    static kvd_method method;
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))
         return -1;

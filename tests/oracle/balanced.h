@@ -1,4 +1,7 @@
-/* Balanced projection of Q and K, computed by tests/oracle/balanced.py with NumPy 2.4.6. */
+/*
+ * Moments of Q and K, and two projection matrices for Q and for K, which tests/oracle/balanced.py
+ * computed from them with NumPy 2.4.6.
+ */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {
     73.60697762596651,   34.10239238415196,  48.008414381431976, 7.938784648971931,

@@ -1,6 +1,6 @@
 /*
- * Simulates the loss of a GPU. Loaded into a program with LD_PRELOAD, it launches a kernel that
- * traps. The CUDA context is unusable from then on.
+ * Simulates the loss of a GPU, for programs that load this library with LD_PRELOAD. It launches a
+ * kernel that traps, after which the CUDA context is unusable.
  *
  *   KVD_LOSE_GPU=N          number of the GPU
  *   KVD_LOSE_WHEN=FILE      file to wait for
@@ -37,7 +37,7 @@ static void *symbol(void *library, const char *name)
     return p;
 }
 
-/* C has no cast from an address to a function pointer. */
+/* Loads a function. Copies its address, because C cannot cast an address to a function pointer. */
 #define FUNCTION(name, symbol_name)                                                                \
     __typeof__(&name) name##_;                                                                     \
     *(void **)(&name##_) = symbol(library, symbol_name)

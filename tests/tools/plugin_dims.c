@@ -37,7 +37,10 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/* Fails unless the calibration rows exist and differ from each other. */
+/*
+ * Computes matrices. Fails unless the calibration rows of Q, K and V exist and differ from each
+ * other.
+ */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

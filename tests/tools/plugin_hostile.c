@@ -1,7 +1,7 @@
 /*
  * Plugin that breaks the rules of the plugin headers, for tests/methods/test_plugin.sh. The
- * parameter `how` selects the rule. With -DTABLE=N the plugin's table of functions is wrong
- * instead.
+ * parameter `how` selects the rule to break. If compiled with -DTABLE=N, the plugin's table of
+ * functions is wrong instead.
  */
 #include <kvdim/plugin_bits.h>
 #include <kvdim/plugin_tokens.h>

@@ -1,4 +1,7 @@
-/* Plugin for tests/methods/test_plugin.sh: the method `streaming` by the public headers. */
+/*
+ * Plugin for tests/methods/test_plugin.sh: the method `streaming`, written with the public headers
+ * alone.
+ */
 #include <kvdim/plugin_tokens.h>
 
 static const kvdim_key keys[] = {

@@ -58,7 +58,10 @@ static int write_costs(const char *path, double factor, const char *method, cons
     return jct_fixture_end(&x, path, run, err);
 }
 
-/* Simulates requests with the times in the file `slow`, as if a machine had been measured. */
+/*
+ * Simulates the service of requests, with the times in the file `slow`. Writes the results like
+ * measured ones.
+ */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)
 {

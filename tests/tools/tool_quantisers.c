@@ -28,8 +28,8 @@ typedef struct {
 } work;
 
 /*
- * Writes decoded [layer][kv_head][n][d]. bits [layer][kv_head][KVD_N_SIDES][2] has the bits of
- * codes and of side information.
+ * Quantises K or V of all layers and heads into decoded [layer][kv_head][n][d]. bits
+ * [layer][kv_head][KVD_N_SIDES][2] receives the bits of codes and of side information.
  */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {

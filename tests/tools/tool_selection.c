@@ -25,11 +25,14 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /* Numbers of tokens, of prompt tokens, and of heads that get a copy of each K and V. */
+    /*
+     * Number of tokens, number of prompt tokens, and number of heads that get a copy of each K and
+     * V.
+     */
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    uint8_t *kept; /* 1 for stored tokens, else 0: [n_layers][n_kv_heads][1 + n - prompt][n] */
+    uint8_t *kept; /* [n_layers][n_kv_heads][1 + n - prompt][n]: 1 for stored tokens, else 0 */
 } selection;
 
 static size_t heads_of(const selection *s, int x)
@@ -101,7 +104,7 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/* Runs n heads through the cache: the prompt at once, then the later tokens one by one. */
+/* Runs n heads through the cache: the prompt in one call, then the later tokens one by one. */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];

@@ -14,8 +14,8 @@
 #include "make_dump.h"
 
 /*
- * Made-up losses for bqk and bvw. They fall with the number of kept dimensions (2, 4, 6 and 8 of 8)
- * and differ between heads.
+ * Writes an error table with made-up losses for the projections bqk and bvw. The losses fall with
+ * the number of kept dimensions (2, 4, 6 and 8 of 8) and differ between heads.
  */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)

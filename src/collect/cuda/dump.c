@@ -9,15 +9,21 @@
 #include "collect/cuda/slabs.h"
 #include "common/clock.h"
 
-/* Buffers that carry rows to the file, and writer threads, one of which may block on the disk. */
+/*
+ * Buffers through which token rows pass from the GPU to the file, and threads that write them. A
+ * second writer thread continues while the first one waits for the disk.
+ */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /* Rows on the device and on the host. A kvd_slab_bad follows at byte bad_at. */
+    /*
+     * Buffer in device memory and its copy in host memory. Each holds token rows and, at byte
+     * bad_at, the location of the first value that is not finite (kvd_slab_bad).
+     */
     void *device, *host;
     /*
-     * Events in order of time: before waiting for a buffer, before and after the transposition,
-     * after the copy. The device was idle from `asked` to `begin`.
+     * Events in order of time: before waiting for a free buffer, before and after the
+     * transposition, after the copy to the host. The device was idle from `asked` to `begin`.
      */
     cudaEvent_t asked, begin, made, copied;
     int layer;
@@ -37,7 +43,10 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* Recorded before waiting for a buffer, which then takes this event as its own. */
+    /*
+     * Event recorded before waiting for a free buffer, and then exchanged with that buffer's
+     * `asked`.
+     */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];
@@ -63,7 +72,7 @@ static int pop(queue *q)
     return i;
 }
 
-/* Fails with the message that collect/dump.c has for the CPU. */
+/* Fails with a message that names the value that is not finite in the file's number type. */
 static int blame(const kvd_gpu_dump *d, const buffer *b, const kvd_slab_bad *bad, kvd_err *err)
 {
     const int x = (int)bad->part, h = d->first_head[x] + (int)bad->head;
@@ -91,10 +100,7 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                                          d->first_head[x] + h, b->first_token, b->n_rows, slab,
                                          err))
                 return -1;
-    /*
-     * Starts writing to disk now, because the disk is slower than the copies. Errors are reported
-     * by the flush.
-     */
+    /* Makes the kernel start writing to disk now. kvd_gpu_dump_flush reports errors. */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return 0;
 }
@@ -105,7 +111,10 @@ static double between(cudaEvent_t from, cudaEvent_t to)
     return cudaEventElapsedTime(&ms, from, to) ? 0 : 1e-3 * (double)ms;
 }
 
-/* Writes full buffers one after another, or discards them after a failure. */
+/*
+ * Thread function: writes full buffers to the file one after another, or discards them after an
+ * error.
+ */
 static void *write_all(void *ctx)
 {
     kvd_gpu_dump *d = ctx;
@@ -120,7 +129,7 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /* A buffer that the device is still filling must not be marked as free. */
+        /* A buffer may be marked as free only when the device has filled it. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();
@@ -247,7 +256,7 @@ static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, k
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? share->n_heads : share->n_kv_heads;
 }
 
-/* Bytes of one token in a buffer, over all heads of this GPU. */
+/* Bytes that one token takes in a buffer, over all heads of this GPU. */
 static size_t row_bytes(const kvd_activations *file, const kvd_gpu_share *share)
 {
     size_t heads = 0;
@@ -262,7 +271,7 @@ static size_t piece_rows(const kvd_activations *file, const kvd_gpu_share *share
     return fit < 1 ? 1 : fit < max_tokens ? fit : max_tokens;
 }
 
-/* Bytes of the rows in a buffer, after which a kvd_slab_bad follows. */
+/* Bytes for the token rows of a buffer, rounded up to a multiple of 256. */
 static size_t slab_bytes(const kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens)
 {
     const size_t n = row_bytes(file, share) * piece_rows(file, share, max_tokens);

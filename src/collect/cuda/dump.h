@@ -11,12 +11,15 @@
 typedef struct kvd_gpu_dump kvd_gpu_dump;
 
 /*
- * Starts writer threads for the heads of `share`, whose GPU must be current. A batch has at most
- * max_tokens tokens. The file is borrowed. On failure returns NULL and fills *err.
+ * Starts threads that write the heads of `share` into the file. The GPU of `share` must be current.
+ * A batch has at most max_tokens tokens. The file is borrowed. On failure returns NULL and fills
+ * *err.
  */
 kvd_gpu_dump *kvd_gpu_dump_new(kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens,
                                kvd_err *err);
-/* The device of d must be current. Layers added since the last flush may be lost. */
+/*
+ * The CUDA device of d must be current. Layers added since the last kvd_gpu_dump_flush may be lost.
+ */
 void kvd_gpu_dump_free(kvd_gpu_dump *d);
 /* Bytes of device memory, and of pinned host memory, that kvd_gpu_dump_new allocates. */
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,
@@ -29,7 +32,10 @@ size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *shar
  */
 int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t first_token,
                      kvd_err *err);
-/* Waits until all added layers are in the file. They may not be on disk yet. */
+/*
+ * Waits until all layers passed to kvd_gpu_dump_add are written to the file. They may not be on
+ * disk yet.
+ */
 int kvd_gpu_dump_flush(kvd_gpu_dump *d, kvd_err *err);
 /*
  * Seconds spent so far. `convert`: the device transposed values. `wait`: no buffer was free.

@@ -26,19 +26,19 @@ struct cuda {
     kvd_collect_engine engine;
     kvd_collect_spec spec;
     kvd_gpu_forward *forward;
-    size_t pass_memory; /* largest number of bytes for the forward pass */
+    size_t pass_memory; /* limit in bytes for the memory of the forward pass */
     gpu gpu[KVD_GPUS_MAX];
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /* Sums in host memory whose current values are on the devices; NULL if there are none. */
+    /* Second moments in host memory that the devices hold a copy of; NULL if there are none. */
     kvd_moments *held;
-    /* True if the sums on the devices include batches that *held does not include. */
+    /* True if the copies on the devices include batches that *held does not include. */
     bool ahead;
     /* Index in the activations file of the current batch's first token. */
     size_t first_token;
     bool add, to_dump;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
-    /* Events on the first GPU that time the second moments of each layer, [2 layers]. */
+    /* CUDA events on the first GPU, two per layer, that time the computation of second moments. */
     cudaEvent_t *event;
     int n_events;
     double elapsed, moments;
@@ -61,7 +61,10 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* Copies *sums to the devices. Other sums that the devices hold are copied back first. */
+/*
+ * Copies the second moments *sums to the devices. If the devices hold other sums, copies those back
+ * to the host first.
+ */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -107,7 +110,9 @@ static void transpose_o(const char *from, kvd_dtype type, size_t width, size_t d
     }
 }
 
-/* `raw` must have room for W_O in float32. */
+/*
+ * Reads W_O and W_V of a layer from the GPUs as float32. `raw` must have room for W_O in float32.
+ */
 static int read_weights(cuda *c, int layer, float *w_o, float *w_v, char *raw, kvd_err *err)
 {
     const kvd_config *m = kvd_checkpoint_config(c->spec.checkpoint);
@@ -169,7 +174,10 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /* Otherwise a weight that is not finite would end the run hours later. */
+        /*
+         * Copies the sums to the host now, which fails if a weight is not finite. The run would
+         * otherwise fail hours later.
+         */
         if (fetch_sums(c, err))
             return -1;
     }
@@ -246,7 +254,9 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
     update_times(c);
     if (fetch_sums(c, err))
         return -1;
-    /* The caller may change the sums of a snapshot, so their copies on devices are dropped. */
+    /*
+     * The caller may change the moments of a snapshot, so the devices must not keep a copy of them.
+     */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;
@@ -285,7 +295,7 @@ static kvd_gpu_forward_spec pass_of(const cuda *c)
                                   .memory = c->pass_memory};
 }
 
-/* Checks the device memory before anything is loaded. */
+/* Checks, before weights are loaded, that the device has enough free memory. */
 static int check_memory(cuda *c, int g, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
@@ -373,7 +383,6 @@ kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *
     c->engine = (kvd_collect_engine){
         .weights = weights, .run = run, .flush = flush, .free = release, .describe = describe};
     c->spec = *s;
-    /* No sequence is longer than its batch. */
     if (c->spec.max_len > s->max_tokens)
         c->spec.max_len = s->max_tokens;
     if (open_all(c, err)) {

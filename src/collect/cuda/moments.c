@@ -7,7 +7,7 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* Model and recorded layers; the `gram` pointers are not used. */
+    /* Description of the model and of the recorded layers; the pointers `gram` are unused. */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
@@ -48,7 +48,7 @@ static size_t gram_bytes(const kvd_moments *shape, const kvd_gpu_share *share, k
     return (size_t)shape->n_layers * layer_count(shape, share, g) * sizeof(double);
 }
 
-/* Scratch memory for Q, K and V of one layer. W_O and W_V have fewer heads. */
+/* Bytes of scratch memory for the moments of Q, K and V of one layer, before and after RoPE. */
 static size_t scratch_bytes(const kvd_moments *shape, const kvd_gpu_share *share)
 {
     size_t most = 0;
@@ -166,7 +166,10 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/* The host's array has all heads of each layer, the device's array only the heads of this GPU. */
+/*
+ * Copies sums between the host, whose array has all heads, and this device, which has only its own
+ * heads.
+ */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {
@@ -182,7 +185,10 @@ static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStr
                           "second moments", err);
 }
 
-/* Any value that is not finite makes a sum of squares not finite. */
+/*
+ * Fails if a sum is not finite, because any value that is not finite makes a sum of squares not
+ * finite.
+ */
 static int check(const kvd_gpu_moments *m, const kvd_moments *sums, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->shape.model.d_head;

@@ -80,7 +80,10 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
     }
 }
 
-/* Fills *a.bad from the location in a.bad->found. Runs with one thread after the conversion. */
+/*
+ * Finds the tensor, head, token and value of the first non-finite result, whose code is
+ * a.bad->found. Runs as one thread after the conversion.
+ */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {
     kvd_slab_bad *const bad = a.bad;

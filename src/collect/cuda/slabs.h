@@ -31,16 +31,16 @@ typedef struct {
     int d, n_parts;
     size_t n_rows;
     struct {
-        const void *x; /* dim i of row t of head h is x[t * ld + h * d + i] */
+        const void *x; /* element i of token t and head h is x[t * ld + h * d + i] */
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];
-    /* Output [n_heads][n_rows][d], where n_heads counts the heads of all tensors in `part`. */
+    /* Output [n_heads][n_rows][d], with the heads of all n_parts tensors one after another. */
     void *slabs;
     kvd_slab_bad *bad;
 } kvd_slab_args;
 
-/* Rounds to nearest, ties to even. */
+/* Queues the transposition and conversion. Rounds to nearest, ties to even. */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,11 +1,10 @@
 /*
- * G[i][j] += sum over rows t of x[t][i] x[t][j], i >= j, in float64 on the double-precision tensor
- * cores (DMMA).
+ * Adds X^T X to G on the double-precision tensor cores (DMMA), for rows X of every head. Only the
+ * lower triangle of G is computed.
  *
- * The kernel is bound by DMMA. It computes the n (n + 1) / 2 blocks of 32 x 32 on and below the
- * diagonal, n = ceil(d / 32). The rows are cut into slices, so that heads times slices fill the
- * GPU. A CTA takes one slice of one head, a warp one block. A second kernel adds the slices in a
- * fixed order, without atomics.
+ * The kernel is bound by DMMA. Each warp computes one block of 32 x 32 entries of the lower
+ * triangle. Each CTA takes one slice of the rows of one head; there are as many slices as fill the
+ * GPU. A second kernel adds the results of the slices in a fixed order, without atomics.
  */
 #include "common/cuda/gram.h"
 
@@ -16,12 +15,12 @@ namespace
 {
 
 enum {
-    BLOCK = 32, /* rows and columns of the block of one warp */
+    BLOCK = 32, /* rows and columns of the block of G that a warp computes */
     ENTRIES = BLOCK * BLOCK,
-    ROWS = 16,       /* rows of X converted to float64 at a time */
-    MAX_WARPS = 10,  /* most warps of a CTA: one per block at d = 128 */
-    MAX_CTAS = 1056, /* limits the number of slices */
-    /* CTAs that run at once on an H200. */
+    ROWS = 16,       /* rows of X that a CTA converts to float64 at a time */
+    MAX_WARPS = 10,  /* most warps of a CTA; enough for all blocks at d = 128 */
+    MAX_CTAS = 1056, /* largest number of CTAs, which limits the number of slices */
+    /* CTAs that run at once on an H200, which has 132 multiprocessors. */
     CTAS = 2 * 132,
     ADD_THREADS = 256
 };
@@ -47,7 +46,7 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Position of the p-th block in the lower triangle: block row `high`, block column `low`. */
+/* Computes the block row `high` and the block column `low` of block p of the lower triangle. */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
     high = 0;
@@ -79,9 +78,9 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 }
 
 /*
- * Adds products of 16 rows of X to the block `acc` of X^T X. `high` and `low` are the block's row
- * and column. `tile` has the rows in shared memory, PITCH doubles apart. PITCH is a multiple of 16
- * plus 4, which avoids bank conflicts.
+ * Adds the products of 16 rows of X to `acc`, the block (`high`, `low`) of X^T X. `tile` has the
+ * rows in shared memory, PITCH doubles apart. PITCH is a multiple of 16 plus 4, which avoids bank
+ * conflicts.
  */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
@@ -105,7 +104,10 @@ __device__ __forceinline__ void multiply(const double *tile, int high, int low, 
     }
 }
 
-/* Computes X^T X of one slice of the rows of one head. Grid (slice, head, group of blocks). */
+/*
+ * Computes X^T X for one slice of the rows of one head. Grid (slice, head, group of blocks of X^T
+ * X).
+ */
 template <typename T, int BLOCKS>
 __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS)
                                                                        : (int)MAX_WARPS),
@@ -114,9 +116,9 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
     constexpr int WARPS = pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS) : (int)MAX_WARPS;
     constexpr int WIDTH = BLOCKS * BLOCK, PITCH = WIDTH + 4;
     constexpr int STEP = 32 * WARPS / WIDTH,
-                  EACH = ROWS / STEP; /* rows that each thread loads at once */
+                  EACH = ROWS / STEP; /* number of rows of which a thread loads one value */
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
-    /* Two buffers of rows, [2][ROWS][PITCH]. */
+    /* Two buffers, each for ROWS rows of X, [2][ROWS][PITCH]. */
     extern __shared__ __align__(16) double tiles[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int row = (int)threadIdx.x / WIDTH, dim = (int)threadIdx.x % WIDTH;
@@ -156,7 +158,9 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
         double *tile = tiles + odd * (ROWS * PITCH);
         store(tile);
         fetch(at + ROWS);
-        /* Every warp now sees the stored rows, and none reads the buffer that is filled next. */
+        /*
+         * Waits until all warps have stored their rows and have finished reading the other buffer.
+         */
         __syncthreads();
         if (mine)
             multiply<PITCH>(tile, high, low, lane, acc);
@@ -177,7 +181,7 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/* Adds all slices to G, in their order. Grid (block, head). */
+/* Adds the results of all slices to G, in the order of the slices. Grid (block, head). */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;
@@ -230,8 +234,9 @@ int most_slices(int n_heads)
 }
 
 /*
- * Returns the number of slices with the least estimated cost: rows per CTA, plus the time to write
- * and read partial sums at 5 TB/s, counted in rows of 160 clocks.
+ * Returns the number of slices with the lowest estimated time. The estimate is the number of rows
+ * per CTA plus the time to write and read partial sums at 5 TB/s, converted to rows of 160 clocks
+ * each.
  */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {

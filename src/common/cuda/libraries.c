@@ -7,10 +7,10 @@
 #define STRING_(x) #x
 #define STRING(x)  STRING_(x)
 
-/* A library that is loaded at run time, in the version of this build's CUDA toolkit. */
+/* A CUDA library that is loaded at run time; its version must be that of the build. */
 typedef struct {
     const char *title, *file;
-    /* Names of the functions, [n], in the order of the pointers in `table`. */
+    /* Names of the library functions, [n], in the order of the pointers in `table`. */
     const char *const *name;
     size_t n;
     void **table;

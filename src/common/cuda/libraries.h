@@ -1,9 +1,9 @@
 /*
- * Loads cuBLAS, cuSOLVER and NCCL on first use. Linking them would cost every run without a GPU 0.2
- * s and 250 MB.
+ * Loads cuBLAS, cuSOLVER and NCCL on first use. If they were linked, every run without a GPU would
+ * take 0.2 s and 250 MB more.
  *
- * Each kvd_..._load returns a table of the library functions that kvdim calls, the same at every
- * call. On failure it returns NULL and fills *err. Several threads may call it.
+ * Each kvd_..._load returns a table of the library functions that kvdim calls; every call returns
+ * the same table. On failure it returns NULL and fills *err. Several threads may call it.
  */
 #ifndef KVD_COMMON_CUDA_LIBRARIES_H
 #define KVD_COMMON_CUDA_LIBRARIES_H
@@ -89,8 +89,8 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
 /*
- * cuBLAS for C++ code. kvd_cublas_open returns NULL and fills *err on failure. kvd_cublas_gemm
- * multiplies 16-bit floats of `type`; sums and scalars are float32.
+ * Wrappers of cuBLAS for C++ code. kvd_cublas_open returns NULL and fills *err on failure.
+ * kvd_cublas_gemm multiplies 16-bit floats of the number type `type`; sums and scalars are float32.
  */
 cublasHandle_t kvd_cublas_open(const char *what, kvd_err *err);
 void kvd_cublas_close(cublasHandle_t h);

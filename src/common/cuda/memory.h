@@ -24,15 +24,17 @@ void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_e
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
 /*
- * Write zeros, or a copy of host data, and return when they are written. A plain cudaMemset or
- * cudaMemcpy does not wait for the device.
+ * kvd_device_zero writes zeros, kvd_device_put a copy of host data. Both return when the device has
+ * finished, unlike cudaMemset and cudaMemcpy.
  */
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
-/* The device that has the arrays must be current. */
+/* Frees all arrays of the list. The device on which they are must be current. */
 void kvd_device_release(kvd_device_memory *m);
 
-/* Returns 0 if e is success, else -1 with the message "WHAT: " and the runtime's text. */
+/*
+ * Returns 0 if e is success. Otherwise returns -1 with the message "WHAT: " and CUDA's text for e.
+ */
 int kvd_cuda_check(cudaError_t e, const char *what, kvd_err *err);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Checksums of datasets that are filled while the model runs, for which HDF5 stores no checksums.
- * /checksums/PATH holds the checksums of the dataset /PATH.
+ * Checksums of datasets that are filled while the model runs. HDF5 itself stores no checksums for
+ * such datasets. /checksums/PATH holds the checksums of the dataset /PATH.
  *
  * KVD_CHECKSUM_ROWS rows of a head share one checksum: the sum modulo 2^64, over row numbers t, of
  * (2 t + 1) times the XXH3-64 of row t. Rows may be added in any order and from several threads.
@@ -12,7 +12,10 @@
 
 enum { KVD_CHECKSUM_ROWS = 64 };
 
-/* Checksums of a dataset [layer][head][row][...]. A dataset [row] counts as one head. */
+/*
+ * Checksums of a dataset [layer][head][row][...]. A dataset [row] counts as one layer with one
+ * head.
+ */
 typedef struct {
     char path[32]; /* path of the dataset that the checksums protect */
     /* Name of the axis that counts rows, a string literal: "token" or "dim". */
@@ -23,7 +26,7 @@ typedef struct {
     uint64_t *sum;
 } kvd_checksums;
 
-/* Reserves zeroed checksums of the dataset `data`, in a file that is being written. */
+/* Prepares checksums, all 0, of the dataset `data` in a file that is being written. */
 int kvd_checksums_reserve(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd_err *err);
 
 /* Reads the checksums of the dataset `data`. If the file has none, returns 0 with c->sum NULL. */
@@ -31,14 +34,17 @@ int kvd_checksums_load(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd
 
 void kvd_checksums_release(kvd_checksums *c);
 
-/* Adds n rows of a head, in the number type of the file. Thread-safe. */
+/*
+ * Adds the hashes of n rows of a head to the checksums. The rows are in the number type of the
+ * file. Thread-safe.
+ */
 void kvd_checksums_add(kvd_checksums *c, size_t layer, size_t head, size_t first, size_t n,
                        const void *rows);
 
 /* Sets the checksums of one head to 0, before its rows are written again. */
 void kvd_checksums_clear(kvd_checksums *c, size_t layer, size_t head);
 
-/* Returns the sum over i of (2 i + 1) times checksum i. */
+/* Returns one checksum of all checksums: the sum over i of (2 i + 1) times checksum i. */
 uint64_t kvd_checksums_total(const kvd_checksums *c);
 
 int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
@@ -47,8 +53,9 @@ int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
 /*
- * Compares n rows of a head with their checksums. `reader` reads the other rows that share the
- * first or last checksum. On a difference, the message names dataset, layer, head and rows.
+ * Compares n rows of a head with their checksums. Calls `reader` for other rows that share the
+ * first or last of these checksums. On a difference, the message names dataset, layer, head and
+ * rows.
  */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,

@@ -13,7 +13,7 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     kvd_err *err;
-    char *text; /* fields of the current row, each with a final zero byte */
+    char *text; /* fields of the current row, each followed by a zero byte */
     size_t text_len, text_size;
     /* Offset in `text` and length of each field. */
     size_t *start, *len;
@@ -97,7 +97,10 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
-    /* libcsv enlarges its buffer by 128 bytes at a time, which is too slow for a long field. */
+    /*
+     * libcsv enlarges its buffer by 128 bytes at a time, which is too slow for a field of
+     * megabytes.
+     */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)
@@ -131,7 +134,10 @@ static int end(reader *r, struct csv_parser *p)
     return r->failed ? -1 : 0;
 }
 
-/* Bytes of a UTF-8 byte order mark, as spreadsheets write it. */
+/*
+ * Returns the number of bytes of a UTF-8 byte order mark, which spreadsheets put at the start of a
+ * file.
+ */
 static size_t mark_bytes(const char *text, size_t len)
 {
     return len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
@@ -216,7 +222,10 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/* Blanks at the ends need quotes, because the parser removes blanks outside quotes. */
+/*
+ * Returns true if a field must be quoted. Blanks at its ends need quotes, because readers remove
+ * blanks outside quotes.
+ */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

@@ -8,24 +8,27 @@
 #include "common/err.h"
 
 /*
- * Callback for one row. Fields are valid during the call only. len[i] is the true length, because a
- * field may hold a zero byte. `line` counts rows from 1, without empty lines. Blanks around a field
- * are removed, except inside quotes. Returns 0 to continue, or -1 with *err to stop.
+ * Callback for one row. Fields are valid only during the call. len[i] is the length of field i,
+ * which may hold zero bytes. `line` is the number of the row, from 1, without empty lines. Blanks
+ * around a field are removed, except inside quotes. Returns 0 to continue, or -1 with *err to stop.
  */
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len,
                            size_t n_fields, kvd_err *err);
 
-/* Errors name the file and the row. A row longer than 64 MiB is an error. */
+/*
+ * Reads a CSV file and calls `row` for every row. Errors name the file and the row. A row longer
+ * than 64 MiB is an error.
+ */
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 
 /*
- * Reads one table of a file that holds several. The first field of every row is the name of the
- * table, and is not passed to `row`. Row 1 is the table's heading. Fails if no row has the name.
+ * Reads one of several tables in a file. The first field of every row is the name of its table, and
+ * is not passed to the callback. Row 1 is the table's heading. Fails if no row has the name.
  */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);
 
-/* Parses CSV text in memory. `name` is used in messages. */
+/* Parses CSV text in memory. `name` is used in messages like the name of a file. */
 int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row row, void *ctx,
                   kvd_err *err);
 
@@ -33,8 +36,8 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
 int kvd_csv_put(FILE *f, const char *field, int last, kvd_err *err);
 
 /*
- * Writes a text that a spreadsheet does not run as a formula: an apostrophe is put before = + - @
- * tab and carriage return at the start of a text. Numbers and single characters stay unchanged.
+ * Writes a text so that spreadsheets do not run it as a formula: an apostrophe is put before = + -
+ * @ tab and carriage return at the start of a text. Numbers and single characters stay unchanged.
  */
 int kvd_csv_put_text(FILE *f, const char *text, int last, kvd_err *err);
 

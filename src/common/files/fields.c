@@ -52,7 +52,6 @@ int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, 
     return 0;
 }
 
-/* The hashes are added, because a sum does not depend on the order of the files. */
 void kvd_field_add_hash(char *sum, size_t size, const char *other)
 {
     unsigned long long a[2], b[2];

@@ -11,11 +11,14 @@ int kvd_field_text(kvd_h5 *f, const char *where, const char *name, char *to, siz
 /* Reads a text attribute of the root group. If it is missing, as in old files, the text is "". */
 int kvd_field_text_or_none(kvd_h5 *f, const char *name, char *to, size_t size, kvd_err *err);
 
-/* Fails unless the whole number is in [lo, hi]. */
+/* Reads an integer attribute. Fails unless it is in [lo, hi]. */
 int kvd_field_int(kvd_h5 *f, const char *where, const char *name, int64_t lo, int64_t hi,
                   int64_t *out, kvd_err *err);
 
-/* Writes n texts as fixed-length UTF-8, zero-padded, which every reader of HDF5 supports. */
+/*
+ * Writes a dataset of n texts as fixed-length UTF-8, padded with zero bytes, which every reader of
+ * HDF5 supports.
+ */
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const char *const *text, size_t n, kvd_err *err);
 /*
@@ -28,9 +31,12 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
 /* Fails unless the dataset's dimensions are exactly want [rank]. */
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
-/* Combines two hashes of calibration texts in *sum. The order of the texts has no effect. */
+/*
+ * Combines the hash *sum of calibration texts with the hash `other`. The order of the texts has no
+ * effect.
+ */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
-/* Joins two labels of texts: "a" and "b" become "a+b". Equal labels stay one. */
+/* Joins two labels of texts: "a" and "b" become "a+b". If they are equal, *sum does not change. */
 void kvd_field_add_label(char *sum, size_t size, const char *other);
 
 #endif

@@ -22,13 +22,16 @@ hid_t kvd_h5_access(void)
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0)
         return access;
-    /* HDF5's own lock would refuse files on read-only and network folders. */
+    /* Disables HDF5's own file locks, which fail on read-only and network folders. */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    /* Copies to and from the page cache run at half the speed if data are not aligned. */
+    /*
+     * Aligns large data in the file, because copies to and from the page cache are twice as fast
+     * then.
+     */
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
-    /* From format version 1.10 on, HDF5 writes checksums into its own structures. */
+    /* Selects format version 1.10, in which HDF5 protects its own structures by checksums. */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
-    /* Without this property, HDF5 refuses to open the file of a killed program. */
+    /* Lets HDF5 open a file whose writer was killed. */
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
         rc = H5Pset(access, "clear_status_flags", &(hbool_t){1});
 #if H5_VERSION_GE(1, 10, 7)
@@ -55,7 +58,7 @@ hid_t kvd_h5_creation(hid_t kind)
 int kvd_h5_room(const char *path, kvd_err *err)
 {
     const size_t bytes = 8 << 20;
-    /* The pointer is volatile, because a compiler may remove an allocation that is not used. */
+    /* The pointer is volatile, because a compiler may remove an unused allocation. */
     void *volatile room = malloc(bytes);
     if (!room) {
         errno = ENOMEM;
@@ -77,7 +80,7 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/* Closing is tried only once, because HDF5 would repeat a failed flush. */
+/* Closes the HDF5 file. Never tries twice, because HDF5 would repeat a failed flush. */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -88,7 +91,7 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /* Removing the name before the file is closed saves the flush to disk. */
+    /* Removes the name before the file is closed, so that nothing is flushed to disk. */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -99,14 +102,14 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* Shortens a long command line, with a visible mark, to HDF5's limit for an attribute. */
+/* Shortens a long command line to HDF5's limit for an attribute and marks the gap. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };
     char *out = NULL;
     const size_t n = strlen(text);
     size_t kept = n < MOST ? n : MOST;
-    /* Do not cut within a UTF-8 character. */
+    /* Moves the cut to the start of a UTF-8 character. */
     while (kept < n && ((unsigned char)text[kept] & 0xc0) == 0x80)
         kept--;
     const int rc = kept == n
@@ -121,7 +124,7 @@ static char *shorten(const char *text, kvd_err *err)
 
 static int put_history(kvd_h5 *f, kvd_err *err)
 {
-    /* Bytes for the history lines of later runs. */
+    /* Bytes reserved in the attribute `history` for lines of later programs. */
     enum { ROOM = 4096 };
     char *old = NULL, *text = NULL, *command = NULL;
     int rc = -1;
@@ -145,7 +148,7 @@ done:
     return rc;
 }
 
-/* Writes the inputs and parameters of the run that the file does not have yet. */
+/* Writes those inputs and parameters of the run that are not in the file yet. */
 static int put_run_lists(kvd_h5 *f, kvd_err *err)
 {
     static const char p[] = "/provenance";
@@ -274,7 +277,7 @@ int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const k
     return begin(f, path, run, err) ? -1 : kvd_h5_create_locked(f, schema, err);
 }
 
-/* Claims disk space for reserved datasets, which are holes in the file until then. */
+/* Claims disk space for reserved datasets. Before this call they take no space on disk. */
 static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
 {
     hsize_t size;
@@ -292,7 +295,9 @@ static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
     do
         rc = fallocate(fd, 0, 0, (off_t)size);
     while (rc && errno == EINTR);
-    /* If the file system cannot reserve space, compare the space needed with the free space. */
+    /*
+     * This file system cannot reserve space, so the space needed is compared with the free space.
+     */
     if (rc && errno == EOPNOTSUPP)
         rc = needed > available ? (errno = ENOSPC, -1) : 0;
     if (rc && errno == ENOSPC)
@@ -339,7 +344,7 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Returns the schema, such as "moments" for "kvdim/moments", allocated. */
+/* Reads the name of the schema, such as "moments" for "kvdim/moments". The caller frees *name. */
 static int get_schema(kvd_h5 *f, char **name, kvd_err *err)
 {
     kvd_err why;
@@ -377,7 +382,7 @@ static int check_schema(kvd_h5 *f, const kvd_schema *schema, bool same_version, 
     return rc;
 }
 
-/* After a failure the caller must close *f. */
+/* Opens a kvdim file of any schema. After a failure the caller must close *f. */
 static int open_any(kvd_h5 *f, const char *path, kvd_err *err)
 {
     *f = (kvd_h5){.id = H5I_INVALID_HID, .path = strdup(path)};
@@ -463,7 +468,10 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
     if (f->id < 0 || check_schema(f, schema, true, err) ||
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
-    /* The caller compares the inputs and parameters in the file with those of this run. */
+    /*
+     * The caller compares the file's inputs and parameters with those of this run, so none are
+     * written again.
+     */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;
     f->resumed = true;

@@ -1,6 +1,6 @@
 /*
- * Writes and reads the HDF5 files of kvdim. A file is created under a temporary name and marked
- * complete at the end. Readers accept only complete files that kvdim made, in a known version.
+ * Writes and reads the HDF5 files of kvdim. A file is created under a temporary name and marked as
+ * complete at the end. Readers accept only complete files, made by kvdim, in a known version.
  * docs/formats.md describes the attributes and groups of every file.
  */
 #ifndef KVD_COMMON_FILES_H5_H
@@ -18,7 +18,7 @@
 enum { KVD_MAX_RANK = 5 };
 
 typedef struct {
-    /* "moments" gives the schema attribute "kvdim/moments". */
+    /* Name of the schema. "moments" gives the attribute schema = "kvdim/moments". */
     const char *name;
     /* Version of the format that is written. A reader refuses larger versions. */
     int version;
@@ -33,15 +33,10 @@ typedef struct {
     const kvd_run *run;
     bool resumed;          /* kvd_h5_reopen opened the file */
     double elapsed_before; /* seconds that earlier, interrupted runs spent on this file */
-    uint64_t reserved;     /* bytes that the file system has granted to this file */
-    /* Numbers of the run's inputs and parameters that the file holds. */
+    uint64_t reserved;     /* bytes of disk space that are already claimed for this file */
+    /* Numbers of inputs and parameters of the run that the file already holds. */
     int n_inputs, n_parameters;
 } kvd_h5;
-
-/*
- * A child process reads a file before this process opens it, because the HDF5 library may crash or
- * loop on damaged files. After a failure *f is closed, and kvd_h5_close may still be called.
- */
 
 /* Creates PATH.partial. Fails if PATH is one of the run's inputs or in an input folder. */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
@@ -69,16 +64,20 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err);
  */
 int kvd_h5_sync(kvd_h5 *f, kvd_err *err);
 
-/* Fails if the file is not HDF5, not made by kvdim, of another schema, too new or incomplete. */
+/*
+ * Opens a file to read. Fails if it is not HDF5, not made by kvdim, of another schema, too new or
+ * incomplete. A child process reads the file first, because HDF5 may crash or loop on damaged
+ * files. After a failure *f is closed; kvd_h5_close is still safe.
+ */
 int kvd_h5_open(kvd_h5 *f, const char *path, const kvd_schema *schema, kvd_err *err);
 
 /* Reads only the schema name ("moments"), for programs that accept any kvdim file. */
 int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
 
 /*
- * Reads the provenance of an input file: *schema ("kvdim/moments") and *made_by (git revision),
- * both allocated, and the *seconds that writing took. For anything but a good kvdim file, the
- * results are "", "" and 0.
+ * Reads the provenance of an input file: its *schema ("kvdim/moments"), *made_by (git revision of
+ * the program), both allocated, and the *seconds that writing it took. If the file is not a valid
+ * kvdim file, the results are "", "" and 0.
  */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 
@@ -94,11 +93,11 @@ typedef struct {
     hid_t type; /* type in the file, e.g. H5T_IEEE_F64LE */
     int rank;   /* 0 means a single number */
     hsize_t dims[KVD_MAX_RANK];
-    /* Names of the axes: "layer", "kv_head", "token", "dim", ... */
+    /* Names of the axes, one per dimension: "layer", "kv_head", "token", "dim", ... */
     const char *axes[KVD_MAX_RANK];
 } kvd_h5_spec;
 
-/* mem_type is the type of data[]. */
+/* Writes a new dataset from data[], whose number type in memory is mem_type. */
 int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void *data,
                  kvd_err *err);
 
@@ -123,8 +122,8 @@ int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dim
                        kvd_err *err);
 
 /*
- * Read and write a slab of a dataset. For bfloat16, use the file type as mem_type and convert with
- * common/half.h, because HDF5's conversion is slow.
+ * Read and write a slab of a dataset. For bfloat16, mem_type must be the type in the file and the
+ * caller converts with common/half.h, because HDF5's conversion is slow.
  */
 int kvd_h5_read_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                      const hsize_t *count, hid_t mem_type, void *data, kvd_err *err);
@@ -132,20 +131,20 @@ int kvd_h5_write_slab(hid_t dataset, const char *name, int rank, const hsize_t *
                       const hsize_t *count, hid_t mem_type, const void *data, kvd_err *err);
 
 /*
- * `where` is "/" or the path of a dataset or group; a missing group is created. Writing an
- * attribute again replaces its value.
+ * Write an attribute of the object `where`: "/" or the path of a dataset or group. A missing group
+ * is created. An existing attribute gets the new value.
  */
 
 int kvd_h5_put_text(kvd_h5 *f, const char *where, const char *name, const char *value,
                     kvd_err *err);
 int kvd_h5_put_int(kvd_h5 *f, const char *where, const char *name, int64_t value, kvd_err *err);
 int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double value, kvd_err *err);
-/* The caller must free *value. A missing attribute is an error. */
+/* Reads a text attribute. The caller must free *value. A missing attribute is an error. */
 int kvd_h5_get_text(kvd_h5 *f, const char *where, const char *name, char **value, kvd_err *err);
 int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *value, kvd_err *err);
 int kvd_h5_get_double(kvd_h5 *f, const char *where, const char *name, double *value, kvd_err *err);
 
-/* Return constants of the library, which must not be closed. */
+/* Return HDF5 types for the 16-bit floats of kvdim files. The caller must not close them. */
 hid_t kvd_h5_type_f16(void);
 hid_t kvd_h5_type_bf16(void);
 

@@ -7,7 +7,7 @@
 #include "common/files/h5_internal.h"
 #include "common/utf8.h"
 
-/* Largest text attribute. HDF5 limits an object header message to 64 KiB. */
+/* Largest text attribute in bytes. HDF5 limits an object header message to 64 KiB. */
 enum { MAX_TEXT = 60000 };
 
 static herr_t first_reason(unsigned n, const H5E_error2_t *e, void *ctx)
@@ -28,7 +28,10 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    /* HDF5's text is "file write failed: ..., error message = 'No space left on device', ..." */
+    /*
+     * Extracts the system's reason from HDF5's text "file write failed: ..., error message = 'No
+     * space left on device', ...".
+     */
     const char *system = desc ? strstr(desc, "error message = '") : NULL;
     if (system) {
         system += strlen("error message = '");
@@ -52,7 +55,9 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     hid_t group = H5I_INVALID_HID;
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
-    /* Closing ids would overwrite the error of HDF5. */
+    /*
+     * After a failure the ids stay open, because closing them would overwrite HDF5's error message.
+     */
     if (group >= 0) {
         kvd_h5_drop(creation);
         kvd_h5_drop(links);
@@ -60,7 +65,10 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     return group;
 }
 
-/* Replaces a value in place, so that a process killed meanwhile leaves the file readable. */
+/*
+ * Writes an attribute. Replaces an existing value in place, so that the file stays readable if the
+ * process is killed.
+ */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
 {
@@ -100,7 +108,7 @@ done:
     return rc;
 }
 
-/* Size of an existing text attribute; 0 if there is none. */
+/* Returns the bytes that an existing text attribute can hold; 0 if there is no such attribute. */
 static size_t room_there(kvd_h5 *f, const char *where, const char *name)
 {
     size_t size = 0;
@@ -168,7 +176,10 @@ int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double val
     return put_scalar(f, where, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value, err);
 }
 
-/* The caller must close the returned id and *type. Returns H5I_INVALID_HID on failure. */
+/*
+ * Opens an attribute with a single value. The caller must close the returned id and *type. Returns
+ * H5I_INVALID_HID on failure.
+ */
 static hid_t open_scalar(kvd_h5 *f, const char *where, const char *name, hid_t *type, kvd_err *err)
 {
     *type = H5I_INVALID_HID;
@@ -220,7 +231,7 @@ int kvd_h5_get_text(kvd_h5 *f, const char *where, const char *name, char **value
             kvd_h5_fail(err, "cannot read '%s' attribute '%s/%s'", f->path, spot(where), name);
             goto done;
         }
-        /* Fortran pads texts with blanks, which are removed here. */
+        /* Removes the blanks with which Fortran programs pad texts. */
         if (text && H5Tget_strpad(type) == H5T_STR_SPACEPAD)
             for (size_t n = strlen(text); n > 0 && text[n - 1] == ' '; n--)
                 text[n - 1] = '\0';
@@ -245,7 +256,7 @@ done:
     return rc;
 }
 
-/* If `whole`, the number must be an integer. */
+/* Opens an attribute that is a number, or an integer if `whole` is true. */
 static hid_t open_number(kvd_h5 *f, const char *where, const char *name, bool whole, hid_t *type,
                          kvd_err *err)
 {
@@ -268,7 +279,9 @@ int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *valu
     const hid_t attr = open_number(f, where, name, true, &type, err);
     if (attr < 0)
         return -1;
-    /* HDF5 would silently cut an unsigned value that exceeds the signed range. */
+    /*
+     * Reads an unsigned value as unsigned, because HDF5 would silently cut it to the signed range.
+     */
     int rc = 0;
     uint64_t wide = 0;
     const bool is_unsigned = H5Tget_sign(type) == H5T_SGN_NONE;

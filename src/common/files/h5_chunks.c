@@ -11,14 +11,14 @@
 
 /*
  * Division of a dataset into chunks. Axis `cut` is divided into ranges of `piece` indices. A chunk
- * has one index of every slower axis and all indices of every faster axis.
+ * has one index on each axis before `cut` and all indices on each axis after it.
  */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Number of indices in a chunk on axis `cut`, and number of chunks along axis `cut`. */
+    /* Length of a chunk on axis `cut`, and number of chunks along axis `cut`. */
     size_t piece, per_row;
-    /* Number of elements at one index of axis `cut`. */
+    /* Product of the lengths of the axes after `cut`. */
     size_t inner;
     size_t size;
     size_t n;
@@ -41,8 +41,8 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
 }
 
 /*
- * Returns the index of the first element of chunk i, and writes its coordinates to `offset` [rank].
- * *valid is less than the chunk size if the chunk extends beyond the dataset.
+ * Computes the place of chunk i. Returns the index of its first element, and writes its coordinates
+ * to `offset` [rank]. *valid is the number of its elements that are inside the dataset.
  */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
@@ -59,7 +59,7 @@ static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
     return element;
 }
 
-/* HDF5's shuffle filter stores byte j of all elements together. */
+/* Applies HDF5's shuffle filter, which stores byte 0 of all elements, then byte 1, and so on. */
 static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, uint8_t *to)
 {
     for (size_t j = 0; j < size; j++) {
@@ -69,10 +69,13 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
     }
 }
 
-/* HDF5's Fletcher-32 sums 16-bit words, first byte high. A last odd byte counts as a high byte. */
+/*
+ * Computes HDF5's Fletcher-32 over 16-bit words, whose first byte is the high one. A last odd byte
+ * counts as a high byte.
+ */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
-    /* Number of words that can be added before a sum could overflow 32 bits. */
+    /* Number of words that can be added before a 32-bit sum could overflow. */
     enum { ROUND = 360 };
     uint32_t a = 0, b = 0;
     for (size_t words = bytes / 2; words;) {
@@ -96,7 +99,10 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
     return b << 16 | a;
 }
 
-/* Bit that says that the filter deflate was skipped. */
+/*
+ * DEFLATE_SKIPPED: bit of a chunk's filter mask for a chunk without deflate. SUM_BYTES: size of
+ * Fletcher-32.
+ */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
 typedef struct {
@@ -105,7 +111,10 @@ typedef struct {
     uint32_t mask;
 } work;
 
-/* If deflate would enlarge the chunk, it is stored without deflate. */
+/*
+ * Applies the filters to one chunk. If deflate would enlarge the chunk, it is stored without
+ * deflate.
+ */
 static void pack(const layout *l, const uint8_t *from, size_t valid, size_t room, work *w)
 {
     const size_t n = l->piece * l->inner, raw = n * l->size;
@@ -159,18 +168,18 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 }
 
 /*
- * Axes of datasets as HDF5 dimension scales (H5DS), which xarray, netCDF and MATLAB read. The scale
- * of an axis is a dataset with the name of the axis. Axes with one name but several lengths have
- * scales such as "token" and "token_512".
+ * The axes of datasets are HDF5 dimension scales (H5DS), which xarray, netCDF and MATLAB read. The
+ * scale of an axis is a dataset with the name of the axis. Axes of the same name but of other
+ * lengths have scales such as "token_512".
  */
 
 /*
- * Longest axis whose scale stores the indices 0 .. n - 1. They must fit into the object header,
- * which HDF5 limits to 64 KiB.
+ * Longest axis whose scale holds the indices 0 .. n - 1. The indices must fit into an object
+ * header, which HDF5 limits to 64 KiB.
  */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
-/* Returns H5I_INVALID_HID if there is no such scale. */
+/* Opens a dimension scale of length n. Returns H5I_INVALID_HID if there is none. */
 static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 {
     hid_t scale = H5I_INVALID_HID;
@@ -191,7 +200,9 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
-    /* netCDF's name for a dimension without coordinates: a fixed text and the length. */
+    /*
+     * Attribute by which netCDF marks a dimension without coordinates: a fixed text and the length.
+     */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
                    (unsigned long long)n);
@@ -225,7 +236,7 @@ static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n
 
 int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s)
 {
-    kvd_err ignored; /* the caller makes a message that names the dataset */
+    kvd_err ignored; /* the caller makes an error message that names the dataset */
     for (unsigned i = 0; i < (unsigned)s->rank; i++) {
         char path[96];
         (void)snprintf(path, sizeof path, "/%s", s->axes[i]);

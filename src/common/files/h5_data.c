@@ -8,9 +8,9 @@
 #include "common/files/h5_internal.h"
 
 static const size_t chunk_bytes = (size_t)4 << 20;
-/* Datasets of fewer bytes are stored in an object header without filters. */
+/* Datasets with fewer bytes are stored in an object header, without filters. */
 static const size_t filter_bytes = 256;
-/* Datasets of at least this number of bytes are filtered by all threads. */
+/* Datasets with at least this number of bytes are compressed by all threads. */
 static const size_t large_bytes = (size_t)16 << 20;
 
 static hid_t float16(size_t exponent_bits, size_t mantissa_bits, size_t bias)
@@ -54,7 +54,6 @@ bool kvd_h5_known_number(hid_t type)
 
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab)
 {
-    /* Product of the slab's lengths on the faster axes. */
     hsize_t inner = 1;
     const hsize_t most = limit / type_size > 0 ? limit / type_size : 1;
     for (int i = rank - 1; i >= 0; i--) {
@@ -64,7 +63,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* Every slower axis gets length 1: `inner = most` leaves room for one index only. */
+            /* This axis is cut, so all slower axes get length 1. */
             inner = most;
     }
 }
@@ -115,7 +114,7 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /* The checksum of the object header also covers values that are stored in it. */
+        /* A small dataset is stored in the object header, whose checksum also covers it. */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -197,7 +196,7 @@ int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *
 
 bool kvd_h5_exists(kvd_h5 *f, const char *path)
 {
-    /* H5Lexists fails if a parent of the path is missing, so every part is checked. */
+    /* Every part of the path is checked, because H5Lexists fails if a parent is missing. */
     char part[512];
     if (strlen(path) >= sizeof part)
         return false;
@@ -257,7 +256,10 @@ static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "[%llu]", (unsigned long long)dims[i]);
 }
 
-/* Stops at a number that does not fit. HDF5 would otherwise store the nearest number. */
+/*
+ * Callback of a number conversion: fails if a number does not fit. HDF5 would store the nearest
+ * number.
+ */
 static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src,
                                    void *dst, void *ctx)
 {

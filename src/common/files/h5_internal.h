@@ -32,30 +32,39 @@ hid_t kvd_h5_creation(hid_t kind);
  */
 int kvd_h5_room(const char *path, kvd_err *err);
 
-/* Computes the shape of chunks of at most `limit` bytes. The slowest axes are cut first. */
+/*
+ * Computes the shape of chunks of at most `limit` bytes. Axes are cut from the first (slowest) one
+ * on.
+ */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
 /*
- * Returns creation properties of a dataset. A small one is stored in the object header, one to
- * `reserve` in one piece, and any other in compressed chunks with checksums. Returns
+ * Returns creation properties of a dataset. A small dataset is stored in the object header, one to
+ * `reserve` contiguously, and any other in compressed chunks with checksums. Returns
  * H5I_INVALID_HID on failure.
  */
 hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve);
 
-/* Writes a new dataset in the file's type, with the filters shuffle, deflate 1 and Fletcher-32. */
+/*
+ * Writes a new dataset in chunks, through the filters shuffle, deflate (level 1) and Fletcher-32.
+ * `data` is in the dataset's number type.
+ */
 int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *chunk,
                         const void *data, kvd_err *err);
 
-/* Returns true if kvdim files use this number type, in either byte order. */
+/* Returns true for number types that kvdim files use, in either byte order. */
 bool kvd_h5_known_number(hid_t type);
 
 /*
- * Reads the file in a child process, and succeeds if the child does. A file that has not changed is
- * not read again. Not thread-safe.
+ * Reads the file in a child process, which may crash, and fails if the child fails. A file that has
+ * not changed is not read again. Not thread-safe.
  */
 int kvd_h5_probe(const char *path, kvd_err *err);
 
-/* Writes a text with room for `capacity` bytes, so that a longer text fits in place later. */
+/*
+ * Writes a text attribute with space for `capacity` bytes, so that a longer text can replace it in
+ * place later.
+ */
 int kvd_h5_put_text_room(kvd_h5 *f, const char *where, const char *name, const char *value,
                          size_t capacity, kvd_err *err);
 

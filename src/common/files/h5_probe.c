@@ -1,6 +1,6 @@
 /*
- * Reads an HDF5 file in a child process before this process opens it. HDF5 1.10 crashes, loops or
- * runs out of memory on some damaged files.
+ * Reads an HDF5 file in a child process before this process opens it, because HDF5 1.10 crashes,
+ * loops or runs out of memory on some damaged files.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +19,9 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* Largest number of bytes of one dataset that the child reads. */
+/* Largest number of bytes of a dataset that the child process reads. */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* Bytes that the child may use in addition to the memory of this process. */
+/* Bytes that the child process may allocate in addition to the memory in use. */
 static const size_t probe_memory = (size_t)2 << 30;
 
 typedef struct {
@@ -29,7 +29,10 @@ typedef struct {
     kvd_err *err;
 } probe_context;
 
-/* Returns -1 for types that kvdim files never have. *known is false for types that are not read. */
+/*
+ * Computes the size and the number of elements of a dataset or attribute. Returns -1 for types that
+ * kvdim files never have. *known is false for types whose values the child does not read.
+ */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
     const H5T_class_t class = H5Tget_class(type);
@@ -98,7 +101,10 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
     return bad;
 }
 
-/* Reading both ends of a large dataset reads the complete index of chunks. */
+/*
+ * Reads the values of a dataset; of a large one only both ends, which also reads the complete index
+ * of its chunks.
+ */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
     hsize_t dims[H5S_MAX_RANK], slab[H5S_MAX_RANK], start[H5S_MAX_RANK] = {0};
@@ -192,8 +198,8 @@ static int probe_file(const char *path, kvd_err *err)
         return -1;
     const hid_t access = kvd_h5_access();
     /*
-     * Another driver keeps HDF5 from sharing a file that this process has open, whose descriptor is
-     * closed here.
+     * Uses HDF5's stdio driver. With the default driver HDF5 would share a file that the parent
+     * process has open, whose descriptor is closed here.
      */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
@@ -236,13 +242,16 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF, SIGPIPE};
     enum { ANSWER = 3 };
-    /* Closes all other descriptors, because the child must not keep an output's lock. */
+    /*
+     * Closes all other file descriptors. The child process must not keep the lock of an output
+     * file.
+     */
     if (answer != ANSWER && dup2(answer, ANSWER) < 0)
         _exit(2);
     (void)close_range(ANSWER + 1, ~0U, 0);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         (void)signal(fatal[i], SIG_DFL);
-    /* If Ctrl-C ended the child, the file would look damaged. */
+    /* Ignores Ctrl-C. If it ended the child process, the file would be reported as damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     sigset_t none;
@@ -255,7 +264,10 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
-    /* Computing time is limited, and not elapsed time, which depends on a slow disk. */
+    /*
+     * Limits the computing time and not the elapsed time, which would depend on the speed of the
+     * disk.
+     */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
@@ -305,7 +317,10 @@ static int check_start(const char *path, kvd_err *err)
     close(fd);
     if (rc)
         return rc;
-    /* Offset of the end address: 40 or 44 in versions 0 and 1, 28 in later versions. */
+    /*
+     * Offset in the HDF5 superblock of the address where the file ends: 40 or 44 in versions 0 and
+     * 1, 28 in later versions.
+     */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
     const bool offsets_of_8 = (version <= 1 ? head[13] : head[9]) == 8;
@@ -318,14 +333,14 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/* Result of reading a file in a child process: "", or the reason to refuse the file. */
+/* A file and the result of reading it in a child process: "", or the reason to refuse the file. */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
 } verdict;
 
 enum { KEPT = 64 };
-/* Results for the latest files. A program opens a file more than once, but one check is enough. */
+/* Results for the latest files, so that each file is read by a child process only once. */
 static verdict kept[KEPT];
 /* Number of files checked so far. Only the latest results are in `kept`. */
 static size_t n_kept;
@@ -350,8 +365,8 @@ static const verdict *find_verdict(const struct stat *file)
 }
 
 /*
- * Stores a result, unless the file is so new that another write could leave its time stamp
- * unchanged. Time stamps advance in steps of some milliseconds.
+ * Stores a result. Skips a file changed so recently that a further change could leave its time
+ * stamp unchanged, because time stamps advance in steps of milliseconds.
  */
 static void keep_verdict(const char *path, const verdict *v)
 {
@@ -361,7 +376,10 @@ static void keep_verdict(const char *path, const verdict *v)
         kept[n_kept++ % KEPT] = *v;
 }
 
-/* Writes why the child process refused the file, or "". `said` is the text that the child wrote. */
+/*
+ * Writes why the child process refused the file; "" if it did not. `status` is its exit status,
+ * `said` the text that it wrote.
+ */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
@@ -375,7 +393,7 @@ static void reason_of(int status, const char *said, char *reason, size_t size)
         snprintf(reason, size, "%s", *said ? said : "it cannot be read");
 }
 
-/* Writes the reason to refuse the file, or "". */
+/* Reads the file in a child process. `reason` receives why the file must be refused, or "". */
 static int judge(const char *path, char *reason, size_t size, kvd_err *err)
 {
     int ends[2];

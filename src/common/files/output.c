@@ -49,7 +49,7 @@ static bool is_plain(const struct stat *st)
     return S_ISREG(st->st_mode) && st->st_nlink <= 1;
 }
 
-/* Fails with a message that says what kind of file has the name `path`. */
+/* Fails with a message that says what exists at `path`: a folder, a link, ... */
 static int fail_not_plain(const char *path, const struct stat *st, kvd_err *err)
 {
     const char *const what = S_ISREG(st->st_mode)    ? "has other hard links"
@@ -96,13 +96,13 @@ static int fail_held(int fd, const char *path, kvd_err *err)
                     *pid ? pid : "unknown");
 }
 
-/* Fails if the lock file exists and is not a regular file with a single hard link. */
+/* Opens or creates the lock file. Fails if it is not a regular file with a single hard link. */
 static int open_lock(const char *path, kvd_err *err)
 {
     struct stat st;
     if (kvd_output_check_derived(path, err))
         return -1;
-    /* Opening a FIFO that another program has just created must not block. */
+    /* O_NONBLOCK keeps open() from waiting if another program has just put a FIFO there. */
     const int fd =
         open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
     if (fd < 0)
@@ -134,8 +134,8 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
             return -1;
         }
         /*
-         * The previous holder may have removed the lock file that was just locked. Its name then
-         * belongs to another file, or to none.
+         * If the previous holder removed the lock file before it was locked here, its name belongs
+         * to another file or to none. Then tries again.
          */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {
@@ -163,7 +163,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         return kvd_fail(err, "cannot write '%s': it is a folder", path);
     if (check_target(path, err))
         return -1;
-    /* The file that a symbolic link points to is replaced, not the link. */
+    /* If `path` is a symbolic link, replaces the file that it points to, not the link. */
     struct stat st;
     if (!lstat(path, &st) && S_ISLNK(st.st_mode)) {
         out->path = realpath(path, NULL);
@@ -177,7 +177,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /* NAME.partial is the longest name, so this check also finds any name that is too long. */
+    /* NAME.partial is the longest of the names, so this also finds names that are too long. */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;
@@ -185,7 +185,10 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
     return 0;
 }
 
-/* Returns the path, with links resolved, of the file that would be replaced; allocated. */
+/*
+ * Returns the path, without symbolic links, of the file that an output replaces. The caller frees
+ * it.
+ */
 static char *resolve(const char *path, kvd_err *err)
 {
     struct stat st;
@@ -193,7 +196,7 @@ static char *resolve(const char *path, kvd_err *err)
     char *name = !lstat(path, &st) && S_ISLNK(st.st_mode) ? realpath(path, NULL) : NULL;
     char *const parent = name ? NULL : kvd_output_parent(path);
     char *const folder = parent ? realpath(parent, NULL) : NULL;
-    /* A folder that does not exist is an error in kvd_output_begin. */
+    /* A missing folder is reported later, by kvd_output_begin. */
     if (parent && asprintf(&name, "%s/%s", folder ? folder : parent, slash ? slash + 1 : path) < 0)
         name = NULL;
     free(parent);
@@ -203,7 +206,10 @@ static char *resolve(const char *path, kvd_err *err)
     return name;
 }
 
-/* Returns the i-th ending: "", ".partial", ".lock", then the output's own endings; finally NULL. */
+/*
+ * Returns the i-th ending of file names that an output uses: "", ".partial", ".lock", then its own
+ * further endings; NULL after the last.
+ */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
     static const char *const always[] = {"", ".partial", ".lock"};
@@ -220,7 +226,10 @@ static bool same_joined(const char *a, const char *x, const char *b, const char 
     return same;
 }
 
-/* `a_name` and `b_name` are the paths after links are resolved. */
+/*
+ * Fails if two outputs use the same file name. `a_name` and `b_name` are the paths without symbolic
+ * links.
+ */
 static int check_pair(const kvd_output_name *a, const char *a_name, const kvd_output_name *b,
                       const char *b_name, kvd_err *err)
 {
@@ -258,7 +267,7 @@ int kvd_output_sync(const char *path, int flags, kvd_err *err)
     if (fd < 0)
         return kvd_fail_errno(err, "cannot open '%s'", path);
     int rc = 0;
-    /* Some file systems cannot sync a folder and return EINVAL. A rename needs no sync there. */
+    /* Some file systems cannot sync a folder and return EINVAL; a rename needs no sync on them. */
     if (fsync(fd) && errno != EINVAL)
         rc = kvd_fail_errno(err, "cannot flush '%s' to disk", path);
     if (close(fd) && !rc)

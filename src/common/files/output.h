@@ -20,7 +20,10 @@ typedef struct {
     char *lock;
     /* File descriptor of the lock file; -1 when the lock is not held. */
     int lock_fd;
-    /* Names that an output folder may hold, up to a NULL. A NULL list means any files. */
+    /*
+     * Names that an output folder may contain, up to a NULL. If the list itself is NULL, any files
+     * are allowed.
+     */
     const char *const *contents;
 } kvd_output;
 
@@ -32,15 +35,16 @@ typedef struct {
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
 /*
- * Fails if `path` exists and is not a regular file with a single hard link. Names such as
- * NAME.partial can be guessed, and a link there could make a program overwrite another file.
+ * Fails if `path` exists and is not a regular file with a single hard link. Other users can guess
+ * names such as NAME.partial and put a link there, through which a program would overwrite another
+ * file.
  */
 int kvd_output_check_derived(const char *path, kvd_err *err);
 
 /*
- * kvd_output_clear removes the file that a killed program left at `path`. kvd_output_create also
- * creates an empty file, but never opens a file that another program creates meanwhile. Both fail
- * if kvd_output_check_derived refuses the name. On failure kvd_output_create returns NULL and fills
+ * kvd_output_clear removes a file that a killed program left at `path`. kvd_output_create does the
+ * same and then creates an empty file, which no other program may create meanwhile. Both fail if
+ * kvd_output_check_derived refuses the name. On failure kvd_output_create returns NULL and fills
  * *err.
  */
 FILE *kvd_output_create(const char *path, kvd_err *err);
@@ -54,17 +58,17 @@ void kvd_output_release(kvd_output *out, bool keep_partial);
 
 /*
  * One output of a run. The last field lists endings of further files that the run writes next to
- * `path`. It ends with a NULL; a NULL list means none.
+ * `path`, up to a NULL; the list may be NULL.
  */
 typedef struct {
-    const char *option; /* option of this output, such as "--moments" */
+    const char *option; /* option that names this output, such as "--moments" */
     const char *path;   /* NULL if the option was not given */
     const char *const *beside;
 } kvd_output_name;
 
 /*
- * Fails if two outputs would write to one file: path, path.partial, path.lock, or path with a
- * listed ending. Links are resolved before names are compared.
+ * Fails if two outputs would write to one file: `path`, path.partial, path.lock, or `path` with a
+ * listed ending. Symbolic links are resolved before paths are compared.
  */
 int kvd_output_distinct(const kvd_output_name *name, size_t n, kvd_err *err);
 

@@ -11,7 +11,7 @@
 
 #include "common/files/output_internal.h"
 
-/* In `contents`, the names of folders end in '/'. */
+/* Returns true if `contents` lists a name. Names of folders in the list end in '/'. */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);
@@ -22,8 +22,9 @@ static bool listed(const char *const *contents, const char *name, bool folder)
 }
 
 /*
- * Removes a folder that holds only `contents`. NULL means any files but no folders, so that a tree
- * of the user is never removed. If `only_check`, removes nothing.
+ * Removes a folder if it contains only files and folders listed in `contents`. If `contents` is
+ * NULL, it may contain any files but no folders, so that a tree of the user is never removed. If
+ * `only_check`, removes nothing.
  */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
@@ -92,7 +93,7 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/* Creates the subfolders of the partial folder if `make` is true, else flushes them to disk. */
+/* Creates the subfolders of NAME.partial if `make` is true; otherwise flushes them to disk. */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;
@@ -180,7 +181,7 @@ int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const
     return rc;
 }
 
-/* Replaces a folder in two steps: NAME becomes NAME.old, NAME.partial becomes NAME. */
+/* Replaces a folder in two renames: NAME to NAME.old, then NAME.partial to NAME. */
 static int step_aside(const kvd_output *out, kvd_err *err)
 {
     char *old = NULL;
@@ -249,7 +250,10 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
     return NULL;
 }
 
-/* Writes the rest of the file `from` or, if `from` is NULL, the text. Closes neither file. */
+/*
+ * Copies the rest of the file `from` or, if `from` is NULL, the text, to the file `to`. Closes
+ * neither file.
+ */
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {

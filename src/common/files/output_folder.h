@@ -8,24 +8,26 @@
 #include "common/files/output.h"
 
 /*
- * Takes the lock on the folder `path` and creates an empty NAME.partial. Fails if another process
- * holds the lock, if `path` is a file or a link, or if `path` exists and `replace` is false.
+ * Takes the lock of the folder `path` and creates an empty folder NAME.partial. Fails if another
+ * process holds the lock, if `path` is a file or a link, or if `path` exists and `replace` is
+ * false.
  */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
 /*
- * Begins a folder that is written anew at every run; end it with kvd_output_folder_commit and
- * `replace`. `contents` lists the allowed names, up to a NULL, and must outlive *out. A name that
- * ends in '/' is a subfolder. If NAME is a symbolic link, the folder that it points to is replaced.
- * Fails if the earlier folder holds a name that is not listed, because files of the user are never
- * removed.
+ * Takes the lock and creates NAME.partial, for a folder that every run replaces; end with
+ * kvd_output_folder_commit and `replace`. `contents` lists the allowed names, up to a NULL, and
+ * must outlive *out. A name that ends in '/' is a subfolder. If NAME is a symbolic link, the folder
+ * that it points to is replaced. Fails if an existing folder contains a name that is not listed,
+ * because files of the user are never removed.
  */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
 
 /*
- * Renames NAME.partial to NAME and releases the lock. If `replace` is true and NAME exists, the two
- * folders are exchanged in one step and the old one is removed. The files must be on disk already.
+ * Renames NAME.partial to NAME and releases the lock. If `replace` is true and NAME exists,
+ * NAME.partial and NAME are exchanged in one step, and the old folder is removed. The files must be
+ * on disk already.
  */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 

@@ -10,7 +10,7 @@ void kvd_output_forget(kvd_output *out);
 /* Returns the folder that contains `path`, allocated; NULL if memory runs out. */
 char *kvd_output_parent(const char *path);
 
-/* out->lock and out->path must be set. */
+/* Takes the lock. out->lock and out->path must be set. */
 int kvd_output_lock(kvd_output *out, kvd_err *err);
 
 /* Calls fsync on a file or folder; `flags` are those of open. */

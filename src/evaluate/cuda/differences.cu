@@ -30,7 +30,8 @@ template <class OP> __device__ double over_cta(double x)
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    __syncthreads(); /* of_warp is written again by the next call */
+    /* of_warp must not be written by the next call before all threads have read it */
+    __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;
     __syncthreads();
@@ -78,7 +79,10 @@ __device__ double value(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* One block handles the query head blockIdx.x and the range of tokens blockIdx.y. */
+/*
+ * Each thread block compares the outputs of query head blockIdx.x for a range of tokens, number
+ * blockIdx.y.
+ */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     error_parts(const T *u, const T *v, size_t n_tokens, int d_head, kvd_error_sums *part)

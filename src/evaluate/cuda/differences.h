@@ -1,6 +1,6 @@
 /*
- * Differences between arrays in GPU memory. Each function queues one kernel. Kernels leave partial
- * sums, which the host adds in a fixed order.
+ * Differences between arrays in GPU memory. Each function queues one kernel. The kernels write
+ * partial sums, which the caller adds on the host in a fixed order.
  */
 #ifndef KVD_EVALUATE_CUDA_DIFFERENCES_H
 #define KVD_EVALUATE_CUDA_DIFFERENCES_H
@@ -14,14 +14,17 @@
 extern "C" {
 #endif
 
-/* Sets *differ, in GPU memory, to 1 if any bit differs; otherwise leaves it unchanged. */
+/*
+ * Sets *differ, in GPU memory, to 1 if any bit of the n numbers differs; otherwise leaves it
+ * unchanged.
+ */
 cudaError_t kvd_differ(const float *a, const float *b, size_t n, int *differ, cudaStream_t stream);
 
 enum { KVD_CHANGE_PARTS = 1024, KVD_ERROR_PARTS = 16 };
 
 /*
- * Change of logits by compression: largest |v - u| (infinite if an element is NaN), and sum of u^2.
- * u are logits of the uncompressed model, v those of the compressed run.
+ * Change of logits by compression: max |v - u| (infinite if an element is NaN), and the sum of u^2.
+ * The u are logits of the uncompressed model, the v those of the compressed run.
  */
 typedef struct {
     double largest, sum2;
@@ -35,8 +38,8 @@ cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_chang
                              cudaStream_t stream);
 
 /*
- * Sums over outputs u (uncompressed) and v (compressed) of one head: |v - u|^2, |u|^2, |v - u| /
- * |u| for u != 0, and the number of zeros in u.
+ * Sums over outputs u (uncompressed) and v (compressed) of one head: diff2 of |v - u|^2, norm2 of
+ * |u|^2, relative of |v - u| / |u| for u != 0. n_zero is the number of zeros in u.
  */
 typedef struct {
     double diff2, norm2, relative, n_zero;

@@ -18,7 +18,8 @@ void kvd_gpu_quality_free(kvd_gpu_quality *q);
  *
  * `logits` and `reference` (uncompressed model) are float32 [n][vocab] in GPU memory. If
  * `reference` is NULL, the KL divergence, the agreement and `each` do not change. `target`,
- * `sequence` and `each` are [n] in host memory; `each` may be NULL. Sums repeat to the last bit.
+ * `sequence` and `each` are [n] in host memory; `each` may be NULL. Sums are the same to the last
+ * bit in every run.
  */
 int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *reference,
                         const uint32_t *target, const int *sequence, size_t n, size_t vocab,

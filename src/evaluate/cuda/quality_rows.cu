@@ -1,7 +1,7 @@
 /*
- * Computes the prediction quality of each row of logits in one pass, with one block per row. Every
- * thread keeps the sum of e^{x - top} under its own largest logit. Sums are scaled to a common top
- * when they are merged.
+ * Computes the prediction quality of each row of logits x in one pass, with one thread block per
+ * row. Each thread sums e^{x - top}, where top is the largest logit it has read. The sums of
+ * threads are scaled to a common top when they are merged.
  */
 #include "evaluate/cuda/quality_rows.h"
 
@@ -28,7 +28,7 @@ struct part {
  */
 __device__ __forceinline__ double weight(float value, float top)
 {
-    /* Adding 1.5 * 2^52 rounds a double to an integer. */
+    /* Adding 1.5 * 2^52 rounds x / ln 2 to an integer. */
     const double x = (double)value - (double)top, round_to_int = 6755399441055744.0;
     const double t = fma(x, 1.4426950408889634, round_to_int), n = t - round_to_int;
     const double r = fma(n, -0x1.a39ef35793c76p-33, fma(n, -0x1.62e42fee00000p-1, x));
@@ -53,7 +53,10 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Adds N logits x of the columns `column`, `column` + THREADS, and so on. */
+/*
+ * Adds N logits x to the statistics p: those of the columns `column`, `column` + THREADS, and so
+ * on.
+ */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
@@ -69,7 +72,7 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /* If p.top is -inf, no column was read yet, so the scale is 0 and both sums stay 0. */
+        /* Before the first column p.top is -inf, which gives the scale 0. */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -112,7 +115,8 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    __syncthreads(); /* of_warp may still be in use from the previous call */
+    /* of_warp must not be written before all threads have left the previous call */
+    __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;
     __syncthreads();
@@ -155,7 +159,10 @@ __global__ void __launch_bounds__(THREADS, 4)
                      ref_lse = (double)ref.top + log(ref.sum);
         kvd_quality_row out;
         out.nll = lse - (double)x[target[blockIdx.x]];
-        /* KL = E_p[u - x] - lse(u) + lse(x), with uncompressed logits u and p = softmax(u). */
+        /*
+         * KL divergence of p = softmax(u) and softmax(x), as E_p[u - x] - lse(u) + lse(x), with
+         * uncompressed logits u.
+         */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
         out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;
         out.best = mine.best;

@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 /*
- * Prediction quality of one row of logits. If a column is not finite, `bad` is the first such
+ * Prediction quality for one row of logits. If a logit is not finite, `bad` is the first such
  * column and the other fields are invalid. Otherwise `bad` is the vocabulary size.
  */
 typedef struct {
@@ -28,8 +28,8 @@ typedef struct {
  * model; may be NULL) are [n][vocab], `target` and `row` are [n], all in GPU memory. Queues one
  * kernel.
  *
- * With float exponentials, a KL of 1e-5 nats would be right to 1e-3 only, so sums are double. Equal
- * rows have a KL of exactly 0.
+ * Sums are in double, because with float a KL of 1e-5 nats would have only three correct digits.
+ * Rows of equal logits have a KL of exactly 0.
  */
 cudaError_t kvd_quality_rows(const float *logits, const float *reference, const uint32_t *target,
                              size_t n, uint32_t vocab, kvd_quality_row *row, cudaStream_t stream);

@@ -10,7 +10,7 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/host_hook.h"
 
-/* Bytes of logits computed at a time. */
+/* Bytes of the buffer for logits. */
 #define LOGITS ((size_t)512 << 20)
 
 typedef struct {
@@ -20,7 +20,7 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /* Logits of the uncompressed model and of the compressed model: [hook.piece][vocab]. */
+    /* Logits of the uncompressed model, and of the compressed model: [hook.piece][vocab] each. */
     float *logits[2];
     int *flag;
     kvd_change *change;
@@ -33,7 +33,7 @@ typedef struct {
      */
     char *kept_out;
     size_t kept_tokens;
-    /* Host copy of one of the arrays of partial sums. */
+    /* Host memory for a copy of the partial sums of logits or attention errors. */
     void *host;
 } runner;
 
@@ -61,7 +61,10 @@ static void rows_free(kvd_model_runner *r, float *rows)
     (void)cudaFree(rows);
 }
 
-/* Half of the free GPU memory; the projections of compressed settings need the rest. */
+/*
+ * Returns the bytes that hidden states may take: half of the free GPU memory. The projections of
+ * compression methods need the rest.
+ */
 static size_t spare(const kvd_model_runner *r)
 {
     size_t available = 0, total = 0;
@@ -191,7 +194,7 @@ static int add_errors(runner *self, size_t n_tokens, int first_layer, kvd_attent
     return 0;
 }
 
-/* Records K and V of the prompts of a batch in host memory. */
+/* Runs the prompts of a batch and records their K and V in host memory. */
 static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, kvd_err *err)
 {
     runner *const self = ctx;
