@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -61,6 +62,35 @@ enum { BUFFER_BYTES = 128 << 20 };
 extern void *blas_memory_alloc(int unused) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
+static bool fits(size_t bytes)
+{
+    void *const p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p != MAP_FAILED && !munmap(p, bytes);
+}
+
+/*
+ * OpenBLAS 0.3.29 maps its first buffer when it is loaded, and tries for ever if the memory is not
+ * there. 0.3.26 does not.
+ */
+static bool maps_buffer_when_loaded(void)
+{
+    char *at = strpbrk(OPENBLAS_VERSION, "0123456789");
+    const long major = strtol(at, &at, 10), minor = strtol(at + 1, &at, 10);
+    return major > 0 || minor > 3 || (minor == 3 && strtol(at + 1, NULL, 10) > 26);
+}
+
+static void refuse_without_buffer(const char *program)
+{
+    char limit[KVD_MEMORY_LIMIT_TEXT], line[256];
+    const char *const slash = strrchr(program, '/');
+    if (kvd_memory_limit(limit)) {
+        const int n =
+            snprintf(line, sizeof line, "%s: OpenBLAS needs a buffer of %d MB; raise %s\n",
+                     slash ? slash + 1 : program, BUFFER_BYTES >> 20, limit);
+        _exit(write(STDERR_FILENO, line, (size_t)n) < 0 ? 2 : 1);
+    }
+}
+
 /*
  * Restarts the program with OPENBLAS_NUM_THREADS=1 if its memory is limited, because OpenBLAS maps
  * a buffer for each processor when it is loaded. Runs from .preinit_array, before the C library and
@@ -73,10 +103,12 @@ start_without_pool(int argc, char **argv, char **envp)
     const size_t name = sizeof "OPENBLAS_NUM_THREADS";
     struct rlimit space, data;
     size_t n = 0, kept = 0;
-    (void)argc;
     if (getrlimit(RLIMIT_AS, &space) || getrlimit(RLIMIT_DATA, &data) ||
         (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY))
         return;
+    /* The libraries that are loaded before OpenBLAS need some MB. */
+    if (maps_buffer_when_loaded() && !fits(BUFFER_BYTES + (16 << 20)))
+        refuse_without_buffer(argc ? argv[0] : "kvdim");
     while (envp[n])
         n++;
     char *changed[n + 2];
@@ -94,12 +126,6 @@ start_without_pool(int argc, char **argv, char **envp)
 typedef void start_function(int, char **, char **);
 __attribute__((section(".preinit_array"), used)) static start_function *const before_libraries =
     start_without_pool;
-
-static bool fits(size_t bytes)
-{
-    void *const p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p != MAP_FAILED && !munmap(p, bytes);
-}
 
 /*
  * Returns the number of buffers: one for each of OpenMP's threads, and for each of OpenBLAS's own,
@@ -141,7 +167,7 @@ int kvd_blas_start(int threads, kvd_err *err)
     const bool limited = kvd_memory_limit(limit);
     if (limited) {
         const size_t each = stack_bytes();
-        if (!fits(BUFFER_BYTES))
+        if (!maps_buffer_when_loaded() && !fits(BUFFER_BYTES))
             return kvd_fail(err, "OpenBLAS needs a buffer of %d MB; raise %s", BUFFER_BYTES >> 20,
                             limit);
         while (threads > 1 && !fits(2 * buffers(threads) * (BUFFER_BYTES + each)))
