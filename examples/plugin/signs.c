@@ -8,21 +8,11 @@
  */
 #include <kvdim/plugin_bits.h>
 #include <math.h>
-#include <string.h>
 
 static const kvdim_key keys[] = {
     {"group", 16, 1, 1024, 1, "numbers that share a scale"},
     {"recent", 32, 0, 65536, 1, "newest tokens that stay exact"},
 };
-
-static float bfloat16(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    bits &= 0xFFFF0000u;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 static void window(const double *value, int32_t side, size_t *window, size_t *block)
 {
@@ -38,18 +28,19 @@ static int code(const void *self, const kvdim_block *b, float *decoded, double *
     const size_t group = (size_t) * (const double *)self;
     (void)error;
     *payload = (double)(b->n * b->d);
-    *side_bits = 16 * (double)(b->n * ((b->d + group - 1) / group));
-    for (size_t t = 0; t < b->n; t++)
-        for (size_t from = 0; from < b->d; from += group) {
-            const size_t some = b->d - from < group ? b->d - from : group;
-            const float *const x = b->x + t * b->d + from;
-            double sum = 0;
-            for (size_t i = 0; i < some; i++)
-                sum += fabs((double)x[i]);
-            const float scale = bfloat16((float)(sum / (double)some));
-            for (size_t i = 0; i < some; i++)
-                decoded[t * b->d + from + i] = x[i] < 0 ? -scale : scale;
-        }
+    *side_bits = 0;
+    for (size_t at = 0, end; at < b->n * b->d; at = end, *side_bits += 16) {
+        const size_t row_end = (at / b->d + 1) * b->d;
+        double sum = 0;
+        int exponent;
+        end = at + group < row_end ? at + group : row_end;
+        for (size_t i = at; i < end; i++)
+            sum += fabs((double)b->x[i]);
+        const double fraction = frexp(sum / (double)(end - at), &exponent);
+        const double scale = ldexp(floor(256 * fraction), exponent - 8); /* 8 significant bits */
+        for (size_t i = at; i < end; i++)
+            decoded[i] = (float)(b->x[i] < 0 ? -scale : scale);
+    }
     return 0;
 }
 
@@ -65,12 +56,5 @@ static const kvdim_bits_method signs = {
                .sweep_least = 64,
                .sweep_ratio = 1},
     .window = window,
-    .code = code,
-};
-static const kvdim_method *const methods[] = {&signs.method};
-
-const kvdim_plugin *kvdim_plugin_v1(void)
-{
-    static const kvdim_plugin plugin = {KVDIM_PLUGIN_ABI, sizeof plugin, "1.0", 1, methods};
-    return &plugin;
-}
+    .code = code};
+KVDIM_PLUGIN("1.0", &signs.method)

@@ -5,7 +5,8 @@
  *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,key=0.5 -o a.h5
  *
  * A plugin needs nothing of kvdim but these headers. It defines kvdim_plugin_v1, which returns a
- * table of methods. There is one header for each axis of the cache that a method can shorten:
+ * table of methods; the macro KVDIM_PLUGIN at the end of this header defines it. There is one
+ * header for each axis of the cache that a method can shorten:
  *
  *     kvdim/plugin_tokens.h   tokens that stay in the cache, and tokens that a decode step reads
  *     kvdim/plugin_bits.h     bits with which each number of K and V is stored
@@ -113,6 +114,19 @@ typedef struct kvdim_plugin {
 
 /* Every plugin must define this function, which returns its table of methods. */
 const kvdim_plugin *kvdim_plugin_v1(void);
+
+/*
+ * Defines kvdim_plugin_v1. The first argument is the version of the plugin, a string; the others
+ * are the methods of the plugin, 1 .. 32 pointers to kvdim_method with static storage.
+ */
+#define KVDIM_PLUGIN(plugin_version, ...)                                                          \
+    const kvdim_plugin *kvdim_plugin_v1(void)                                                      \
+    {                                                                                              \
+        static const kvdim_method *const methods[] = {__VA_ARGS__};                                \
+        static const kvdim_plugin plugin = {KVDIM_PLUGIN_ABI, sizeof plugin, plugin_version,       \
+                                            sizeof methods / sizeof *methods, methods};            \
+        return &plugin;                                                                            \
+    }
 
 #ifdef __cplusplus
 }

@@ -17,6 +17,7 @@ check "the copy of streaming builds" build streaming tests/tools/plugin_streamin
 check "the hostile plugin builds" build hostile tests/tools/plugin_hostile.c
 sed -n '/^```c$/,/^```$/p' docs/adding.md | sed '1d;$d' >"$D/adding.c"
 check "docs/adding.md shows the token example" cmp "$D/adding.c" examples/plugin/longkeys.c
+for f in examples/plugin/*.c; do is "$f has at most 60 lines" yes "$([ "$(wc -l <"$f")" -le 60 ] && echo yes || wc -l <"$f")"; done
 P="--plugin $D/longkeys.so --plugin $D/signs.so --plugin $D/streaming.so"
 
 # ---- bytes by hand: prompts of 100 tokens in sequences of 200 -----------------------------------

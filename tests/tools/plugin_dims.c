@@ -72,10 +72,4 @@ static const kvdim_dims_method first = {.method = {METHOD("firstdims")}, .projec
 static const kvdim_dims_method rows = {
     .method = {METHOD("fitteddims"), .needs = KVDIM_NEEDS_CALIBRATION}, .project = fitted};
 static const kvdim_dims_method even = {.method = {METHOD("evenchannels")}, .prune = prune};
-static const kvdim_method *const methods[] = {&first.method, &rows.method, &even.method};
-
-const kvdim_plugin *kvdim_plugin_v1(void)
-{
-    static const kvdim_plugin plugin = {KVDIM_PLUGIN_ABI, sizeof plugin, "1.0", 3, methods};
-    return &plugin;
-}
+KVDIM_PLUGIN("1.0", &first.method, &rows.method, &even.method)

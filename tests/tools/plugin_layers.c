@@ -44,10 +44,4 @@ static const kvdim_layers_method mean = {.method = {.struct_size = sizeof mean,
                                                     .n_keys = 1},
                                          .group = group,
                                          .merge = merge};
-static const kvdim_method *const methods[] = {&mean.method};
-
-const kvdim_plugin *kvdim_plugin_v1(void)
-{
-    static const kvdim_plugin plugin = {KVDIM_PLUGIN_ABI, sizeof plugin, "1.0", 1, methods};
-    return &plugin;
-}
+KVDIM_PLUGIN("1.0", &mean.method)

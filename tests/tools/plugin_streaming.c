@@ -68,10 +68,4 @@ static int step_heads(const void *self, void *const *state, const kvdim_step *s,
 static const kvdim_tokens_method one = {METHOD("mystreaming"), .prompt = prompt, .step = step};
 static const kvdim_tokens_method heads = {METHOD("layerstreaming"), .prompt_heads = prompt_heads,
                                           .step_heads = step_heads};
-static const kvdim_method *const methods[] = {&one.method, &heads.method};
-
-const kvdim_plugin *kvdim_plugin_v1(void)
-{
-    static const kvdim_plugin plugin = {KVDIM_PLUGIN_ABI, sizeof plugin, "2.5", 2, methods};
-    return &plugin;
-}
+KVDIM_PLUGIN("2.5", &one.method, &heads.method)
