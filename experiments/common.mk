@@ -87,14 +87,14 @@ $(call tokens,$(1)): $(call text_of,$(1)) $(model_files)
 	$$(step) $(bin)/kvdim-tokens $$(@:.h5=.attention) -q -o $$@
 endef
 
-# The report of an experiment reads exactly the files in $(inputs), which the experiment sets.
+# The report of an experiment reads exactly the files in $(inputs), which the experiment sets, as it may set $(report_options).
 report: $(results)/report/index.html
 
 ifneq ($(NAME),experiments)
 .SECONDEXPANSION:
 $(results)/report/index.html: $$(inputs) $(wildcard $(ROOT)/plots/*.gp) $(wildcard $(ROOT)/data/paper/*.csv)
 	@mkdir -p $(@D)
-	$(step) $(bin)/kvdim-report $(inputs) $(if $(filter 0,$(PLOTS)),--no-plots) -q -o $(@D)
+	$(step) $(bin)/kvdim-report $(inputs) $(report_options) $(if $(filter 0,$(PLOTS)),--no-plots) -q -o $(@D)
 
 endif
 

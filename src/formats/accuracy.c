@@ -230,6 +230,8 @@ void kvd_accuracy_result_release(kvd_accuracy_result *a)
     free(a->norm);
     free(a->zdc);
     free(a->ratio);
+    free(a->sequence_n);
+    free(a->sequence_kl);
     free(a->target);
     free(a->needle_depth);
     free(a->needle_nll);
@@ -324,6 +326,29 @@ done:
     free(nll);
     free(difference);
     return status;
+}
+
+/* Reads the KL of every sequence, which the report compares between methods. */
+static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
+{
+    const size_t rows = kvd_rows_count(a->rows);
+    hsize_t n;
+    if (!kvd_h5_exists(f, "/sequences/kl"))
+        return 0;
+    if (kvd_h5_shape(f, "/sequences/n", 1, &n, err))
+        return -1;
+    const hsize_t dims[] = {rows, n};
+    if (n == 0 || n > SIZE_MAX / sizeof(double) / (rows + 1))
+        return kvd_fail(err, "'%s': %llu sequences", f->path, (unsigned long long)n);
+    a->sequence_n = malloc((size_t)n * sizeof *a->sequence_n);
+    a->sequence_kl = malloc((rows * (size_t)n + 1) * sizeof *a->sequence_kl);
+    if (!a->sequence_n || !a->sequence_kl)
+        return kvd_no_memory(err, "sums of sequences", rows * n * sizeof *a->sequence_kl);
+    a->n_sequences = (size_t)n;
+    return kvd_h5_read_finite(f, "/sequences/n", 1, &n, a->sequence_n, err) ||
+                   kvd_h5_read(f, "/sequences/kl", 2, dims, H5T_NATIVE_DOUBLE, a->sequence_kl, err)
+               ? -1
+               : 0;
 }
 
 /* Reads the needle results. Rows that a search for a target accuracy added have NaN there. */
@@ -454,7 +479,7 @@ int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     if (!a->rows || check_values(a, f, err) ||
         read_errors(a, f, "/attention_error/relative", &a->norm, err) ||
         read_errors(a, f, "/attention_error/zdc", &a->zdc, err) || read_ratios(a, f, err) ||
-        read_needles(a, f, err))
+        read_kl(a, f, err) || read_needles(a, f, err))
         return -1;
     if (!kvd_h5_exists(f, "/target"))
         return 0;

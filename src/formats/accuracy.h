@@ -89,6 +89,12 @@ typedef struct {
     kvd_rows *rows;
     /* Perplexity / perplexity of the uncompressed model, per row; NaN without such a model. */
     kvd_interval *ratio;
+    /*
+     * Number of predictions in each evaluated sequence [n_sequences], and KL summed over them for
+     * each line: [results line][n_sequences], NaN if not measured. NULL if the file has neither.
+     */
+    size_t n_sequences;
+    double *sequence_n, *sequence_kl;
     size_t n_layers;
     /*
      * Attention errors per row of the table and layer. `norm` is ||v - u|| / ||u|| and `zdc` the

@@ -27,7 +27,7 @@ typedef struct {
     kvd_common_options common;
     const char *result[MAX_PATHS], *compare[MAX_PATHS];
     size_t n_results, n_compare;
-    const char *timeline, *paper, *plots;
+    const char *timeline, *paper, *plots, *paired;
     bool no_plots, published;
 } config;
 
@@ -38,6 +38,9 @@ static const kvd_option options[] = {
              "serving file, or a folder of .h5 files"},
     {"compare", .type = KVD_OPT_TEXTS, .arg = "PATH", KVD_INTO_LIST(config, compare, n_compare),
      .help = "File or folder of a second set of results to compare with"},
+    {"paired", .type = KVD_OPT_TEXT, .arg = "METHOD", KVD_INTO(config, paired),
+     .help = "Compare METHOD with every other method on the same sequences: the difference of KL, "
+             "and the bytes at a KL of 0.01 nats"},
     {"timeline", .type = KVD_OPT_TEXT, .arg = "FILE.json", KVD_INTO(config, timeline),
      .help = "Draw the first iterations of a trace of kvdim-jct --timeline"},
     {"published", .type = KVD_OPT_FLAG, KVD_INTO(config, published),
@@ -234,8 +237,9 @@ static int add_sections(const config *cfg, const char *paper, const kvd_results 
                    kvd_study_random_weights(r, report, err) ||
                    kvd_ledger_section(ledger, counting, report, err) ||
                    (cfg->n_compare && kvd_compare_section(r, other, report, n_outside, err)) ||
-                   kvd_study_accuracy(r, report, err) || kvd_study_tasks(r, report, err) ||
-                   kvd_study_kernels(r, report, err) || kvd_study_jct(r, report, err) ||
+                   kvd_study_accuracy(r, cfg->paired, report, err) ||
+                   kvd_study_tasks(r, report, err) || kvd_study_kernels(r, report, err) ||
+                   kvd_study_jct(r, report, err) ||
                    kvd_study_timeline(cfg->timeline, report, err) ||
                    kvd_study_serving(r, report, err) || kvd_study_similarity(r, report, err) ||
                    kvd_study_spectra(r, report, err) || kvd_study_tokens(r, report, err) ||

@@ -1,18 +1,19 @@
 #!/bin/sh
-# Rows of documents between `<!-- leaderboard: FOLDER -->` and `<!-- /leaderboard -->` are rows of the tables that kvdim-report makes from the folder.
+# Rows of documents between `<!-- leaderboard: FOLDER -->` and `<!-- /leaderboard -->`, or `<!-- report: ARGUMENT... -->` and `<!-- /report -->`,
+# are rows of the tables that kvdim-report makes from the folder, or with the arguments.
 . tests/lib/cases.sh
 
 # rows FILE: the rows of its marked tables, without headings
-rows() { awk '/^<!-- leaderboard: /{ on = 1; next } /^<!-- \/leaderboard -->/{ on = 0 } on && /^\| [^-]/ && !/^\| (at most|method) \|/' "$1"; }
+rows() { awk '/^<!-- (leaderboard|report): /{ on = 1; next } /^<!-- \/(leaderboard|report) -->/{ on = 0 } on && /^\| [^-]/ && !/^\| (at most|method) \|/' "$1"; }
 # agrees FILE: every marked row is one of the report's, and there are some
 agrees() {
-  folder=$(sed -n 's/^<!-- leaderboard: \(.*\) -->$/\1/p' "$1" | head -n 1)
-  "$B/bin/kvdim-report" "$folder" --no-plots -q -o "$D/page" && rows "$1" >"$D/rows" && [ -s "$D/rows" ] || return 1
-  cat "$D"/page/tables/leaderboard*.md >"$D/tables"
+  arguments=$(sed -n 's/^<!-- \(leaderboard\|report\): \(.*\) -->$/\2/p' "$1" | head -n 1)
+  "$B/bin/kvdim-report" $arguments --no-plots -q -o "$D/page" && rows "$1" >"$D/rows" && [ -s "$D/rows" ] || return 1
+  cat "$D"/page/tables/leaderboard*.md "$D"/page/tables/paired*.md >"$D/tables" 2>/dev/null
   ! grep -vxF -f "$D/tables" "$D/rows"
 }
-for f in $(grep -l '^<!-- leaderboard: ' docs/*.md results/*/README.md); do
-  check "the leaderboard of $f" agrees "$f"
-  sed '/^| /s/99\.6/99.7/' "$f" >"$D/changed.md"
+for f in $(grep -lE '^<!-- (leaderboard|report): ' docs/*.md $(find results -name README.md)); do
+  check "the tables of $f" agrees "$f"
+  sed '/^| /s/\([0-9]\)\.\([0-9]\)/\1.9\2/' "$f" >"$D/changed.md"
   if cmp -s "$f" "$D/changed.md" || agrees "$D/changed.md" >"$log" 2>&1; then not_ok "a changed number in $f"; else ok "a changed number in $f"; fi
 done

@@ -232,6 +232,8 @@ check "compared with another" "$report" "$D/in/accuracy-1.h5" --compare "$D/othe
 grep -q ',kl,.*,outside$' "$D/cmp/tables/comparison.csv" && grep -q ',perplexity,.*,differs$' "$D/cmp/tables/comparison.csv" && ok "differences are outside" || { cat "$D/cmp/tables/comparison.csv" >"$D/log"; not_ok "differences are outside"; }
 refused "nothing to compare" 1 "no row of the two sets measures the same thing" "$report" "$D/in/accuracy-1.h5" --compare "$D/in/rates.h5" --no-plots -o "$D/x"
 
+refused "--paired without an accuracy file" 1 "--paired needs an accuracy file (kvdim-eval)" "$report" "$D/in/rates.h5" --paired zack -o "$D/x"
+refused "--paired with a method that no file has" 1 "--paired: no accuracy file has 'nothing' and another method" "$report" "$D/in/accuracy-1.h5" --paired nothing -o "$D/x"
 refused "no input" 2 "no RESULT or --published given" "$report" -o "$D/x"
 refused "no output" 2 "no -o FOLDER given" "$report" "$D/in"
 refused "a missing file" 1 "No such file" "$report" "$D/none.h5" -o "$D/x"

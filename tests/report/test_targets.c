@@ -1,3 +1,4 @@
+/* kvd_paired_bytes_at is compared with a plain reference. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,7 +9,9 @@
 
 #include <cmocka.h>
 
+#include "common/rng.h"
 #include "report/measures/measures.h"
+#include "report/studies/studies.h"
 
 static const kvd_column columns[] = {
     {"method", KVD_COL_TEXT, "1", "method"},
@@ -166,9 +169,164 @@ static void scored_apart(void **state)
     }
 }
 
+/* ---- bytes of two methods at equal KL ------------------------------------------------------- */
+
+enum { SEQUENCES = 12, SETTINGS = 4 };
+
+/* Made-up measurements: the KL of two methods on the same sequences, and their predictions. */
+typedef struct {
+    double predictions[SEQUENCES], kl[2][SETTINGS][SEQUENCES];
+    kvd_paired_setting setting[2][SETTINGS];
+    kvd_paired_curve curve[2];
+} made_up;
+
+static void make_up(made_up *m)
+{
+    kvd_rng r;
+    kvd_rng_seed(&r, 7, 0);
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        const double hard = exp(kvd_rng_normal(&r)); /* difficulty of the sequence for both */
+        m->predictions[s] = (double)(100 + kvd_rng_below(&r, 300));
+        for (int c = 0; c < 2; c++)
+            for (int i = 0; i < SETTINGS; i++)
+                m->kl[c][i][s] = m->predictions[s] * hard * 0.0005 * pow(4 + c, i) *
+                                 (1 + 0.2 * kvd_rng_uniform(&r));
+    }
+    for (int c = 0; c < 2; c++) {
+        for (int i = 0; i < SETTINGS; i++)
+            m->setting[c][i] = (kvd_paired_setting){0.4 * (1 + c) - 0.1 * i, m->kl[c][i], NULL};
+        m->curve[c] = (kvd_paired_curve){m->setting[c], SETTINGS};
+    }
+}
+
+/*
+ * Returns the bytes of method c at which the mean KL of the listed sequences is `wanted`, by
+ * bisection; NaN if the settings do not enclose it.
+ */
+static double bisected(const made_up *m, int c, const size_t *list, double wanted)
+{
+    double log_kl[SETTINGS], lo = 0, hi = SETTINGS - 1;
+    for (int i = 0; i < SETTINGS; i++) {
+        double sum = 0, n = 0;
+        for (size_t k = 0; k < SEQUENCES; k++) {
+            sum += m->kl[c][i][list[k]];
+            n += m->predictions[list[k]];
+        }
+        log_kl[i] = log(sum / n);
+    }
+    if (log_kl[0] > log(wanted) || log_kl[SETTINGS - 1] <= log(wanted))
+        return NAN;
+    for (int k = 0; k < 100; k++) {
+        const double at = (lo + hi) / 2;
+        const int i = (int)at;
+        const double kl = log_kl[i] + (at - i) * (log_kl[i + 1] - log_kl[i]);
+        *(kl > log(wanted) ? &hi : &lo) = at;
+    }
+    return m->setting[c][0].bytes - 0.1 * lo;
+}
+
+static void near(double a, double b)
+{
+    if (!(fabs(a - b) < 1e-9))
+        fail_msg("%.12g is not %.12g", a, b);
+}
+
+static void equal_kl(void **state)
+{
+    (void)state;
+    static double x[3][KVD_PAIRED_DRAWS];
+    made_up m;
+    kvd_paired_bytes got;
+    kvd_rng r;
+    kvd_err err = {""};
+    make_up(&m);
+    size_t list[SEQUENCES];
+    kvd_rng_seed(&r, 1, 0);
+    for (size_t k = 0; k < KVD_PAIRED_DRAWS; k++) {
+        for (size_t s = 0; s < SEQUENCES; s++)
+            list[s] = (size_t)kvd_rng_below(&r, SEQUENCES);
+        x[0][k] = bisected(&m, 0, list, 0.01);
+        x[1][k] = bisected(&m, 1, list, 0.01);
+        x[2][k] = x[0][k] / x[1][k];
+    }
+    for (size_t s = 0; s < SEQUENCES; s++)
+        list[s] = s;
+    assert_int_equal(
+        kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES, 0.01, &got, &err),
+        0);
+    const kvd_interval *const all[] = {&got.a, &got.b, &got.ratio};
+    const double value[] = {bisected(&m, 0, list, 0.01), bisected(&m, 1, list, 0.01),
+                            bisected(&m, 0, list, 0.01) / bisected(&m, 1, list, 0.01)};
+    for (int i = 0; i < 3; i++) {
+        near(all[i]->value, value[i]);
+        near(all[i]->lo, kvd_quantile(x[i], KVD_PAIRED_DRAWS, 0.025));
+        near(all[i]->hi, kvd_quantile(x[i], KVD_PAIRED_DRAWS, 0.975));
+    }
+    assert_int_equal(got.n_reached, KVD_PAIRED_DRAWS);
+    assert_true(got.ratio.lo < got.ratio.value && got.ratio.value < got.ratio.hi);
+}
+
+/* A method with half the bytes of another and the same KL has the ratio 1/2 in every resample. */
+static void draws_are_paired(void **state)
+{
+    (void)state;
+    made_up m;
+    kvd_paired_bytes got;
+    kvd_err err = {""};
+    make_up(&m);
+    kvd_paired_setting twice[SETTINGS];
+    for (int i = 0; i < SETTINGS; i++)
+        twice[i] = (kvd_paired_setting){2 * m.setting[0][i].bytes, m.kl[0][i], NULL};
+    const kvd_paired_curve other = {twice, SETTINGS};
+    assert_int_equal(
+        kvd_paired_bytes_at(&m.curve[0], &other, m.predictions, SEQUENCES, 0.01, &got, &err), 0);
+    assert_true(got.a.hi - got.a.lo > 0.02);
+    near(got.ratio.lo, 0.5);
+    near(got.ratio.hi, 0.5);
+}
+
+static void not_reached(void **state)
+{
+    (void)state;
+    made_up m;
+    kvd_paired_bytes got;
+    kvd_err err = {""};
+    make_up(&m);
+    const double beyond[] = {1e-5, 10}; /* below the KL of all settings, and above it */
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES,
+                                             beyond[i], &got, &err),
+                         0);
+        assert_true(isnan(got.a.value) && isnan(got.b.value) && isnan(got.ratio.value));
+        assert_int_equal(got.n_reached, 0);
+    }
+    /* The best setting is just below the wanted KL, so some resamples put it above. */
+    double sum = 0, n = 0;
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        sum += m.kl[0][1][s];
+        n += m.predictions[s];
+    }
+    const kvd_paired_curve two = {m.setting[0] + 1, SETTINGS - 1};
+    assert_int_equal(kvd_paired_bytes_at(&two, &m.curve[1], m.predictions, SEQUENCES,
+                                         1.01 * sum / n, &got, &err),
+                     0);
+    assert_true(got.ratio.value > 0);
+    assert_true(isnan(got.ratio.lo) && isnan(got.ratio.hi));
+    assert_true(got.n_reached > 0 && got.n_reached < KVD_PAIRED_DRAWS);
+    /* Too few sequences for an interval. */
+    assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions,
+                                         KVD_BOOTSTRAP_CLUSTERS - 1, 0.01, &got, &err),
+                     0);
+    assert_true(!isnan(got.ratio.value) && isnan(got.ratio.lo));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(line), cmocka_unit_test(grid),
-                                       cmocka_unit_test(scored_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(line),
+                                       cmocka_unit_test(grid),
+                                       cmocka_unit_test(scored_apart),
+                                       cmocka_unit_test(equal_kl),
+                                       cmocka_unit_test(draws_are_paired),
+                                       cmocka_unit_test(not_reached)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

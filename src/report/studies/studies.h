@@ -5,6 +5,7 @@
 #ifndef KVD_REPORT_STUDIES_STUDIES_H
 #define KVD_REPORT_STUDIES_STUDIES_H
 
+#include "common/stats.h"
 #include "report/measures/ledger.h"
 #include "report/report.h"
 #include "report/results.h"
@@ -34,9 +35,10 @@ int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
  * Adds quality against the removed fraction p, the error of the attention output (ZDC Fig. 14), and
- * the bytes of the cache.
+ * the bytes of the cache. `paired` is the argument of kvd_study_paired. If it is not NULL, fails
+ * unless the results have the method.
  */
-int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err);
+int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
 /*
  * Adds the choices of parameters that no other choice beats in quality and stored bytes, and the
  * bytes saved at 99 % of the accuracy.
@@ -52,6 +54,45 @@ int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kv
  * Adds the smallest cache within a given loss, for methods measured with several parameter values.
  */
 int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+/*
+ * Compares `method` with every other method that was evaluated on the same sequences. Adds nothing
+ * if `method` is NULL.
+ */
+int kvd_study_paired(const kvd_accuracy_entries *all, const char *method, kvd_section *s,
+                     kvd_err *err);
+
+/* One measured setting of a method. */
+typedef struct {
+    double bytes;
+    const double *kl; /* KL summed over the predictions of each sequence, [n sequences] */
+    const kvd_accuracy_entry *entry; /* result row; kvd_paired_bytes_at does not read it */
+} kvd_paired_setting;
+
+typedef struct {
+    kvd_paired_setting *setting; /* settings of a method in the order of falling bytes, [n] */
+    size_t n;
+} kvd_paired_curve;
+
+/* Number of resamples of sequences in the comparison of two methods. */
+enum { KVD_PAIRED_DRAWS = 2000 };
+
+typedef struct {
+    kvd_interval a, b, ratio; /* bytes of two methods at equal KL, and a / b */
+    size_t n_reached;         /* number of resamples in which both methods reach the KL */
+} kvd_paired_bytes;
+
+/*
+ * Computes the bytes of two methods at a KL of `kl` nats per prediction, and their ratio, with 95 %
+ * percentile intervals over resamples of the n sequences. Both methods use the same resamples, so
+ * the difficulty of a resample cancels in the ratio. predictions [n]: predictions of each sequence.
+ *
+ * Bytes are linear in log(KL) between two neighbouring settings and never extrapolated. A value is
+ * NaN if the settings do not enclose `kl`. An interval is NaN if that happens in a resample, or if
+ * n is less than KVD_BOOTSTRAP_CLUSTERS.
+ */
+int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
+                        const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
+                        kvd_err *err);
 /* Adds benchmark scores. Adds nothing if there is no kvdim/tasks file. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*

@@ -465,7 +465,7 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
     return 0;
 }
 
-int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err)
+int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err)
 {
     enum { MOST_FIGURES = 8 };
     kvd_accuracy_entries all = {0};
@@ -473,7 +473,7 @@ int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err)
     if (kvd_accuracy_collect(r, &all, err))
         goto done;
     if (all.n == 0) {
-        status = 0;
+        status = paired ? kvd_fail(err, "--paired needs an accuracy file (kvdim-eval)") : 0;
         goto done;
     }
     kvd_section *s = kvd_report_section(report, "accuracy", "Accuracy", err);
@@ -487,7 +487,8 @@ int kvd_study_accuracy(const kvd_results *r, kvd_report *report, kvd_err *err)
         kvd_text_add(&s->words,
                      "<p>Curves are drawn for the first %d of %zu texts; the table has all.</p>\n",
                      MOST_FIGURES, all.n_labels);
-    if (kvd_study_pareto(&all, s, err) || target_table(r, &all, s, err))
+    if (kvd_study_paired(&all, paired, s, err) || kvd_study_pareto(&all, s, err) ||
+        target_table(r, &all, s, err))
         goto done;
     for (size_t k = 0; k < all.n_labels && k < MOST_FIGURES; k++)
         if (quality_figure(&all, k, s, err))
