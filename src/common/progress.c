@@ -38,7 +38,9 @@ static void print(const kvd_progress *p, double t, bool last)
             bar[WIDTH] = '\0';
             fprintf(stderr, "[%s] ", bar);
         }
-        fprintf(stderr, "%.0f of %.0f %s (%.0f %%), ", p->done, p->total, p->unit, 100 * part);
+        /* A part of a unit is not counted until the unit is done; 1e-6 allows for rounding. */
+        fprintf(stderr, "%.0f of %.0f %s (%.0f %%), ", floor(p->done + 1e-6), p->total, p->unit,
+                100 * part);
     } else {
         fprintf(stderr, "%.0f %s, ", p->done, p->unit);
     }

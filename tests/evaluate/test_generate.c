@@ -509,6 +509,20 @@ static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *toke
     return (sequence == 1 ? seen[1] == 2 : sequence == 2) ? (int)seen[PROMPTS] : 0;
 }
 
+/* Counts the reports of progress, and adds up the sequences that they report. */
+typedef struct {
+    size_t n_calls;
+    double sequences;
+} progress_seen;
+
+static void count_progress(void *ctx, double n)
+{
+    progress_seen *const seen = ctx;
+    assert_true(n > 0);
+    seen->n_calls++;
+    seen->sequences += n;
+}
+
 /*
  * Generates two answers per sequence on one cache, with forced questions before them. A second run,
  * in which all tokens are forced, must predict the same tokens. `ended` is the return value of
@@ -522,6 +536,7 @@ static void check_questions(size_t ended)
     uint32_t script[3 * PLACES], token[3 * PLACES], fed[3 * PLACES], again[3 * PLACES];
     size_t seen[PROMPTS + 1] = {[PROMPTS] = ended}, fed_end[PROMPTS + 1] = {0};
     kvd_continued_cost cost[PROMPTS];
+    progress_seen progress = {0};
     kvd_err err = {""};
     for (size_t i = 0; i < 3 * PLACES; i++)
         script[i] = i % (PLACES / 2) < QUESTION ? id[i + 7] : KVD_FREE_TOKEN;
@@ -531,13 +546,18 @@ static void check_questions(size_t ended)
                                  .end = places,
                                  .forced = script,
                                  .ended = end_early,
-                                 .ended_ctx = seen};
+                                 .ended_ctx = seen,
+                                 .advanced = count_progress,
+                                 .advanced_ctx = &progress};
     const kvd_continued out = {.token = token, .cost = cost};
     if (kvd_generate(generator, &none, &c, &out, NULL, NULL, NULL, &err))
         fail_msg("%s", err.msg);
     assert_int_equal(seen[0], 2 * ANSWER);
     assert_int_equal(seen[1], 2 + ANSWER);
     assert_int_equal(seen[2], 2);
+    /* Progress is reported in every layer of every step, and adds up to all sequences. */
+    assert_true(progress.n_calls >= cost[0].steps * (size_t)config->n_layers);
+    assert_true(fabs(progress.sequences - PROMPTS) < 1e-9);
     size_t n = 0, at[3 * PLACES];
     for (size_t s = 0; s < PROMPTS; s++) {
         for (size_t i = places[s]; i < places[s + 1]; i++)

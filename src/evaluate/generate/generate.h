@@ -54,6 +54,13 @@ typedef struct {
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /*
+     * Callback for progress reports, after every pass and, with the cache in host memory, after
+     * every layer. `n` is the number of sequences, a fraction, that was done since the last call;
+     * the calls for a group of sequences add up to its number of sequences. May be NULL.
+     */
+    void (*advanced)(void *ctx, double n);
+    void *advanced_ctx;
+    /*
      * True for sequences that have results from an earlier run, [n_sequences]. They are not
      * generated. The other sequences are grouped as if all sequences were generated, so that their
      * results are the same. NULL means that no sequence has results.
@@ -154,8 +161,8 @@ typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
  * Generates tokens after the prompts of *c, with a cache that compresses as the open plan *plan
  * says, and fills *out. plan->prompt is ignored. *account, if not NULL, receives the cache sizes
  * and the bits that attention read, added over the decode steps. `step`, if not NULL, is called
- * after every group of sequences. Only one thread at a time calls `step` or c->ended. Fails as
- * kvd_forward_run does, naming sequences by their index in *c.
+ * after every group of sequences. Only one thread at a time calls `step`, c->ended or c->advanced.
+ * Fails as kvd_forward_run does, naming sequences by their index in *c.
  *
  * The groups that run together depend on *c and the memory of a GPU. Results therefore do not
  * depend on the number of equal GPUs.

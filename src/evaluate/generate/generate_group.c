@@ -82,6 +82,12 @@ typedef struct {
      * began with; else NULL.
      */
     uint32_t *text;
+    /*
+     * Number of input tokens of the whole group and of its finished passes, and the part of n that
+     * c->advanced was told.
+     */
+    double all_tokens, tokens, told;
+    double pass_tokens; /* number of input tokens of the current pass */
 } group;
 
 static size_t prompt_of(const kvd_continuations *c, size_t s)
@@ -161,6 +167,26 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
+/* Reports the progress of the group; `part` is the fraction of it that is done. */
+static void advance(group *u, double part)
+{
+    const kvd_continuations *const c = u->c;
+    const double done = fmin(part, 1) * (double)u->n;
+    if (!c->advanced || done <= u->told)
+        return;
+    (void)pthread_mutex_lock(u->lock);
+    c->advanced(c->advanced_ctx, done - u->told);
+    (void)pthread_mutex_unlock(u->lock);
+    u->told = done;
+}
+
+static void on_layer(void *ctx, int n_layers)
+{
+    group *const u = ctx;
+    const double part = (double)n_layers / u->config->n_layers;
+    advance(u, (u->tokens + part * u->pass_tokens) / u->all_tokens);
+}
+
 /* Runs the model on the tokens of the batch, and decides the token that follows each sequence. */
 static int pass(group *u, size_t n_sequences, kvd_err *err)
 {
@@ -172,6 +198,7 @@ static int pass(group *u, size_t n_sequences, kvd_err *err)
                          .start = u->start,
                          .whole = u->whole};
     const double started = kvd_clock_s();
+    u->pass_tokens = (double)u->offset[n_sequences];
     if (u->path->run(u->path, &b, u->slot, err))
         return -1;
     for (size_t from = 0; from < n_sequences; from += piece) {
@@ -184,6 +211,7 @@ static int pass(group *u, size_t n_sequences, kvd_err *err)
                 return -1;
     }
     share_time(u, n_sequences, kvd_clock_s() - started);
+    advance(u, (u->tokens += u->pass_tokens) / u->all_tokens);
     return 0;
 }
 
@@ -295,13 +323,20 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
                .first = first,
                .n = n,
                .plan = plan,
-               .account = account};
+               .account = account,
+               .all_tokens = (double)(c->offset[first + n] - c->offset[first] + c->end[first + n] -
+                                      c->end[first])};
     size_t left = 1;
+    path->layer_done = on_layer;
+    path->layer_ctx = &u;
     int status =
         reserve(&u, err) || path->begin(path, plan, n, err) || run_prompts(&u, err) ? -1 : 0;
     while (!status && left)
         status = run_step(&u, &left, err);
+    if (!status)
+        advance(&u, 1);
     path->end(path, status ? NULL : account);
+    path->layer_done = NULL;
     release(&u);
     return status ? kvd_in(err, "generating after prompts from %zu on", first) : 0;
 }

@@ -17,6 +17,12 @@ typedef struct kvd_generate_path kvd_generate_path;
 struct kvd_generate_path {
     /* Largest number of token positions whose logits one call of `read` returns. */
     size_t piece;
+    /*
+     * Callback that `run` may call after the attention of a layer, with the number of layers so
+     * far, for progress reports; NULL: none. The caller of `run` sets it.
+     */
+    void (*layer_done)(void *ctx, int n_layers);
+    void *layer_ctx;
     /* Returns the number of sequences of *c, from `first` on, that run together; at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
     /*
@@ -57,7 +63,7 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
  * Generates n sequences of *c together, from number `first` on. n is at most what path->together
  * returns. A sequence for which kvd_generate_outgrows is true must be the only one of its group.
  * Adds to *account the cache sizes and the bits that attention read. `lock` is held while c->ended
- * runs.
+ * or c->advanced runs.
  */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,

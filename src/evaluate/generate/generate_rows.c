@@ -106,6 +106,7 @@ typedef struct {
     kvd_generate_pass *pass;
     size_t max_tokens;
     const kvd_plan *plan;
+    kvd_attention hook; /* calls that of `cache`, then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
     /*
@@ -156,6 +157,15 @@ static int first_pass(void *ctx, const kvd_batch *first, kvd_prompts *prompts, k
     return r->pass->first(r->pass, first, prompts, kvd_prompts_repeated(prompts), err);
 }
 
+static int attend(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
+{
+    by_rows *const r = (by_rows *)(void *)((char *)self - offsetof(by_rows, hook));
+    const int status = r->cache.hook.run(&r->cache.hook, in, out, err);
+    if (r->path.layer_done)
+        r->path.layer_done(r->path.layer_ctx, in->layer + 1);
+    return status;
+}
+
 static int run(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err)
 {
     by_rows *const r = of(p);
@@ -165,7 +175,9 @@ static int run(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd
         r->cache.prompts = &r->prompts;
     }
     r->cache.slot = slot;
-    return r->pass->run(r->pass, b, &r->cache.hook, err);
+    r->hook = r->cache.hook;
+    r->hook.run = attend;
+    return r->pass->run(r->pass, b, &r->hook, err);
 }
 
 static int read(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,

@@ -160,13 +160,20 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
+static void on_advance(void *ctx, double n)
+{
+    kvd_progress *const progress = ctx;
+    if (progress)
+        kvd_progress_step(progress, progress->done + n);
+}
+
+/* Counts sequences from the journal, which kvd_generate has not counted while they ran. */
 static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
                    kvd_err *err)
 {
-    kvd_progress *const progress = ctx;
-    (void)first, (void)account;
-    if (progress)
-        kvd_progress_step(progress, progress->done + (double)n);
+    (void)first;
+    if (!account)
+        on_advance(ctx, (double)n);
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
@@ -186,9 +193,12 @@ static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const
     const kvd_continued out = {.token = token,
                                .log_p = items->run.forced ? log_p : NULL,
                                .rank = items->run.forced ? rank : NULL};
+    kvd_continuations sequences = items->run;
+    sequences.advanced = on_advance;
+    sequences.advanced_ctx = progress;
     char run[120];
     snprintf(run, sizeof run, "%s/%d", name, (int)task);
-    status = status || kvd_journal_generate(f->journal, run, f->generator, plan, &items->run, &out,
+    status = status || kvd_journal_generate(f->journal, run, f->generator, plan, &sequences, &out,
                                             &r->account, on_step, progress, err);
     if (f->part) {
         free(token);
