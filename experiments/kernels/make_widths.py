@@ -93,6 +93,7 @@ def main():
             print(f"  removal rate {r:.4f}, {moved} widths moved by 16")
         for tenth in range(1, 9):
             write(f, f"wide-p{10 * tenth}", *wide(tenth / 10), tenth / 10)
+        f.write(f"end,{16 * (N + 1)}\n")
     spread(spectrum, os.path.join(out, "kvdim25m-sigma.csv"))
 
 

@@ -177,6 +177,45 @@ static void test_formulas(void **state)
     free(text);
 }
 
+/* ---- files of several tables ---------------------------------------------------------------- */
+
+/* Reads table "b" of a file with the first `len` bytes of the text. */
+static int read_table(const char *text, size_t len, joined *j)
+{
+    char path[] = "/tmp/kvdim-csv-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, len), (ssize_t)len);
+    assert_int_equal(close(fd), 0);
+    *j = (joined){.stop_at = 0};
+    const int status = kvd_csv_read_table(path, "b", join, j, &err);
+    unlink(path);
+    return status;
+}
+
+static void test_tables(void **state)
+{
+    (void)state;
+    static const char text[] = "a,x,y\na,1,2\nb,x\nb,11\nc,3\nend,5\n";
+    const size_t whole = sizeof text - 1;
+    joined j;
+    assert_int_equal(read_table(text, whole, &j), 0);
+    assert_string_equal(j.text, "x;11;");
+    /* A file that was cut off is refused wherever it ends, also at the end of a row. */
+    for (size_t len = 0; len < whole - 1; len++)
+        assert_int_equal(read_table(text, len, &j), -1);
+    assert_int_equal(read_table(text, (size_t)(strstr(text, "c,3") - text), &j), -1);
+    assert_non_null(strstr(err.msg, "is cut off: it has 4 rows and no last row 'end,4'"));
+    static const char missing[] = "a,x\nb,x\nb,1\nend,4\n", more[] = "b,x\nend,1\nb,2\n",
+                      none[] = "a,x\nend,1\n";
+    assert_int_equal(read_table(missing, strlen(missing), &j), -1);
+    assert_non_null(strstr(err.msg, "has 3 rows, its last row 'end,4' wants 4"));
+    assert_int_equal(read_table(more, strlen(more), &j), -1);
+    assert_non_null(strstr(err.msg, "row 3: a row after the last row, 'end,1'"));
+    assert_int_equal(read_table(none, strlen(none), &j), -1);
+    assert_non_null(strstr(err.msg, "has no table 'b'"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +224,7 @@ int main(void)
         cmocka_unit_test(test_zero_bytes_and_large_rows),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,7 +223,7 @@ static void test_width_files(void **state)
     text[strlen(text) - 2] = '\0';
     FILE *const f = fopen(text, "w");
     assert_non_null(f);
-    fputs("a,48,64\nb,16,32\nb,64,48\nc,1\n", f);
+    fputs("a,48,64\nb,16,32\nb,64,48\nc,1\nend,4\n", f);
     assert_int_equal(fclose(f), 0);
     text[strlen(text)] = ':';
     assert_int_equal(parse(&w, text, &err), 0);

@@ -168,7 +168,7 @@ static void test_verdicts(void **state)
     char a[] = "a", b[] = "b";
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
-    put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\n");
+    put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\nend,3\n");
     /* The measured coefficient of variation of the singular values of K is 35.36 %. */
     expect_verdict("i,s,c,t,*_percent,,,%,cv:k,within,0,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,within,0.5,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
@@ -555,7 +555,7 @@ static void test_hostile_ledgers(void **state)
     const kvd_results r = {&item, 1};
     kvd_err err = {""};
     kvd_ledger l = {0};
-    put_file("tables.csv", "t,model,x\n", "t,m,abc\n");
+    put_file("tables.csv", "t,model,x\n", "t,m,abc\nend,2\n");
     expect_error("i,s,c\n", &r, "3 fields, wanted 20");
     expect_error("i,s,c,,,,,%,speed:k,,,,,,,,w,r,n,\n", &r, "unknown measure 'speed:k'");
     expect_error("i,s,c,,,1,,%,cv:k,near,1,,,,,,w,r,n,\n", &r, "unknown test 'near'");

@@ -3,8 +3,11 @@
 #include <csv.h>
 #include <errno.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/args.h"
 
 static const size_t longest_row = (size_t)64 << 20;
 
@@ -184,14 +187,19 @@ typedef struct {
     const char *name;
     kvd_csv_row row;
     void *ctx;
-    size_t n_rows;
+    size_t n_rows;     /* rows of the table */
+    size_t n_all, end; /* rows of all tables, and the number in the last row; SIZE_MAX before it */
 } table_reader;
 
 static int table_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                      kvd_err *err)
 {
     table_reader *const t = ctx;
-    (void)line;
+    if (t->end != SIZE_MAX)
+        return kvd_fail(err, "a row after the last row, '" KVD_CSV_END ",%zu'", t->end);
+    if (n_fields == 2 && !strcmp(field[0], KVD_CSV_END))
+        return kvd_arg_size(KVD_CSV_END, field[1], 0, SIZE_MAX - 1, &t->end, err);
+    t->n_all = line;
     if (!n_fields || strcmp(field[0], t->name))
         return 0;
     return t->row(t->ctx, ++t->n_rows, field + 1, len + 1, n_fields - 1, err);
@@ -199,9 +207,16 @@ static int table_row(void *ctx, size_t line, char *const *field, const size_t *l
 
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx, kvd_err *err)
 {
-    table_reader t = {.name = name, .row = row, .ctx = ctx};
+    table_reader t = {.name = name, .row = row, .ctx = ctx, .end = SIZE_MAX};
     if (kvd_csv_read(path, table_row, &t, err))
         return -1;
+    if (t.end == SIZE_MAX)
+        return kvd_fail(err,
+                        "'%s' is cut off: it has %zu rows and no last row '" KVD_CSV_END ",%zu'",
+                        path, t.n_all, t.n_all);
+    if (t.end != t.n_all)
+        return kvd_fail(err, "'%s' has %zu rows, its last row '" KVD_CSV_END ",%zu' wants %zu",
+                        path, t.n_all, t.end, t.end);
     return t.n_rows ? 0 : kvd_fail(err, "'%s' has no table '%s'", path, name);
 }
 

@@ -22,8 +22,15 @@ typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const siz
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 
 /*
+ * First field of the last row of a CSV file that holds several tables. The second field is the
+ * number of rows before it, so that a file that was cut off is not read as a shorter one.
+ */
+#define KVD_CSV_END "end"
+
+/*
  * Reads one of several tables in a file. The first field of every row is the name of its table, and
- * is not passed to the callback. Row 1 is the table's heading. Fails if no row has the name.
+ * is not passed to the callback. Row 1 is the table's heading. Fails if no row has the name, or if
+ * the last row is not KVD_CSV_END with the number of rows.
  */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);

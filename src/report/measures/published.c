@@ -233,7 +233,7 @@ typedef struct {
 
 /*
  * Adds the name of the table to the list, unless the line before had the same name. Tables of
- * request traces are left out.
+ * request traces and the last row are left out.
  */
 static int take_name(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,
                      kvd_err *err)
@@ -241,7 +241,8 @@ static int take_name(void *ctx, size_t line, char *const *field, const size_t *l
     table_names *const t = ctx;
     (void)line;
     (void)len;
-    if (!n_fields || strstr(field[0], "traces") || (t->n && !strcmp(t->name[t->n - 1], field[0])))
+    if (!n_fields || strstr(field[0], "traces") || !strcmp(field[0], KVD_CSV_END) ||
+        (t->n && !strcmp(t->name[t->n - 1], field[0])))
         return 0;
     if (t->n == MOST_TABLES)
         return kvd_fail(err, "more than %d tables", (int)MOST_TABLES);
