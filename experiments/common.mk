@@ -18,7 +18,8 @@
 
 ROOT    := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)
 here     = $(if $(filter /%,$(1)),$(1),$(PWD)/$(1))
-NAME    := $(notdir $(CURDIR))
+# Folder of the results in OUT; an experiment with variants sets `name`.
+NAME    := $(or $(name),$(notdir $(CURDIR)))
 
 MODEL   ?= $(ROOT)/data/models/kvdim-6m
 TEXTS   ?= $(sort $(wildcard $(ROOT)/data/texts/*.txt))

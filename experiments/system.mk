@@ -12,7 +12,7 @@
 # COSTS    folder with costs-<trace>.h5 that were measured elsewhere (default: measured here)
 # MORE     with COSTS: further files of it, costs-<word>-<trace>.h5 for each word, with methods that were measured apart
 # METHODS  with COSTS: of their methods, those to compare (default: all)
-# STOCK    series of rates.csv whose costs are measured a second time with --attention stock, as NAME@stock (ZACK/KE, FDC/KE)
+# STOCK    series of the rates whose costs are measured a second time with --attention stock, as NAME@stock (ZACK/KE, FDC/KE)
 # ARRIVALS requests of every simulated point (default 2000 for each replica); ARRIVALS_<trace> of one trace
 # SLACK    the bound on the mean normalised latency, in times that of `none` when requests never meet (default 5)
 this := $(abspath $(dir $(lastword $(MAKEFILE_LIST))))
@@ -113,7 +113,7 @@ $(results)/serving-$(1).h5: $(call costs_of,$(1)) $(this)/sweep.sh
 	SLACK=$(SLACK) ARRIVALS=$(or $(ARRIVALS_$(1)),$(ARRIVALS)) sh $(this)/sweep.sh $(bin)/kvdim-serve $(call list,$(call costs_of,$(1))) $(1) $$@ $(if $(COSTS),$(addprefix --method ,$(METHODS)),$(addprefix --method ,none $(2) $(if $(STOCK),$(call at_stock,$(call of_rates,$(1),$(STOCK)))))) --max-batch $(call most,$(1)) $(3) $(SERVE)
 endef
 
-# $(call of_rates,trace[,series]): methods of a folder's rates.csv for the shape (without one, of its first) and trace, those of
+# $(call of_rates,trace[,series]): methods of the file $(rates_of) for the shape (without one, of its first) and trace, those of
 # the series (default SERIES).
 SERIES ?=
 rates_of ?= $(CURDIR)/rates.csv

@@ -13,13 +13,13 @@ grep -q "Nothing to be done\|up to date" "$D/log" && ok "makes nothing" || not_o
 awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "input") first = i + 2 }
   NR > 1 { sum = 0; for (i = NF - 11; i <= NF; i++) sum += $i; n++; if ((sum - 100) ^ 2 > 1e-6) bad++ }
   END { exit !(n == 8 && !bad) }' "$D/out/job-time-by-length/report/tables/jct-shares.csv" >"$D/log" 2>&1 && ok "shares sum to 100 %" || { cp "$D/out/job-time-by-length/report/tables/jct-shares.csv" "$D/log"; not_ok "shares sum to 100 %"; }
-check "costs" sh -c "$make -C experiments/serving-zack 'longest_imdb=24 8' SERIES=ZACK 'JCT=--pages 400' $D/out/serving-zack/costs-imdb.h5"
+check "costs" sh -c "$make -C experiments/serving 'longest_imdb=24 8' SERIES=ZACK 'JCT=--pages 400' $D/out/serving-zack/costs-imdb.h5"
 grep -q -- "--method none --method zack,p=0.53 --input-len 24 --output-len 8 " "$D/log" && ok "at the published rate" || not_ok "at the published rate"
-check "costs of palu on a checkpoint" sh -c "$make -C experiments/serving-fdc 'longest_imdb=24 8' 'SERIES=FDC Palu' CALIBRATION=256 'JCT=--pages 400' $D/out/serving-fdc/costs-imdb.h5"
+check "costs of palu on a checkpoint" sh -c "$make -C experiments/serving PAPER=fdc 'longest_imdb=24 8' 'SERIES=FDC Palu' CALIBRATION=256 'JCT=--pages 400' $D/out/serving-fdc/costs-imdb.h5"
 grep -q -- "--method palu,p=0.55 .*--calibration .*-pre-t256-s128.h5" "$D/log" && ok "with activations that calibrate it" || not_ok "with activations that calibrate it"
 # Times of a loaded machine are no test: costs that are known.
 mkdir "$D/costs" && "$B/tests/tool_jct" costs "$D/costs/costs-imdb.h5" >"$D/log" 2>&1 || not_ok "costs that are known"
-check "serving from costs that are there" sh -c "$make -C experiments/serving-zack COSTS=$D/costs TRACES=imdb 'METHODS=none zack,p=0.5' ARRIVALS=400"
+check "serving from costs that are there" sh -c "$make -C experiments/serving COSTS=$D/costs TRACES=imdb 'METHODS=none zack,p=0.5' ARRIVALS=400"
 grep -q 'zack' "$D/out/serving-zack/report/tables/serving-rates.csv" && ok "and the highest rates" || not_ok "and the highest rates"
 
 cp "$D/costs/costs-imdb.h5" "$D/costs/costs-again-imdb.h5"
