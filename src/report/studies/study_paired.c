@@ -151,33 +151,35 @@ static int begin(tables *t, kvd_section *s, kvd_err *err)
         !(t->bytes = kvd_section_table(s, "paired-bytes", "Bytes of two methods at equal KL", err)))
         return -1;
     kvd_table *const x = t->settings, *const y = t->bytes;
+    char heading[KVD_LABEL + 24];
+    snprintf(heading, sizeof heading, "bytes of %s", t->method);
     kvd_table_add_column(x, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(x, KVD_CELL_TEXT, 0, "other", "other method");
     kvd_table_add_column(x, KVD_CELL_TEXT, 0, "other_setting", "at");
-    kvd_table_add_column(x, KVD_CELL_REAL, 3, "other_share", "its bytes / uncompressed");
-    kvd_table_add_column(x, KVD_CELL_REAL, 3, "other_kl", "its KL, nat");
+    kvd_table_add_column(x, KVD_CELL_REAL, 3, "other_share", "other's bytes");
+    kvd_table_add_column(x, KVD_CELL_REAL, 3, "other_kl", "other's KL, nat");
     kvd_table_add_column(x, KVD_CELL_TEXT, 0, "setting", t->method);
-    kvd_table_add_column(x, KVD_CELL_REAL, 3, "cache_share", "its bytes / uncompressed");
-    kvd_table_add_column(x, KVD_CELL_REAL, 3, "kl", "its KL, nat");
+    kvd_table_add_column(x, KVD_CELL_REAL, 3, "cache_share", heading);
+    kvd_table_add_column(x, KVD_CELL_REAL, 3, "kl", "KL, nat");
     interval_column(x, "difference", "difference_lo", "difference_hi", "KL less the other's, nat");
     kvd_table_note(
         x,
-        "Every setting of every other method next to the setting of %s with the most bytes that "
-        "does not take more bytes, or else with the fewest. 95 %% intervals over %d draws of "
-        "sequences, the same for both.",
+        "Bytes over those of an uncompressed 16-bit cache. Every setting of every other method "
+        "next to the setting of %s with the most bytes that does not take more bytes, or else "
+        "with the fewest. 95 %% intervals over %d draws of sequences, the same for both.",
         t->method, (int)DRAWS);
     kvd_table_add_column(y, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(y, KVD_CELL_TEXT, 0, "other", "other method");
-    interval_column(y, "other_share", "other_share_lo", "other_share_hi",
-                    "its bytes / uncompressed");
-    interval_column(y, "cache_share", "cache_share_lo", "cache_share_hi", t->method);
-    interval_column(y, "ratio", "ratio_lo", "ratio_hi", "ratio of bytes to the other's");
+    interval_column(y, "other_share", "other_share_lo", "other_share_hi", "other's bytes");
+    interval_column(y, "cache_share", "cache_share_lo", "cache_share_hi", heading);
+    interval_column(y, "ratio", "ratio_lo", "ratio_hi", "ratio to the other's");
     kvd_table_add_column(y, KVD_CELL_TEXT, 0, "reached", "reached");
-    kvd_table_note(y,
-                   "Bytes at a KL of %g nats, linear in the logarithm of KL between measured "
-                   "settings, never beyond them. 95 %% intervals over %d draws of sequences, the "
-                   "same for both; none if a draw does not reach the KL.",
-                   equal_kl, (int)DRAWS);
+    kvd_table_note(
+        y,
+        "Bytes over those of an uncompressed 16-bit cache at a KL of %g nats, linear in the "
+        "logarithm of KL between measured settings, never beyond them. 95 %% intervals over %d "
+        "draws of sequences, the same for both; none if a draw does not reach the KL.",
+        equal_kl, (int)DRAWS);
     return 0;
 }
 
