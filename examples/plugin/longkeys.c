@@ -14,7 +14,7 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/* `self` is the array of the keys' values, because the method has no `open`. */
+/* `self` holds the values of the parameters, because the method defines no `open`. */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {
