@@ -18,10 +18,6 @@ static int keeps(const kvd_target_sample *s, bound b, double target)
     return (b == VALUE ? s->share.value : b == LOWER ? s->share.lo : s->share.hi) >= target;
 }
 
-/*
- * Returns the index of the first evaluated setting whose accuracy ratio (or end `b` of its
- * confidence interval) is below the target, or n if there is none.
- */
 static size_t first_miss(const kvd_target_sample *s, size_t n, bound b, double target)
 {
     size_t i = 0;
@@ -65,19 +61,12 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /*
-     * Accuracy ratio of each text alone at each evaluated setting, [MAX_SAMPLES][n_texts] in the
-     * order of `sample`; NULL if not wanted.
-     */
+    /* [MAX_SAMPLES][n_texts] in the order of `sample`; NULL if not wanted. */
     kvd_interval *of_text;
 } search;
 
 enum { ALL_TEXTS = -1 };
 
-/*
- * Returns the evaluated settings with the accuracy ratios of one text, copied to room
- * [MAX_SAMPLES]. For ALL_TEXTS returns the original array.
- */
 static const kvd_target_sample *samples_of(const search *s, int text, kvd_target_sample *room)
 {
     if (text == ALL_TEXTS)
@@ -96,19 +85,12 @@ static void read_answer(const search *s, int text, double target, kvd_target *ou
     out->n_points -= s->axis->whole;
 }
 
-/*
- * Returns the array for the accuracy ratios of single texts at evaluated setting number `at`; NULL
- * if they are not wanted.
- */
 static kvd_interval *texts_at(search *s, size_t at)
 {
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/*
- * Inserts an evaluated setting at index `at` of the sorted array s->sample. Its accuracy ratios on
- * single texts are at the end of their array (index s->n), and are moved to index `at` too.
- */
+/* Inserts a setting at index `at`. Its shares of single texts were written at index s->n. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -123,8 +105,8 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
 }
 
 /*
- * Evaluates the setting nearest to position `wanted` of the search axis, unless it was evaluated
- * before. Sets *x to the position of that setting.
+ * Evaluates the setting nearest to `wanted` unless it was evaluated before. Sets *x to its
+ * position.
  */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
@@ -152,12 +134,9 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Narrows down, by bisection of the search axis, where the accuracy ratio falls below the target.
- * `b` selects the ratio itself or an end of its confidence interval. The result is two neighbouring
- * settings: the last that meets the target and the first that misses it.
- *
- * Parameters of settings are whole numbers, so the setting nearest to the middle between these two
- * may be one of the two. Then nothing is evaluated, and bisection continues in the half that can
+ * Bisects until the last setting that meets the target and the first that misses it are
+ * neighbours. `b` selects the share or an end of its interval. If the setting nearest to the
+ * middle is one of the two, nothing is evaluated and bisection continues in the half that can
  * hold another setting.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
@@ -187,11 +166,7 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/*
- * After bisection, evaluates two more settings: one before the last setting that keeps the target,
- * and one after the first setting that misses it. They show a dip or a peak of the accuracy close
- * by.
- */
+/* Evaluates one setting on each side of the crossing, which shows a dip or a peak close by. */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -257,9 +232,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the removed fraction p at which the accuracy ratio of curve `c` falls below the target in
- * a bootstrap resample. Sequence s counts times[s] times in the resample. share [c->n] is scratch
- * memory.
+ * Returns the crossing of curve `c` in a resample that counts sequence s times[s] times. share
+ * [c->n] is scratch memory.
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -330,8 +304,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xd[k] = xb[k] - xa[k];
     }
     /*
-     * If a resample of a text has no correct prediction of the uncompressed model, its accuracy
-     * ratio and the position computed from it are NaN. The interval ends are then NaN too.
+     * A resample in which the uncompressed model has no correct prediction gives NaN, and then
+     * both interval ends are NaN.
      */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
