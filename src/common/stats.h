@@ -34,7 +34,7 @@ enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
  * percentile interval from `resamples` bootstrap draws of whole clusters (Efron & Tibshirani 1993,
  * ch. 13). Sequences are drawn because the tokens of one sequence are not independent. The interval
  * is NaN if n is less than KVD_BOOTSTRAP_CLUSTERS: resamples of few clusters vary less than the
- * mean does, so the interval would be too narrow.
+ * mean does, so the interval would be too narrow. It is NaN too if sum(den) of a resample is 0.
  */
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);

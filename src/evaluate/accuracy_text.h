@@ -26,17 +26,13 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
  */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the answer of a search for the strongest compression that keeps a target accuracy, as one
- * or two lines of text. `key` is the parameter that the search varied; `line` has 2 *
- * KVD_ACCURACY_LINE characters. Returns `line`.
+ * Writes the answer of a search as one or two lines of text. `what` names the score of which a
+ * share is kept, `key` the parameter; `line` has 2 * KVD_ACCURACY_LINE characters. Returns `line`.
  */
-const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t,
-                                     char *line);
+const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
+                                     const kvd_target *t, char *line);
 
-/*
- * Returns the answer of a search for a target accuracy as a JSON object. `key` is the parameter
- * that the search varied. NaN, which JSON lacks, becomes null.
- */
-json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t);
+/* Returns the answers of n searches as a JSON object. NaN, which JSON lacks, becomes null. */
+json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const char *metric);
 
 #endif

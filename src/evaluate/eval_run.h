@@ -97,13 +97,6 @@ int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versu
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
-/*
- * Writes the result of a search for a target accuracy as attributes of /target/<name>. `key` is the
- * parameter of the method that was searched.
- */
-int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const kvd_method *m, const char *key,
-                              const kvd_target *t, kvd_err *err);
-
 /* Options of kvdim-eval's command line. */
 
 typedef struct {
@@ -183,22 +176,6 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
-    /* Name of the search's group in the result file, /target/<name>. */
-    char name[80];
-    /* Index of the method whose parameter is searched. */
-    size_t method;
-    kvd_method_tradeoff rate;
-    /*
-     * True if the method only removes dimensions, so that removed fraction p = 0 is the
-     * uncompressed model.
-     */
-    bool whole;
-    /* The search added results lines first_row .. end_row - 1. */
-    size_t first_row, end_row;
-    kvd_target found;
-} kvd_eval_target;
-
-typedef struct {
     kvd_eval_options *cfg;
     kvd_inputs in;
     char gpu[256]; /* description of the GPU; "" if the CPU runs the model */
@@ -212,7 +189,7 @@ typedef struct {
     kvd_accuracy accuracy;
     kvd_saved_rows saved; /* results lines saved by an earlier run, for --resume */
     size_t printed;       /* number of results lines printed so far */
-    kvd_eval_target target[KVD_EVAL_METHODS];
+    kvd_method_target target[KVD_EVAL_METHODS];
     size_t n_targets;
     kvd_h5 file;
 } kvd_eval_run;
@@ -259,22 +236,19 @@ int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
  */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
-/* Returns true if two methods differ in nothing but the parameter that `rate` names. */
-bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
-                           const kvd_method_tradeoff *rate);
 /*
  * Implements --points-only: finds the strongest compression that keeps the target accuracy without
  * new evaluations, and stores it in t->found. Uses the results lines of all methods that differ
  * from the method of *t in nothing but the searched parameter.
  */
-int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err);
+int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err);
 /*
  * Compares how large a fraction p of dimensions two methods can remove at the target accuracy.
  * Prints the difference and writes it to the result file. Both searches must be of methods that
  * only remove dimensions (first->whole and t->whole are true).
  */
-int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_eval_target *first,
-                             const kvd_eval_target *t, kvd_err *err);
+int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
+                             const kvd_method_target *t, kvd_err *err);
 /*
  * Fills of_text [n_texts] with the fraction of the uncompressed accuracy that a results line of
  * v->accuracy keeps on each text.

@@ -224,7 +224,6 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
     if (!x)
         return kvd_no_memory(err, "per-sequence sums", (unsigned long long)n * N_COLS * sizeof *x);
     double total = 0;
-    bool hollow = false; /* the uncompressed model has no correct prediction in some sequence */
     for (size_t i = 0; i < n; i++) {
         x[COL_N * n + i] = q[i].n;
         x[COL_NLL * n + i] = q[i].nll;
@@ -233,7 +232,6 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_AGREE * n + i] = q[i].agree;
         x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
         total += q[i].n;
-        hollow = hollow || !(x[COL_REF_TOP1 * n + i] > 0);
     }
     /* Fields of the summary that were not requested stay NaN. */
     const kvd_interval none = {NAN, NAN, NAN};
@@ -261,15 +259,8 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         if (share && no_share(den, first, n_texts))
             continue;
         /* All fields use one seed, so that they are computed on the same bootstrap resamples. */
-        if (!kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
-            continue;
-        if (!share || !hollow)
+        if (kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             goto done;
-        /*
-         * The bootstrap failed because a resample had no correct prediction of the uncompressed
-         * model. The estimate itself is valid, but it has no confidence interval.
-         */
-        want[i].to->lo = want[i].to->hi = NAN;
     }
     out->perplexity = (kvd_interval){exp(out->nll.value), exp(out->nll.lo), exp(out->nll.hi)};
     status = 0;

@@ -14,6 +14,8 @@
 
 #include "common/err.h"
 #include "common/stats.h"
+#include "formats/accuracy.h"
+#include "methods/points.h"
 
 /*
  * Largest distance of neighbouring settings at which bisection ends, in p or in the fraction of
@@ -124,5 +126,73 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
                           double target, uint64_t seed, kvd_target_difference_result *out,
                           kvd_err *err);
+
+/* ---- search of one method, by kvdim-eval or kvdim-tasks ---- */
+
+typedef struct {
+    /* Method, with the rule of its widths unless that is eq6; "-2" and so on if taken. */
+    char name[80];
+    const kvd_method *method;
+    kvd_method_tradeoff rate;
+    /* True if the method only removes dimensions, so that p = 0 is the uncompressed model. */
+    bool whole;
+    /* Results lines first_row .. end_row - 1 of the search, if the program sets them. */
+    size_t first_row, end_row;
+    kvd_target found;
+} kvd_method_target;
+
+/*
+ * Evaluates a setting of t->method: fills out->saving and out->share and, unless NULL, of_text
+ * [n_texts].
+ */
+typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
+                                kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
+
+/*
+ * Fails if --target cannot search one of n methods, named text [n] by the user, or if all are the
+ * uncompressed model. `key` is that of --target-key, or NULL.
+ */
+int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
+                             const char *key, kvd_err *err);
+
+/* Options --target and --target-key of a program; its option structure has fields so named. */
+#define KVD_OPTIONS_TARGET(T, of)                                                                  \
+    {"target",                                                                                     \
+     .type = KVD_OPT_NUMBER,                                                                       \
+     .arg = "SHARE",                                                                               \
+     KVD_INTO(T, target),                                                                          \
+     .high = 1,                                                                                    \
+     .above_low = true,                                                                            \
+     .help =                                                                                       \
+         "For each method, search the setting with the fewest bytes that keeps this fraction " of  \
+         ". The search varies the parameter that --list-methods names after --target: p of "       \
+         "methods that remove dimensions, or else a parameter of the method named last"},          \
+    {                                                                                              \
+        "target-key", .type = KVD_OPT_TEXT, .arg = "[NAME.]KEY", KVD_INTO(T, target_key),          \
+                      .requires = "target", .help = "Vary this parameter instead"                  \
+    }
+
+/*
+ * Appends a search of *m along `key` to t [*n], unless an earlier search differs only in the value
+ * of the key. *m is borrowed.
+ */
+int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
+                          kvd_err *err);
+
+/*
+ * Searches t->found with the settings of t->method. `point` is a setting of the method, NULL if the
+ * user gave none; a search of another key than p varies it.
+ */
+int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
+                             size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
+                             void *ctx, kvd_err *err);
+
+/* Writes the attributes of /target/<name>. `metric` is the score of which a share is kept. */
+int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric,
+                            kvd_err *err);
+
+/* Returns true if two methods differ in nothing but the parameter that `rate` names. */
+bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
+                             const kvd_method_tradeoff *rate);
 
 #endif

@@ -66,8 +66,8 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
                                  kvd_err *err);
 
 /*
- * Result of a search for the strongest compression whose top-1 accuracy is at least `target` times
- * that of the uncompressed model. The search varies one parameter, `key`, of a compression method.
+ * Result of a search for the strongest compression whose score is at least `target` times that of
+ * the uncompressed model. The search varies one parameter, `key`, of a compression method.
  * It goes from weak to strong compression and stores four values of the parameter, NaN if there is
  * none:
  *
@@ -82,6 +82,8 @@ typedef struct {
      * vary only "p".
      */
     char name[96], key[64];
+    /* Score of which a share is kept: KVD_TARGET_TOP1, or a measure of kvdim-tasks. */
+    char metric[48];
     double target, value, value_misses, value_lo, value_hi;
     /*
      * Fractions of cache bytes saved at the parameter values value, value_misses, value_lo and
@@ -97,6 +99,15 @@ typedef struct {
      */
     bool grid;
 } kvd_target_result;
+
+/* Metric of the searches of kvdim-eval, and of files that do not name one. */
+#define KVD_TARGET_TOP1 "top1"
+
+/*
+ * Returns false if the 95 % interval of a search allows every setting: none is surely kept
+ * (saving_lo) that saves bytes, and none is surely lost (saving_hi).
+ */
+bool kvd_target_tells(double saving_lo, double saving_hi);
 
 typedef struct {
     kvd_rows *rows;

@@ -162,6 +162,28 @@ static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_bench
     return status ? -1 : 0;
 }
 
+int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err)
+{
+    const kvd_benchmark_run *const run = t->run;
+    const kvd_benchmark_result *const r = &t->result[t->n_points - 1], *const none = t->result;
+    const size_t n = run->items->n;
+    double *const mine = calloc(2 * n + 1, sizeof *mine), *const theirs = mine + n;
+    if (!mine)
+        return kvd_no_memory(err, "scores", 2 * n * sizeof *mine);
+    for (size_t k = 0; k < run->n_answers; k++) {
+        const size_t item = run->answer[k].item;
+        size_t items = 0;
+        for (size_t i = 0; i < n; i++)
+            items += t->task_of[i] == t->task_of[item];
+        const double weight = (double)(items * run->items->item[item].n_turns);
+        mine[item] += r->score[k] / weight;
+        theirs[item] += none->score[k] / weight;
+    }
+    const int status = kvd_bootstrap_ratio(mine, theirs, n, RESAMPLES, t->seed, out, err);
+    free(mine);
+    return status;
+}
+
 static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan,
                        const kvd_benchmark_result *r)
 {
@@ -213,8 +235,8 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_int(t->rows, "seed", (int64_t)plan->seed);
 }
 
-int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, const kvd_plan *plan,
-                            kvd_benchmark_result *result, kvd_err *err)
+int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
+                            const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err)
 {
     kvd_benchmark_result *const grown = realloc(t->result, (t->n_points + 1) * sizeof *grown);
     if (!grown)
@@ -232,7 +254,7 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, cons
             mean_score(t, task, r, &grown[0], &change, err))
             return -1;
         kvd_point_columns_put(t->rows, t->config, point, plan,
-                              task == ALL_TASKS ? mean : t->task[k], t->calibrated, "point");
+                              task == ALL_TASKS ? mean : t->task[k], t->calibrated, purpose);
         kvd_rows_interval(t->rows, "score", &score);
         kvd_rows_interval(t->rows, "score_change", &change);
         put_counts(t, task, plan, r);

@@ -26,8 +26,14 @@ void kvd_benchmark_table_free(kvd_benchmark_table *t);
  * several, one for their mean, in which tasks have equal weight. Takes over the result. The
  * uncompressed model must come first, because changes are paired differences from it.
  */
-int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, const kvd_plan *plan,
-                            kvd_benchmark_result *result, kvd_err *err);
+int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
+                            const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
+
+/*
+ * Share of the uncompressed model's mean score that the setting added last keeps. Tasks have equal
+ * weight; the 95 % interval draws items of all tasks. Fails if the uncompressed model scores 0.
+ */
+int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);
 extern const char kvd_benchmark_heading[];

@@ -8,6 +8,9 @@
 
 enum { KVD_TASKS_FILES = 256 };
 
+/* "score", of benchmark items, then measures of kvd_task_measures; NULL-terminated. */
+extern const char *const kvd_target_metric_words[];
+
 typedef struct {
     kvd_inputs_options in;
     /* Options below are 0 or NULL if they are not given. */
@@ -18,6 +21,11 @@ typedef struct {
     kvd_benchmark_form form;
     kvd_metric metric;
     bool metric_given, resume;
+    /* --target: share of the uncompressed model's score to keep; NaN means no search. */
+    double target;
+    const char *target_key; /* NULL means the usual parameter of each method */
+    /* Index in kvd_target_metric_words. */
+    int target_metric;
     size_t max_new_tokens, shots;
     kvd_ruler_settings ruler;
     bool ruler_given;

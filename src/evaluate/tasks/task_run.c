@@ -178,7 +178,7 @@ static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const
     const kvd_continued out = {.token = token,
                                .log_p = items->run.forced ? log_p : NULL,
                                .rank = items->run.forced ? rank : NULL};
-    char run[120];
+    char run[200];
     snprintf(run, sizeof run, "%s/%d", name, (int)task);
     status = status || kvd_journal_generate(f->journal, run, f->generator, plan, &items->run, &out,
                                             &r->account, on_step, progress, err);
@@ -343,8 +343,13 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
-                      const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err)
+/*
+ * Bootstrap of a measure less that of `less`, over its values in `of`; NULL for 0 and 1 in their
+ * place.
+ */
+static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
+                    const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,
+                    kvd_interval *out, kvd_err *err)
 {
     const kvd_task_items *const items = &f->items[kvd_task_measures[m].task];
     double *const sum = calloc(2 * items->n_clusters + 1, sizeof *sum);
@@ -352,16 +357,29 @@ int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_
     *out = (kvd_interval){NAN, NAN, NAN};
     if (!sum)
         return kvd_no_memory(err, "clusters", 2 * items->n_clusters * sizeof *sum);
-    double *const count = sum + items->n_clusters;
+    double *const base = sum + items->n_clusters;
     bool missing = false;
     for (size_t i = 0; i < items->n_items; i++) {
-        const double x = r->value[m][i] - (less ? less->value[m][i] : 0);
-        missing = missing || isnan(x);
+        const double x = r->value[m][i] - (less ? less->value[m][i] : 0),
+                     y = of ? of->value[m][i] : 1;
+        missing = missing || isnan(x) || isnan(y);
         sum[items->cluster[i]] += x;
-        count[items->cluster[i]] += 1;
+        base[items->cluster[i]] += y;
     }
     if (!missing)
-        status = kvd_bootstrap_ratio(sum, count, items->n_clusters, RESAMPLES, seed, out, err);
+        status = kvd_bootstrap_ratio(sum, base, items->n_clusters, RESAMPLES, seed, out, err);
     free(sum);
     return status;
+}
+
+int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
+                      const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err)
+{
+    return interval(f, m, r, less, NULL, seed, out, err);
+}
+
+int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
+                   uint64_t seed, kvd_interval *out, kvd_err *err)
+{
+    return interval(f, m, r, NULL, &f->reference, seed, out, err);
 }

@@ -116,4 +116,11 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
+/*
+ * Share of the uncompressed model's mean that a result keeps, paired by cluster. Fails if that mean
+ * is 0.
+ */
+int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
+                   uint64_t seed, kvd_interval *out, kvd_err *err);
+
 #endif

@@ -213,6 +213,14 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
     return 0;
 }
 
+int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,
+                         kvd_err *err)
+{
+    kvd_task_result one = {0};
+    one.value[m] = c->value[m] + row * items_of(c, (int)m);
+    return kvd_task_share(c->run, m, &one, c->seed, out, err);
+}
+
 /* Appends "name value [lo, hi]" to `line` if the table has such a column. */
 static void add_measure_text(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)
 {
