@@ -102,6 +102,8 @@ typedef struct {
     char what[2 * KVD_LABEL + 64];
     /* Device on which a time was measured, such as "NVIDIA H200"; "" for other numbers. */
     char device[64];
+    /* Score of which --target kept a share (kvd_target_result); "" for other numbers. */
+    char metric[48];
     /*
      * True if the queue of requests grows at this request rate, so that a longer simulation would
      * give another value.
@@ -253,11 +255,11 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
 
 /*
  * Measures of the fraction of the cache that methods remove while they keep 99 % of the
- * uncompressed model's top-1 accuracy. p99-A:TEXT is the fraction that method A removes, with its
+ * uncompressed model's top-1 accuracy or, in files of kvdim-tasks, of another score. p99-A:TEXT is the fraction that method A removes, with its
  * 95 % interval. p99-A-less-B:TEXT is the fraction of A less the fraction of B in the same file;
  * its interval is the widest that the intervals of A and B allow.
  *
- * There is one value per accuracy file that has a search of A (kvdim-eval --target) and whose label
+ * There is one value per file that has a search of A (--target 0.99) and whose label
  * contains TEXT, ignoring upper and lower case. A is the name of a search: a method, with "-RULE"
  * if its kept dimensions follow another rule than its default.
  */

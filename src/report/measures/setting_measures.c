@@ -324,7 +324,7 @@ bool kvd_rate_measure_known(const char *name)
 }
 
 /*
- * Returns the result of the search (kvdim-eval --target) for the strongest compression at which the
+ * Returns the result of the search (--target) for the strongest compression at which the
  * method keeps 99 % of the accuracy. Returns NULL if there was no such search.
  */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
@@ -339,7 +339,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
 }
 
 /*
- * Returns the fraction of the cache that a search (kvdim-eval --target) found to be removable at 99
+ * Returns the fraction of the cache that a search (--target) found to be removable at 99
  * % of the accuracy, with its interval. If the search did not find an end of the interval, the
  * lower end is 0 and the upper end 1.
  */
@@ -357,7 +357,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     const char *const a = name + sizeof prefix - 1, *const b = strstr(a, less);
     for (size_t i = 0; i < r->n; i++) {
         const kvd_result *const x = &r->item[i];
-        if (x->kind != KVD_RESULT_ACCURACY || !x->corpus_label ||
+        if ((x->kind != KVD_RESULT_ACCURACY && x->kind != KVD_RESULT_TASKS) || !x->corpus_label ||
             !strcasestr(x->corpus_label, text))
             continue;
         const kvd_target_result *const t = search_of(x, a, b ? (size_t)(b - a) : strlen(a));
@@ -372,9 +372,11 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
         }
         if (isnan(p.value))
             continue;
-        if (kvd_values_put(out, p.value, err, "%s, %s", x->model.name, x->corpus_label))
+        if (kvd_values_put(out, p.value, err, "%s, %s, %s", x->model.name, x->corpus_label,
+                           t->metric))
             return -1;
         kvd_values_interval(out, p.lo, p.hi);
+        snprintf(out->value[out->n - 1].metric, sizeof out->value->metric, "%s", t->metric);
     }
     return 0;
 }

@@ -156,6 +156,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
                              .saving_hi = none,
                              .monotone = true};
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
+    snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
         /*
          * The value 0 of *x means "uncompressed" only if the parameter is p, the removed fraction

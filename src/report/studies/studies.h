@@ -61,6 +61,13 @@ int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kv
  * several settings were measured.
  */
 int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+/*
+ * Adds the table of searches for a share of the uncompressed model's score: of top-1 accuracy from
+ * files of kvdim-eval, with what their evaluated settings show, or of a task's score from files of
+ * kvdim-tasks.
+ */
+int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
+                      kvd_section *s, kvd_err *err);
 /* Adds the section on tasks. Adds nothing if there is no kvdim/tasks file. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*

@@ -580,8 +580,9 @@ int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err)
         if (s)
             kvd_text_raw(&s->words, "<p>Answers of a model that reads its own compressed KV "
                                     "cache.</p>\n");
-        status = s && !kvd_study_leaderboard(&all, s, err) ? kvd_study_free(&all, s, err) : -1;
+        status = !s || kvd_study_targets(r, KVD_RESULT_TASKS, &all, s, err) ||
+                 kvd_study_leaderboard(&all, s, err) || kvd_study_free(&all, s, err);
     }
     kvd_accuracy_entries_release(&all);
-    return status;
+    return status ? -1 : 0;
 }
