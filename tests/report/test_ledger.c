@@ -745,15 +745,20 @@ static void test_intervals(void **state)
 }
 
 /*
- * Tests the measures of bytes saved at 99 % of the top-1 accuracy: of one method on one text, with
- * its interval, and the difference of two methods.
+ * Tests the measures of bytes saved at 99 % of a score: of one method on one text, with its
+ * interval, and the difference of two methods. Files of kvdim-tasks count too.
  */
 static void test_rates_at_99(void **state)
 {
     (void)state;
     char label[] = "IMDb_sample", other[] = "wiki";
     kvd_target_result target[] = {
-        {.name = "fdc", .target = 0.99, .saving = 0.5, .saving_lo = 0.4, .saving_hi = 0.6},
+        {.name = "fdc",
+         .metric = "rouge1",
+         .target = 0.99,
+         .saving = 0.5,
+         .saving_lo = 0.4,
+         .saving_hi = 0.6},
         {.name = "palu",
          .target = 0.99,
          .saving = NAN,
@@ -764,7 +769,7 @@ static void test_rates_at_99(void **state)
     kvd_result item[2] = {{.kind = KVD_RESULT_ACCURACY,
                            .corpus_label = label,
                            .accuracy = {.target = target, .n_targets = 3}},
-                          {.kind = KVD_RESULT_ACCURACY,
+                          {.kind = KVD_RESULT_TASKS,
                            .corpus_label = other,
                            .accuracy = {.target = target, .n_targets = 1}}};
     const kvd_results r = {item, 2};
@@ -788,6 +793,8 @@ static void test_rates_at_99(void **state)
             assert_true(fabs(v.value[0].lo - want[i].lo) < 1e-9);
             assert_true(fabs(v.value[0].hi - want[i].hi) < 1e-9);
         }
+        if (!strcmp(want[i].name, "p99-fdc:wiki"))
+            assert_string_equal(v.value[0].metric, "rouge1");
         kvd_values_release(&v);
     }
 }

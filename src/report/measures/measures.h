@@ -255,13 +255,14 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
 
 /*
  * Measures of the fraction of the cache that methods remove while they keep 99 % of the
- * uncompressed model's top-1 accuracy or, in files of kvdim-tasks, of another score. p99-A:TEXT is the fraction that method A removes, with its
- * 95 % interval. p99-A-less-B:TEXT is the fraction of A less the fraction of B in the same file;
- * its interval is the widest that the intervals of A and B allow.
+ * uncompressed model's top-1 accuracy or, in files of kvdim-tasks, of another score. p99-A:TEXT is
+ * the fraction that method A removes, with its 95 % interval. p99-A-less-B:TEXT is the fraction of
+ * A less the fraction of B in the same file; its interval is the widest that the intervals of A and
+ * B allow.
  *
- * There is one value per file that has a search of A (--target 0.99) and whose label
- * contains TEXT, ignoring upper and lower case. A is the name of a search: a method, with "-RULE"
- * if its kept dimensions follow another rule than its default.
+ * There is one value per file that has a search of A (--target 0.99) and whose label contains TEXT,
+ * ignoring upper and lower case. A is the name of a search: a method, with "-RULE" if its kept
+ * dimensions follow another rule than its default.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
