@@ -53,7 +53,7 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
         char line[2 * KVD_ACCURACY_LINE];
         puts(kvd_accuracy_target_line(t->name, t->rate.name, "the accuracy", &t->found, line));
     }
-    if (kvd_method_target_write(&v->file, t, KVD_TARGET_TOP1, err) ||
+    if (kvd_method_target_write(&v->file, t, KVD_TARGET_TOP1, false, err) ||
         (of_text && resolve_texts(v, t, of_text, err)))
         return -1;
     for (const kvd_method_target *first = v->target; t->whole && first < t; first++)

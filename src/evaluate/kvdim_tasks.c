@@ -604,6 +604,8 @@ static int check_reference(const tasks_run *v, kvd_err *err)
 static int search_targets(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
+    const kvd_task_measure m = target_measure(v);
+    const bool own = m < KVD_N_FREE_MEASURES && kvd_task_measures[m].own;
     if (check_reference(v, err))
         return -1;
     for (size_t i = 0; i < cfg->in.n_methods; i++) {
@@ -618,7 +620,7 @@ static int search_targets(tasks_run *v, kvd_err *err)
             continue;
         if (kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL, cfg->target, 0,
                                      NULL, measure_setting, v, err) ||
-            kvd_method_target_write(&v->file, t, target_metric(v), err))
+            kvd_method_target_write(&v->file, t, target_metric(v), own, err))
             return -1;
         if (!cfg->in.common.quiet && !cfg->in.common.json)
             puts(

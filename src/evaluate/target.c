@@ -512,7 +512,8 @@ static int put_end(kvd_h5 *f, const char *where, const char *suffix, bool p,
                : 0;
 }
 
-int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, kvd_err *err)
+int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
+                            kvd_err *err)
 {
     char where[100];
     const kvd_method *const m = t->method;
@@ -527,6 +528,7 @@ int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *m
                    kvd_h5_put_text(f, where, "rule", rule, err) ||
                    kvd_h5_put_text(f, where, "key", t->rate.name, err) ||
                    kvd_h5_put_text(f, where, "metric", metric, err) ||
+                   kvd_h5_put_int(f, where, "own", own, err) ||
                    kvd_h5_put_double(f, where, "target", x->target, err) ||
                    put_end(f, where, "", p, &x->kept, err) ||
                    put_end(f, where, "_misses", p, &x->misses, err) ||

@@ -187,8 +187,11 @@ int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, doubl
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);
 
-/* Writes the attributes of /target/<name>. `metric` is the score of which a share is kept. */
-int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric,
+/*
+ * Writes the attributes of /target/<name>. `metric` is the score of which a share is kept; `own` is
+ * true if it compares with the output of the uncompressed model.
+ */
+int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
                             kvd_err *err);
 
 /* Returns true if two methods differ in nothing but the parameter that `rate` names. */

@@ -419,6 +419,8 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     const bool named = !kvd_h5_get_text(x->f, where, "metric", &metric, &ignored);
     snprintf(t.metric, sizeof t.metric, "%s", named ? metric : KVD_TARGET_TOP1);
     free(metric);
+    int64_t own = 0;
+    t.own = !kvd_h5_get_int(x->f, where, "own", &own, &ignored) && own;
     if (kvd_h5_get_double(x->f, where, "target", &t.target, x->err) ||
         read_ends(x, where, any_key ? "value" : "p", &t.value, x->err) ||
         (any_key && read_ends(x, where, "saving", &t.saving, x->err)) ||

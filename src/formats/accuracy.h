@@ -84,6 +84,8 @@ typedef struct {
     char name[96], key[64];
     /* Score of which a share is kept: KVD_TARGET_TOP1, or a measure of kvdim-tasks. */
     char metric[48];
+    /* True if the score compares with the output of the uncompressed model, not with the truth. */
+    bool own;
     double target, value, value_misses, value_lo, value_hi;
     /*
      * Fractions of cache bytes saved at the parameter values value, value_misses, value_lo and

@@ -765,10 +765,11 @@ static void test_rates_at_99(void **state)
          .value = 0.3,
          .value_lo = 0.2,
          .value_hi = NAN},
+        {.name = "zack", .own = true, .target = 0.99, .saving = 0.1},
         {.name = "fdc", .target = 0.9, .saving = 0.7, .saving_lo = 0.7, .saving_hi = 0.7}};
     kvd_result item[2] = {{.kind = KVD_RESULT_ACCURACY,
                            .corpus_label = label,
-                           .accuracy = {.target = target, .n_targets = 3}},
+                           .accuracy = {.target = target, .n_targets = 4}},
                           {.kind = KVD_RESULT_TASKS,
                            .corpus_label = other,
                            .accuracy = {.target = target, .n_targets = 1}}};

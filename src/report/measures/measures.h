@@ -262,7 +262,8 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
  *
  * There is one value per file that has a search of A (--target 0.99) and whose label contains TEXT,
  * ignoring upper and lower case. A is the name of a search: a method, with "-RULE" if its kept
- * dimensions follow another rule than its default.
+ * dimensions follow another rule than its default. Searches by a score that compares with the
+ * output of the uncompressed model (ROUGE-1 of both texts) are left out: the papers score answers.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,

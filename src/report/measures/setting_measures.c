@@ -332,7 +332,7 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
         const kvd_target_result *const t = &x->accuracy.target[i];
         if (strlen(t->name) == len && !strncmp(t->name, method, len) &&
-            fabs(t->target - 0.99) < 1e-6)
+            fabs(t->target - 0.99) < 1e-6 && !t->own)
             return t;
     }
     return NULL;
