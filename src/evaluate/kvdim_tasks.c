@@ -323,6 +323,52 @@ static int open_inputs(tasks_run *v, kvd_err *err)
                : 0;
 }
 
+/* ---- score of which --target keeps a share ---- */
+
+/* Returns the measure that --target-metric names; KVD_N_FREE_MEASURES for the score of items. */
+static kvd_task_measure target_measure(const tasks_run *v)
+{
+    int m = 0;
+    while (m < KVD_N_FREE_MEASURES && strcmp(kvd_task_measures[m].name, target_metric(v)))
+        m++;
+    return (kvd_task_measure)m;
+}
+
+static const kvd_rows *rows_of(const tasks_run *v)
+{
+    return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
+}
+
+/*
+ * Fails if the uncompressed model has no score of which a share can be kept. Its results lines are
+ * the only ones; the last is the mean over tasks.
+ */
+static int check_reference(const tasks_run *v, kvd_err *err)
+{
+    const kvd_task_measure m = target_measure(v);
+    const kvd_rows *const rows = rows_of(v);
+    kvd_interval score = {NAN, NAN, NAN};
+    size_t n = v->items.n;
+    if (v->scores)
+        score.value = kvd_row_real(rows, kvd_rows_count(rows) - 1, "score");
+    if (!v->scores) {
+        n = v->tasks.items[kvd_task_measures[m].task].n_items;
+        if (kvd_task_interval(&v->tasks, m, &v->tasks.reference, NULL, v->in.run.seed, &score, err))
+            return -1;
+    }
+    if (isnan(score.value))
+        return kvd_fail(err,
+                        "--target-metric %s: the items have no such value, because the run has "
+                        "no tokenizer or no references",
+                        target_metric(v));
+    if (!(score.value > 0))
+        return kvd_fail(err,
+                        "--target: the uncompressed model has a %s of 0 on all %zu items, so "
+                        "there is nothing to keep a share of; choose items that it can answer",
+                        target_metric(v), n);
+    return 0;
+}
+
 /* ---- run of all methods over the tasks ---- */
 
 static size_t seeds_of(const tasks_run *v, size_t i)
@@ -451,7 +497,8 @@ static int run_methods(tasks_run *v, kvd_err *err)
         kvd_task_run_init(&v->tasks, v->in.checkpoint, v->in.tokenizer, &spec, &progress, err) ||
         !(v->table =
               kvd_task_table_new(&v->tasks, v->in.model, v->in.label, v->in.calibration.label,
-                                 cfg->in.seeds > 1, v->in.run.seed, err));
+                                 cfg->in.seeds > 1, v->in.run.seed, err)) ||
+        (!isnan(cfg->target) && check_reference(v, err));
     for (size_t i = 0; i < cfg->in.n_methods; i++)
         for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
             status = run_point(v, NULL, &v->in.point[i][j], seeds_of(v, i), &progress, err);
@@ -521,30 +568,19 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
                            parts_of(v),
                        cfg->in.common.quiet);
     int status = 0;
-    for (int none = 1; none >= 0; none--)
+    for (int none = 1; none >= 0; none--) {
         for (size_t i = 0; i < cfg->in.n_methods; i++)
             for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
                 if (kvd_method_is_none(&cfg->in.method[i]) == none)
                     status = score_point(v, NULL, &v->in.point[i][j], &progress, err);
+        if (!status && none && !isnan(cfg->target))
+            status = check_reference(v, err);
+    }
     kvd_progress_end(&progress);
     return status;
 }
 
 /* ---- search for --target ---- */
-
-/* Returns the measure that --target-metric names; KVD_N_FREE_MEASURES for the score of items. */
-static kvd_task_measure target_measure(const tasks_run *v)
-{
-    int m = 0;
-    while (m < KVD_N_FREE_MEASURES && strcmp(kvd_task_measures[m].name, target_metric(v)))
-        m++;
-    return (kvd_task_measure)m;
-}
-
-static const kvd_rows *rows_of(const tasks_run *v)
-{
-    return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
-}
 
 static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_point *point,
                            kvd_target_sample *out, kvd_interval *of_text, kvd_err *err)
@@ -574,40 +610,11 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
     return 0;
 }
 
-/* Fails if the uncompressed model has no score of which a share can be kept. */
-static int check_reference(const tasks_run *v, kvd_err *err)
-{
-    const kvd_task_measure m = target_measure(v);
-    kvd_interval score = {0, NAN, NAN};
-    size_t n = v->items.n;
-    for (size_t k = 0; v->scores && k < kvd_rows_count(rows_of(v)); k++)
-        if (!strcmp(kvd_row_text(rows_of(v), k, "method"), "none"))
-            score.value = kvd_row_real(rows_of(v), k, "score");
-    if (!v->scores) {
-        n = v->tasks.items[kvd_task_measures[m].task].n_items;
-        if (kvd_task_interval(&v->tasks, m, &v->tasks.reference, NULL, v->in.run.seed, &score, err))
-            return -1;
-    }
-    if (isnan(score.value))
-        return kvd_fail(err,
-                        "--target-metric %s: the items have no such value, because the run has "
-                        "no tokenizer or no references",
-                        target_metric(v));
-    if (!(score.value > 0))
-        return kvd_fail(err,
-                        "--target: the uncompressed model has a %s of 0 on all %zu items, so "
-                        "there is nothing to keep a share of; choose items that it can answer",
-                        target_metric(v), n);
-    return 0;
-}
-
 static int search_targets(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
     const kvd_task_measure m = target_measure(v);
     const bool own = m < KVD_N_FREE_MEASURES && kvd_task_measures[m].own;
-    if (check_reference(v, err))
-        return -1;
     for (size_t i = 0; i < cfg->in.n_methods; i++) {
         kvd_method_target *const t = &v->target[v->n_targets];
         char line[2 * KVD_ACCURACY_LINE];
