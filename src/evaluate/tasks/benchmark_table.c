@@ -167,9 +167,10 @@ int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, k
     const kvd_benchmark_run *const run = t->run;
     const kvd_benchmark_result *const r = &t->result[t->n_points - 1], *const none = t->result;
     const size_t n = run->items->n;
-    double *const mine = calloc(2 * n + 1, sizeof *mine), *const theirs = mine + n;
+    double *const mine = calloc(2 * n + 1, sizeof *mine);
     if (!mine)
         return kvd_no_memory(err, "scores", 2 * n * sizeof *mine);
+    double *const theirs = mine + n;
     for (size_t k = 0; k < run->n_answers; k++) {
         const size_t item = run->answer[k].item;
         size_t items = 0;
