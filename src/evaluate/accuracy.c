@@ -190,45 +190,6 @@ int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err)
     return 0;
 }
 
-static int put_end(kvd_h5 *f, const char *where, const char *suffix, bool p,
-                   const kvd_target_end *e, kvd_err *err)
-{
-    char name[3][40];
-    snprintf(name[0], sizeof name[0], "p%s", suffix);
-    snprintf(name[1], sizeof name[1], "value%s", suffix);
-    snprintf(name[2], sizeof name[2], "saving%s", suffix);
-    return kvd_h5_put_double(f, where, name[0], p ? e->value : NAN, err) ||
-                   kvd_h5_put_double(f, where, name[1], e->value, err) ||
-                   kvd_h5_put_double(f, where, name[2], e->saving, err)
-               ? -1
-               : 0;
-}
-
-int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const kvd_method *m, const char *key,
-                              const kvd_target *t, kvd_err *err)
-{
-    char where[100];
-    const bool p = !strcmp(key, "p");
-    const char *const rule = !m->dims         ? "none"
-                             : m->dims->one_p ? "uniform"
-                                              : kvd_width_rule_name[m->ranks];
-    snprintf(where, sizeof where, "/target/%s", name);
-    return kvd_h5_put_text(f, where, "method", kvd_method_name(m), err) ||
-                   kvd_h5_put_text(f, where, "settings", m->settings, err) ||
-                   kvd_h5_put_text(f, where, "rule", rule, err) ||
-                   kvd_h5_put_text(f, where, "key", key, err) ||
-                   kvd_h5_put_double(f, where, "target", t->target, err) ||
-                   put_end(f, where, "", p, &t->kept, err) ||
-                   put_end(f, where, "_misses", p, &t->misses, err) ||
-                   put_end(f, where, "_lo", p, &t->surely_kept, err) ||
-                   put_end(f, where, "_hi", p, &t->surely_lost, err) ||
-                   put_end(f, where, "_last_kept", p, &t->last_kept, err) ||
-                   kvd_h5_put_int(f, where, "monotone", t->monotone, err) ||
-                   kvd_h5_put_int(f, where, "n_points", (int64_t)t->n_points, err)
-               ? -1
-               : 0;
-}
-
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err)
 {

@@ -64,26 +64,15 @@ const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
     return line;
 }
 
-const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t,
-                                     char *line)
+const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
+                                     const kvd_target *t, char *line)
 {
     const size_t size = 2 * KVD_ACCURACY_LINE;
-    if (isnan(t->kept.value)) {
-        snprintf(
-            line, size,
-            "%s misses %g of the accuracy from the first %s = %.4g on, %.1f %% of the bytes saved",
-            name, t->target, key, t->misses.value, 100 * t->misses.saving);
-        return line;
-    }
-    if (isnan(t->misses.value)) {
-        snprintf(
-            line, size,
-            "%s keeps %g of the accuracy at every %s tried, up to %.4g, %.1f %% of the bytes saved",
-            name, t->target, key, t->kept.value, 100 * t->kept.saving);
-        return line;
-    }
+    const bool tells = kvd_target_tells(t->surely_kept.saving, t->surely_lost.saving);
     char sure[120] = "", again[120] = "";
-    if (!isnan(t->surely_kept.value))
+    if (!tells)
+        snprintf(sure, sizeof sure, "; cannot tell: no 95 %% interval limits it");
+    else if (!isnan(t->kept.value) && !isnan(t->misses.value))
         snprintf(sure, sizeof sure,
                  "; surely kept up to %.4g (%.1f %%), surely lost from %.4g (%.1f %%)",
                  t->surely_kept.value, 100 * t->surely_kept.saving, t->surely_lost.value,
@@ -92,12 +81,20 @@ const char *kvd_accuracy_target_line(const char *name, const char *key, const kv
         snprintf(again, sizeof again,
                  "\n%.40s: not monotone, kept again beyond the miss, last at %s = %.4g", name, key,
                  t->last_kept.value);
-    snprintf(
-        line, size,
-        "%s keeps %g of the accuracy up to %s = %.4g (missed at %.4g), %.1f %% of the bytes saved%s; %zu "
-        "points%s",
-        name, t->target, key, t->kept.value, t->misses.value, 100 * t->kept.saving, sure,
-        t->n_points, again);
+    if (isnan(t->kept.value))
+        snprintf(line, size,
+                 "%s misses %g of %s from the first %s = %.4g on, %.1f %% of the bytes saved%s",
+                 name, t->target, what, key, t->misses.value, 100 * t->misses.saving, sure);
+    else if (isnan(t->misses.value))
+        snprintf(line, size,
+                 "%s keeps %g of %s at every %s tried, up to %.4g, %.1f %% of the bytes saved%s",
+                 name, t->target, what, key, t->kept.value, 100 * t->kept.saving, sure);
+    else
+        snprintf(line, size,
+                 "%s keeps %g of %s up to %s = %.4g (missed at %.4g), %.1f %% of the bytes "
+                 "saved%s; %zu points%s",
+                 name, t->target, what, key, t->kept.value, t->misses.value, 100 * t->kept.saving,
+                 sure, t->n_points, again);
     return line;
 }
 
@@ -106,7 +103,7 @@ static json_t *real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t)
+static json_t *target_json(const char *key, const char *metric, const kvd_target *t)
 {
     const struct {
         const char *suffix;
@@ -116,8 +113,9 @@ json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t)
                 {"_lo", &t->surely_kept},
                 {"_hi", &t->surely_lost},
                 {"_last_kept", &t->last_kept}};
-    json_t *const all = json_pack("{s:s, s:o, s:b, s:I}", "key", key, "target", real(t->target),
-                                  "monotone", t->monotone, "n_points", (json_int_t)t->n_points);
+    json_t *const all =
+        json_pack("{s:s, s:s, s:o, s:b, s:I}", "key", key, "metric", metric, "target",
+                  real(t->target), "monotone", t->monotone, "n_points", (json_int_t)t->n_points);
     for (size_t i = 0; all && i < sizeof ends / sizeof *ends; i++) {
         char name[40];
         if (!strcmp(key, "p")) {
@@ -129,5 +127,13 @@ json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t)
         snprintf(name, sizeof name, "saving%s", ends[i].suffix);
         json_object_set_new(all, name, real(ends[i].end->saving));
     }
+    return all;
+}
+
+json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const char *metric)
+{
+    json_t *const all = json_object();
+    for (size_t i = 0; i < n; i++)
+        json_object_set_new(all, t[i].name, target_json(t[i].rate.name, metric, &t[i].found));
     return all;
 }

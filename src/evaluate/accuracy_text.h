@@ -22,13 +22,14 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
  */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the result of a search for a target accuracy as one or two lines of text. The search
- * varied the parameter `key`. `line` has 2 * KVD_ACCURACY_LINE characters and is returned.
+ * Writes the result of a search for a target as one or two lines of text. `what` names the score of
+ * which a fraction is kept, `key` the parameter that the search varied. `line` has
+ * 2 * KVD_ACCURACY_LINE characters and is returned.
  */
-const char *kvd_accuracy_target_line(const char *name, const char *key, const kvd_target *t,
-                                     char *line);
+const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
+                                     const kvd_target *t, char *line);
 
-/* Returns the result of a search for a target accuracy as a JSON object. NaN becomes null. */
-json_t *kvd_accuracy_target_json(const char *key, const kvd_target *t);
+/* Returns the results of n searches for a target as a JSON object. NaN becomes null. */
+json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const char *metric);
 
 #endif

@@ -18,33 +18,28 @@ static int check_methods(const kvd_eval_options *cfg, kvd_err *err)
                 err, "--method %s: ranks requires p, r or --target; a rates file has its own",
                 cfg->in.method_text[i]);
     }
-    for (size_t i = 0; i < cfg->in.n_methods; i++) {
+    if (!isnan(cfg->target) && kvd_target_check_methods(cfg->in.method, cfg->in.method_text,
+                                                        cfg->in.n_methods, cfg->target_key, err))
+        return -1;
+    size_t tried = 0;
+    for (size_t i = 0; cfg->sweep && i < cfg->in.n_methods; i++) {
         const kvd_method *const m = &cfg->in.method[i];
         kvd_method_tradeoff rate;
-        if (kvd_method_is_none(m) || (isnan(cfg->target) && !cfg->sweep))
+        if (kvd_method_is_none(m))
             continue;
-        if (kvd_method_tradeoff_find(m, isnan(cfg->target) ? NULL : cfg->target_key, &rate, err))
+        tried++;
+        if (kvd_method_tradeoff_find(m, NULL, &rate, err))
             return -1;
-        if (!isnan(cfg->target) && rate.p && m->cut != KVD_CUT_BOTH)
-            return kvd_fail(err, "--target searches p of both sides, --method %s leaves one whole",
-                            cfg->in.method_text[i]);
-        kvd_method_tradeoff swept;
-        if (cfg->sweep && kvd_method_tradeoff_find(m, NULL, &swept, err))
-            return -1;
-        if (cfg->sweep && kvd_method_tradeoff_given(m, &swept))
+        if (kvd_method_tradeoff_given(m, &rate))
             return kvd_fail(err, "--sweep tries values of %s, of which --method %s gives one",
-                            swept.name, cfg->in.method_text[i]);
+                            rate.name, cfg->in.method_text[i]);
         if (rate.p && kvd_method_has_sides(m))
-            return kvd_fail(err, "--%s takes one p for both pairs, --method %s has one for each",
-                            isnan(cfg->target) ? "sweep" : "target", cfg->in.method_text[i]);
+            return kvd_fail(err, "--sweep takes one p for both pairs, --method %s has one for each",
+                            cfg->in.method_text[i]);
     }
-    size_t tried = 0;
-    for (size_t i = 0; i < cfg->in.n_methods; i++)
-        tried += !kvd_method_is_none(&cfg->in.method[i]);
-    if (cfg->in.n_methods && !tried && (cfg->sweep || !isnan(cfg->target)))
-        return kvd_fail(
-            err, "--%s of nothing: the uncompressed model has no key that trades bytes for quality",
-            cfg->sweep ? "sweep" : "target");
+    if (cfg->in.n_methods && !tried && cfg->sweep)
+        return kvd_fail(err, "--sweep of nothing: the uncompressed model has no key that trades "
+                             "bytes for quality");
     if (!cfg->scan)
         return 0;
     if (cfg->in.prompt || cfg->in.method[0].plan.tokens || cfg->in.method[0].plan.bits)
@@ -116,15 +111,7 @@ static const kvd_option options[] = {
          "report mean and spread"},
 
     {.help = "Searches and comparisons"},
-    {"target", .type = KVD_OPT_NUMBER, .arg = "SHARE", KVD_INTO(T, target), .high = 1,
-     .above_low = true,
-     .help =
-         "For each method, search the setting with the fewest bytes that keeps this fraction of "
-         "the uncompressed model's top-1 accuracy. The search varies the parameter that "
-         "--list-methods names after --target: p of methods that remove dimensions, or else a "
-         "parameter of the method named last"},
-    {"target-key", .type = KVD_OPT_TEXT, .arg = "[NAME.]KEY", KVD_INTO(T, target_key),
-     .requires = "target", .help = "Vary this parameter instead"},
+    KVD_OPTIONS_TARGET(T, "of the uncompressed model's top-1 accuracy"),
     {"points-only", .type = KVD_OPT_FLAG, KVD_INTO(T, points_only), .requires = "target",
      .help = "Do not search between settings: choose among those given with --method"},
     {"sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,

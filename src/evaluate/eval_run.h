@@ -71,13 +71,6 @@ int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versu
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
-/*
- * Writes the result of a search for a target accuracy as attributes of the HDF5 group
- * /target/<name>. The search varied the parameter `key`.
- */
-int kvd_accuracy_write_target(kvd_h5 *f, const char *name, const kvd_method *m, const char *key,
-                              const kvd_target *t, kvd_err *err);
-
 typedef struct {
     /*
      * Options shared with kvdim-tasks; must be the first member. The program sets in.cache unless
@@ -146,20 +139,6 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
-    char name[80];
-    size_t method;
-    kvd_method_tradeoff rate;
-    /*
-     * True if the method removes dimensions and does nothing else. Removing none then gives the
-     * uncompressed model.
-     */
-    bool whole;
-    /* Range first_row .. end_row - 1 of the results that the search measured. */
-    size_t first_row, end_row;
-    kvd_target found;
-} kvd_eval_target;
-
-typedef struct {
     kvd_eval_options *cfg;
     kvd_inputs in;
     char gpu[256]; /* name of the GPU; "" if the model runs on the CPU */
@@ -172,7 +151,7 @@ typedef struct {
     kvd_accuracy accuracy;
     kvd_saved_rows saved; /* rows that an earlier run saved, for --resume */
     size_t printed;
-    kvd_eval_target target[KVD_EVAL_METHODS];
+    kvd_method_target target[KVD_EVAL_METHODS];
     size_t n_targets;
     kvd_h5 file;
 } kvd_eval_run;
@@ -204,20 +183,17 @@ int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
  */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
-/* Returns true if two methods differ in nothing but the parameter that `rate` varies. */
-bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
-                           const kvd_method_tradeoff *rate);
 /*
  * Implements --points-only: finds the strongest compression from existing results, without new
  * measurements, and stores it in t->found.
  */
-int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err);
+int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err);
 /*
  * Compares the fractions of dimensions that two methods can remove at the target accuracy. Prints
  * and stores the difference. Both methods may only remove dimensions.
  */
-int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_eval_target *first,
-                             const kvd_eval_target *t, kvd_err *err);
+int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
+                             const kvd_method_target *t, kvd_err *err);
 /*
  * Fills of_text [n_texts] with the fraction of the uncompressed model's accuracy that results row
  * `row` has on each text.

@@ -7,133 +7,20 @@
 #include "evaluate/accuracy_text.h"
 #include "evaluate/eval_run.h"
 
-/*
- * Quantity that a search varies: the removed fraction of dimensions, p, or another parameter. The
- * coordinate is p itself, or the position, 0 to 1, in the range of the other parameter.
- */
-typedef struct {
-    kvd_eval_run *v;
-    size_t method;
-    const kvd_method *base;
-    const kvd_method_tradeoff *rate;
-} axis;
-
-/*
- * A method with its parameters, and its projections (`point`), which are borrowed unless `owned`.
- */
-typedef struct {
-    kvd_method method;
-    kvd_point point;
-    bool owned;
-} setting;
-
-static int set_at(const axis *a, double wanted, setting *s, kvd_err *err)
+static int measure(void *ctx, const kvd_method_target *t, const kvd_point *point,
+                   kvd_target_sample *out, kvd_interval *of_text, kvd_err *err)
 {
-    s->owned = false;
-    if (!a->rate->p) {
-        kvd_method_tradeoff_set(a->base, a->rate, kvd_method_tradeoff_at(a->rate, wanted),
-                                &s->method);
-        s->point = a->v->in.point[a->method][0];
-        s->point.method = &s->method;
-        return 0;
-    }
-    kvd_method_tradeoff_set(a->base, a->rate, wanted, &s->method);
-    /*
-     * If only p is varied, the method keeps its own p, because results list p in a separate column.
-     */
-    if (!*a->rate->with) {
-        s->method.p = a->base->p;
-        s->method.r = a->base->r;
-    }
-    s->owned = true;
-    return kvd_point_at(&s->method, wanted, &s->point, err);
-}
-
-static void drop(setting *s)
-{
-    if (s->owned)
-        kvd_point_release(&s->point);
-}
-
-static int place(void *ctx, double wanted, double *x, kvd_err *err)
-{
-    const axis *const a = ctx;
-    setting s;
-    if (!a->rate->p) {
-        *x = kvd_method_tradeoff_share(a->rate, kvd_method_tradeoff_at(a->rate, wanted));
-        return 0;
-    }
-    const int status = set_at(a, wanted, &s, err);
-    *x = status ? NAN : s.point.overall_p;
-    drop(&s);
-    return status;
-}
-
-static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
-                   kvd_err *err)
-{
-    const axis *const a = ctx;
-    setting s;
+    kvd_eval_run *const v = ctx;
     size_t row;
-    int status = set_at(a, wanted, &s, err);
-    if (!status)
-        status = kvd_eval_one(a->v, "target-search", &s.point, a->v->full_rank_error[a->method],
-                              &row, err);
-    if (!status)
-        *out = (kvd_target_sample){
-            .value = a->rate->p ? s.point.overall_p : kvd_method_tradeoff_value(&s.method, a->rate),
-            .saving = kvd_accuracy_saving(&a->v->accuracy, row),
-            .share = kvd_accuracy_top1_share(&a->v->accuracy, row)};
-    if (!status && of_text)
-        status = kvd_eval_text_shares(a->v, row, of_text, err);
-    drop(&s);
-    return status;
-}
-
-/*
- * Writes the largest removed fraction p that the search may try. If another parameter changes
- * together with p, the range of that parameter also limits p.
- */
-static int largest_p(const axis *a, double *p, kvd_err *err)
-{
-    if (kvd_point_largest(a->base, p, err))
+    if (kvd_eval_one(v, "target-search", point, v->full_rank_error[t->method - v->cfg->in.method],
+                     &row, err))
         return -1;
-    *p = *a->rate->with && a->rate->least < *p ? a->rate->least : *p;
-    return 0;
+    out->saving = kvd_accuracy_saving(&v->accuracy, row);
+    out->share = kvd_accuracy_top1_share(&v->accuracy, row);
+    return of_text ? kvd_eval_text_shares(v, row, of_text, err) : 0;
 }
 
-static bool only_p(const kvd_method *m, const kvd_method_tradeoff *r)
-{
-    return r->p && !kvd_plan_beyond_widths(&m->plan);
-}
-
-static bool repeats(const kvd_eval_run *v, const kvd_method *base, const kvd_method_tradeoff *rate)
-{
-    for (size_t i = 0; i < v->n_targets; i++) {
-        const kvd_eval_target *const t = &v->target[i];
-        if (!strcmp(t->rate.name, rate->name) &&
-            kvd_eval_same_but_key(&v->cfg->in.method[t->method], base, rate))
-            return true;
-    }
-    return false;
-}
-
-static void name_target(const kvd_eval_run *v, const kvd_method *m, char *name, size_t size)
-{
-    int same = 1;
-    const bool plain = m->ranks == KVD_WIDTH_RULE_EQ6;
-    snprintf(name, size, "%s%s%s", kvd_method_name(m), plain ? "" : "-",
-             plain ? "" : kvd_width_rule_name[m->ranks]);
-    const size_t used = strlen(name);
-    for (size_t i = 0; i < v->n_targets; i++)
-        if (!strcmp(v->target[i].name, name)) {
-            snprintf(name + used, size - used, "-%d", ++same);
-            /* The name has changed, so i++ restarts the comparison with the first name. */
-            i = (size_t)-1;
-        }
-}
-
-static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_target *of_text,
+static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_target *of_text,
                          kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -143,7 +30,7 @@ static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_ta
         const kvd_corpus_spec one = {.text = cfg->in.text + i, .n_text = 1};
         kvd_corpus_label(&one, NULL, label, sizeof label);
         printf("  %s: %s\n", label,
-               kvd_accuracy_target_line(t->name, t->rate.name, &of_text[i], line));
+               kvd_accuracy_target_line(t->name, t->rate.name, "the accuracy", &of_text[i], line));
     }
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
@@ -152,20 +39,17 @@ static int resolve_texts(kvd_eval_run *v, const kvd_eval_target *t, const kvd_ta
  * Prints and writes the result of a search. `of_text` has the results of searches on single texts,
  * or is NULL.
  */
-static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_text, kvd_err *err)
+static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    const kvd_method *const base = &cfg->in.method[t->method];
-    name_target(v, base, t->name, sizeof t->name);
-    v->n_targets++;
     if (!cfg->in.common.quiet && !cfg->in.common.json) {
         char line[2 * KVD_ACCURACY_LINE];
-        puts(kvd_accuracy_target_line(t->name, t->rate.name, &t->found, line));
+        puts(kvd_accuracy_target_line(t->name, t->rate.name, "the accuracy", &t->found, line));
     }
-    if (kvd_accuracy_write_target(&v->file, t->name, base, t->rate.name, &t->found, err) ||
+    if (kvd_method_target_write(&v->file, t, KVD_TARGET_TOP1, false, err) ||
         (of_text && resolve_texts(v, t, of_text, err)))
         return -1;
-    for (const kvd_eval_target *first = v->target; t->whole && first < t; first++)
+    for (const kvd_method_target *first = v->target; t->whole && first < t; first++)
         if (first->whole)
             return v->evaluator.n_sequences > 1 ? kvd_eval_compare_targets(v, first, t, err) : 0;
     return 0;
@@ -175,28 +59,16 @@ static int resolve(kvd_eval_run *v, kvd_eval_target *t, const kvd_target *of_tex
  * Searches with new measurements. A search for the removed fraction p is repeated for each single
  * text.
  */
-static int measure_target(kvd_eval_run *v, kvd_eval_target *t, kvd_err *err)
+static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
-    const kvd_method *const base = &v->cfg->in.method[t->method];
-    axis a = {.v = v, .method = t->method, .base = base, .rate = &t->rate};
-    kvd_target_axis what = {.ctx = &a,
-                            .largest = 1,
-                            .step = t->rate.p ? KVD_TARGET_STEP : 1.0 / 128,
-                            .whole = t->whole,
-                            .place = place,
-                            .measure = measure,
-                            .n_texts = v->evaluator.n_texts,
-                            .method = kvd_method_name(base)};
+    const size_t i = (size_t)(t->method - v->cfg->in.method);
+    const size_t n = t->rate.p ? v->evaluator.n_texts : 0;
     kvd_target *of_text = NULL;
-    if (!t->rate.p && !v->in.n_points[t->method])
-        return kvd_fail(err, "method '%s': --target searches %s, so dims need p= or r=", base->name,
-                        t->rate.name);
-    if (t->rate.p && what.n_texts && !(of_text = calloc(what.n_texts, sizeof *of_text)))
-        return kvd_no_memory(err, "targets of the texts", what.n_texts * sizeof *of_text);
+    if (n && !(of_text = calloc(n, sizeof *of_text)))
+        return kvd_no_memory(err, "targets of the texts", n * sizeof *of_text);
     t->first_row = kvd_rows_count(v->accuracy.rows);
-    int status = t->rate.p ? largest_p(&a, &what.largest, err) : 0;
-    if (!status)
-        status = kvd_target_search(&what, v->cfg->target, &t->found, of_text, err);
+    int status = kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL,
+                                          v->cfg->target, n, of_text, measure, v, err);
     t->end_row = kvd_rows_count(v->accuracy.rows);
     if (!status)
         status = resolve(v, t, of_text, err);
@@ -206,14 +78,12 @@ static int measure_target(kvd_eval_run *v, kvd_eval_target *t, kvd_err *err)
 
 static int search_one(kvd_eval_run *v, size_t i, kvd_err *err)
 {
-    const kvd_method *const base = &v->cfg->in.method[i];
-    kvd_eval_target *const t = &v->target[v->n_targets];
-    t->method = i;
-    if (kvd_method_tradeoff_find(base, v->cfg->target_key, &t->rate, err))
+    kvd_method_target *const t = &v->target[v->n_targets];
+    if (kvd_method_target_add(v->target, &v->n_targets, &v->cfg->in.method[i], v->cfg->target_key,
+                              err))
         return -1;
-    if (repeats(v, base, &t->rate))
+    if (t == &v->target[v->n_targets])
         return 0;
-    t->whole = only_p(base, &t->rate);
     if (!v->cfg->points_only)
         return measure_target(v, t, err);
     return kvd_eval_read_points(v, t, err) || resolve(v, t, NULL, err) ? -1 : 0;
@@ -248,20 +118,6 @@ static bool equal(double a, double b)
     return isnan(a) ? isnan(b) : a <= b && a >= b;
 }
 
-bool kvd_eval_same_but_key(const kvd_method *a, const kvd_method *b,
-                           const kvd_method_tradeoff *rate)
-{
-    kvd_method x, y;
-    if (strcmp(a->name, b->name) != 0)
-        return false;
-    kvd_method_tradeoff_set(a, rate, rate->most, &x);
-    kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
-           equal(x.r, y.r) &&
-           /* x.settings and y.settings already contain the fractions removed from K or from V. */
-           equal(x.p_low, y.p_low);
-}
-
 static bool is_text(const kvd_rows *r, size_t row, const char *column, const char *text)
 {
     return !strcmp(kvd_row_text(r, row, column), text);
@@ -271,10 +127,10 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
  * Returns the method whose result is row `row`. Returns NULL if that method differs from the one
  * searched for in more than the parameter that the search varies.
  */
-static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *t, size_t row)
+static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    const kvd_method *const base = &cfg->in.method[t->method];
+    const kvd_method *const base = t->method;
     const kvd_rows *const r = v->accuracy.rows;
     if (row >= t->first_row && row < t->end_row)
         return base;
@@ -284,12 +140,12 @@ static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_eval_target *
         return NULL;
     for (size_t i = 0; i < cfg->in.n_methods; i++)
         if (is_text(r, row, "settings", cfg->in.method[i].settings) &&
-            kvd_eval_same_but_key(&cfg->in.method[i], base, &t->rate))
+            kvd_method_same_but_key(&cfg->in.method[i], base, &t->rate))
             return &cfg->in.method[i];
     return NULL;
 }
 
-static double value_of(const kvd_eval_run *v, const kvd_eval_target *t, const kvd_method *m,
+static double value_of(const kvd_eval_run *v, const kvd_method_target *t, const kvd_method *m,
                        size_t row)
 {
     const kvd_rows *const r = v->accuracy.rows;
@@ -313,7 +169,7 @@ static void insert(curve *c, double x, size_t row, const double *top1)
     c->n++;
 }
 
-static int curve_of(const kvd_eval_run *v, const kvd_eval_target *t, curve *c, kvd_err *err)
+static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(v->accuracy.rows), room = rows + 1;
     *c = (curve){0, malloc(room * sizeof *c->row), malloc(room * sizeof *c->x),
@@ -333,9 +189,9 @@ static int curve_of(const kvd_eval_run *v, const kvd_eval_target *t, curve *c, k
     return 0;
 }
 
-int kvd_eval_read_points(const kvd_eval_run *v, kvd_eval_target *t, kvd_err *err)
+int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
-    const kvd_method *const base = &v->cfg->in.method[t->method];
+    const kvd_method *const base = t->method;
     curve c;
     if (curve_of(v, t, &c, err))
         return -1;
@@ -378,8 +234,8 @@ static double *reference_of(kvd_eval_run *v, kvd_err *err)
     return top1;
 }
 
-int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_eval_target *first,
-                             const kvd_eval_target *t, kvd_err *err)
+int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
+                             const kvd_method_target *t, kvd_err *err)
 {
     const kvd_evaluator *const e = &v->evaluator;
     const size_t all[2] = {0, e->n_sequences};

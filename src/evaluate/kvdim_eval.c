@@ -104,10 +104,7 @@ static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 static int print_json(const kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
-    json_t *const targets = json_object();
-    for (size_t i = 0; i < v->n_targets; i++)
-        json_object_set_new(targets, v->target[i].name,
-                            kvd_accuracy_target_json(v->target[i].rate.name, &v->target[i].found));
+    json_t *const targets = kvd_accuracy_targets_json(v->target, v->n_targets, KVD_TARGET_TOP1);
     json_t *const all =
         json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o}", "program", program, "output",
                   cfg->in.common.output, "model", v->in.info.name, "label", v->in.label, "engine",

@@ -2,6 +2,7 @@
  * kvdim-tasks: measures how a compressed KV cache changes the answers of a model, which reads its
  * own compressed cache while it generates. Writes a kvdim/tasks file.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "common/device.h"
 #include "common/files/output.h"
 #include "common/json.h"
+#include "evaluate/accuracy_text.h"
 #include "evaluate/tasks/benchmark_table.h"
 #include "evaluate/tasks/task_options.h"
 #include "evaluate/tasks/task_table.h"
@@ -33,6 +35,8 @@ typedef struct {
     kvd_journal *journal;
     /* Lock on the journal (file of finished sequences) if the process runs only one --part. */
     kvd_output part;
+    kvd_method_target target[KVD_EVAL_METHODS];
+    size_t n_targets;
     kvd_h5 file;
 } tasks_run;
 
@@ -136,6 +140,12 @@ static int record_benchmark(tasks_run *v, kvd_err *err)
            kvd_run_parameter(r, "chat", err, "%s", v->chat ? v->chat->name : "none");
 }
 
+/* Returns the score of which --target keeps a share. */
+static const char *target_metric(const tasks_run *v)
+{
+    return kvd_target_metric_words[v->cfg->target_metric];
+}
+
 static int record_options(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -151,6 +161,10 @@ static int record_options(tasks_run *v, kvd_err *err)
                    kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute)) ||
                    kvd_run_parameter(r, "engine", err, "%s", generator_name(v)) ||
                    kvd_run_parameter(r, "items", err, "%zu", cfg->items) ||
+                   kvd_run_parameter(r, "target", err, "%g", cfg->target) ||
+                   kvd_run_parameter(r, "target-key", err, "%s",
+                                     cfg->target_key ? cfg->target_key : "") ||
+                   kvd_run_parameter(r, "target-metric", err, "%s", target_metric(v)) ||
                    (kvd_tasks_has_benchmark(cfg) ? record_benchmark(v, err) : record_texts(v, err))
                ? -1
                : 0;
@@ -279,10 +293,54 @@ static int open_inputs(tasks_run *v, kvd_err *err)
     }
     return (kvd_tasks_has_benchmark(cfg) ? read_items(v, err) : kvd_inputs_open_corpus(in, err)) ||
                    kvd_inputs_find_files(in, err) || kvd_inputs_warn(in, program, err) ||
-                   record_options(v, err) || kvd_inputs_make_points(in, true, err) ||
+                   record_options(v, err) || kvd_inputs_make_points(in, isnan(cfg->target), err) ||
                    kvd_inputs_check_plans(in, err)
                ? -1
                : 0;
+}
+
+/* Returns the measure that --target-metric names; KVD_N_FREE_MEASURES for the score of items. */
+static kvd_task_measure target_measure(const tasks_run *v)
+{
+    int m = 0;
+    while (m < KVD_N_FREE_MEASURES && strcmp(kvd_task_measures[m].name, target_metric(v)))
+        m++;
+    return (kvd_task_measure)m;
+}
+
+static const kvd_rows *rows_of(const tasks_run *v)
+{
+    return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
+}
+
+/*
+ * Fails if the uncompressed model has no score of which a share can be kept. Its results lines are
+ * the only ones; the last is the mean over tasks.
+ */
+static int check_reference(const tasks_run *v, kvd_err *err)
+{
+    const kvd_task_measure m = target_measure(v);
+    const kvd_rows *const rows = rows_of(v);
+    kvd_interval score = {NAN, NAN, NAN};
+    size_t n = v->items.n;
+    if (v->scores)
+        score.value = kvd_row_real(rows, kvd_rows_count(rows) - 1, "score");
+    if (!v->scores) {
+        n = v->tasks.items[kvd_task_measures[m].task].n_items;
+        if (kvd_task_interval(&v->tasks, m, &v->tasks.reference, NULL, v->in.run.seed, &score, err))
+            return -1;
+    }
+    if (isnan(score.value))
+        return kvd_fail(err,
+                        "--target-metric %s: the items have no such value, because the run has "
+                        "no tokenizer or no references",
+                        target_metric(v));
+    if (!(score.value > 0))
+        return kvd_fail(err,
+                        "--target: the uncompressed model has a %s of 0 on all %zu items, so "
+                        "there is nothing to keep a share of; choose items that it can answer",
+                        target_metric(v), n);
+    return 0;
 }
 
 static size_t seeds_of(const tasks_run *v, size_t i)
@@ -318,7 +376,7 @@ static void print_row(const tasks_run *v)
  * Adds the results of a setting for n random seeds. If n > 1, the first row holds the means over
  * seeds.
  */
-static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
+static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
     double spread[KVD_N_FREE_MEASURES];
@@ -326,12 +384,12 @@ static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
     int status = 0;
     if (n > 1) {
         status = kvd_task_results_mean(&v->tasks, result, n, &mean, spread, err) ||
-                 kvd_task_table_add(v->table, "point", point, plan, &mean, n, spread, err);
+                 kvd_task_table_add(v->table, purpose, point, plan, &mean, n, spread, err);
         if (!status)
             print_row(v);
     }
     for (size_t k = 0; !status && k < n; k++) {
-        status = kvd_task_table_add(v->table, n > 1 ? "seed" : "point", point, &plan[k], &result[k],
+        status = kvd_task_table_add(v->table, n > 1 ? "seed" : purpose, point, &plan[k], &result[k],
                                     1, NULL, err);
         if (!status)
             print_row(v);
@@ -340,16 +398,23 @@ static int add_rows(tasks_run *v, const kvd_point *point, const kvd_plan *plan,
     return status ? -1 : 0;
 }
 
-enum { KVD_RUN_NAME = 80 };
+enum { KVD_RUN_NAME = 160 };
 
 /*
- * Writes the name of a compression setting with its k-th random seed, which identifies it in the
- * journal of finished sequences.
+ * Returns the name under which the journal records a setting with its k-th seed. The setting is one
+ * of v->in.point or, if t is not NULL, one that the search t tries.
  */
-static const char *name_of(const tasks_run *v, const kvd_point *point, size_t k,
-                           char name[KVD_RUN_NAME])
+static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
+                           size_t k, char name[KVD_RUN_NAME])
 {
     size_t i = 0;
+    if (t) {
+        snprintf(name, KVD_RUN_NAME, "method %td, %s %.17g, seed %zu",
+                 t->method - v->cfg->in.method, t->rate.name,
+                 t->rate.p ? point->overall_p : kvd_method_tradeoff_value(point->method, &t->rate),
+                 k);
+        return name;
+    }
     while (i < v->cfg->in.n_methods &&
            !(point >= v->in.point[i] && point < v->in.point[i] + v->in.n_points[i]))
         i++;
@@ -358,8 +423,13 @@ static const char *name_of(const tasks_run *v, const kvd_point *point, size_t k,
     return name;
 }
 
-static int run_point(tasks_run *v, const kvd_point *point, size_t n, kvd_progress *progress,
-                     kvd_err *err)
+static const char *purpose_of(const kvd_method_target *t)
+{
+    return t ? "target-search" : "point";
+}
+
+static int run_point(tasks_run *v, const kvd_method_target *t, const kvd_point *point, size_t n,
+                     kvd_progress *progress, kvd_err *err)
 {
     kvd_plan *const plan = calloc(n, sizeof *plan);
     kvd_task_result *const result = calloc(n, sizeof *result);
@@ -369,12 +439,12 @@ static int run_point(tasks_run *v, const kvd_point *point, size_t n, kvd_progres
         status = kvd_inputs_open_plan(&v->in, point, k, &plan[k], err);
         if (!status && k == 0)
             print_path(v, v->tasks.generator, point, &plan[k]);
-        if (status || kvd_task_run_plan(&v->tasks, name_of(v, point, k, name), &plan[k], &result[k],
-                                        progress, err))
+        if (status || kvd_task_run_plan(&v->tasks, name_of(v, t, point, k, name), &plan[k],
+                                        &result[k], progress, err))
             status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
     }
     if (!status && !v->cfg->parts)
-        status = add_rows(v, point, plan, result, n, err);
+        status = add_rows(v, purpose_of(t), point, plan, result, n, err);
     for (size_t k = 0; plan && result && k < n; k++) {
         kvd_plan_close(&plan[k]);
         kvd_task_result_release(&result[k]);
@@ -399,15 +469,17 @@ static int run_methods(tasks_run *v, kvd_err *err)
         kvd_task_run_init(&v->tasks, v->in.checkpoint, v->in.tokenizer, &spec, &progress, err) ||
         !(v->table =
               kvd_task_table_new(&v->tasks, v->in.model, v->in.label, v->in.calibration.label,
-                                 cfg->in.seeds > 1, v->in.run.seed, err));
+                                 cfg->in.seeds > 1, v->in.run.seed, err)) ||
+        (!isnan(cfg->target) && check_reference(v, err));
     for (size_t i = 0; i < cfg->in.n_methods; i++)
         for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
-            status = run_point(v, &v->in.point[i][j], seeds_of(v, i), &progress, err);
+            status = run_point(v, NULL, &v->in.point[i][j], seeds_of(v, i), &progress, err);
     kvd_progress_end(&progress);
     return status ? -1 : 0;
 }
 
-static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progress, kvd_err *err)
+static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point *point,
+                       kvd_progress *progress, kvd_err *err)
 {
     kvd_plan plan = {0};
     kvd_benchmark_result result = {0};
@@ -418,12 +490,12 @@ static int score_point(tasks_run *v, const kvd_point *point, kvd_progress *progr
     int status = kvd_inputs_open_plan(&v->in, point, 0, &plan, err);
     if (!status)
         print_path(v, v->benchmark.generator, point, &plan);
-    status = status || kvd_benchmark_run_plan(&v->benchmark, name_of(v, point, 0, name), &plan,
+    status = status || kvd_benchmark_run_plan(&v->benchmark, name_of(v, t, point, 0, name), &plan,
                                               &result, progress, err);
     if (status)
         status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
     else if (!v->cfg->parts)
-        status = kvd_benchmark_table_add(v->scores, point, &plan, &result, err);
+        status = kvd_benchmark_table_add(v->scores, purpose_of(t), point, &plan, &result, err);
     for (; !status && !o->quiet && !o->json && i < kvd_rows_count(rows); i++) {
         if (!i)
             puts(kvd_benchmark_heading);
@@ -466,13 +538,70 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
                            parts_of(v),
                        cfg->in.common.quiet);
     int status = 0;
-    for (int none = 1; none >= 0; none--)
+    for (int none = 1; none >= 0; none--) {
         for (size_t i = 0; i < cfg->in.n_methods; i++)
             for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
                 if (kvd_method_is_none(&cfg->in.method[i]) == none)
-                    status = score_point(v, &v->in.point[i][j], &progress, err);
+                    status = score_point(v, NULL, &v->in.point[i][j], &progress, err);
+        if (!status && none && !isnan(cfg->target))
+            status = check_reference(v, err);
+    }
     kvd_progress_end(&progress);
     return status;
+}
+
+static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_point *point,
+                           kvd_target_sample *out, kvd_interval *of_text, kvd_err *err)
+{
+    tasks_run *const v = ctx;
+    const kvd_inputs_options *const in = &v->cfg->in;
+    const size_t first = kvd_rows_count(rows_of(v)),
+                 seeds = seeds_of(v, (size_t)(t->method - in->method));
+    const size_t sequences =
+        v->scores ? v->benchmark.run.n_sequences : seeds * kvd_task_run_sequences(&v->tasks);
+    kvd_progress progress;
+    (void)of_text;
+    kvd_progress_start(&progress, "target", "sequences", (double)sequences, in->common.quiet);
+    int status = v->scores ? score_point(v, t, point, &progress, err)
+                           : run_point(v, t, point, seeds, &progress, err);
+    kvd_progress_end(&progress);
+    if (!status)
+        status = v->scores
+                     ? kvd_benchmark_table_share(v->scores, &out->share, err)
+                     : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
+    if (status)
+        return -1;
+    /* The last line of a benchmark is the mean over tasks, the first of a mean over seeds. */
+    const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
+    out->saving = 1 - kvd_row_real(rows_of(v), row, "free_cache_share") *
+                          (double)kvd_dtype_bytes(KVD_F16) / (double)kvd_dtype_bytes(in->cache);
+    return 0;
+}
+
+static int search_targets(tasks_run *v, kvd_err *err)
+{
+    const kvd_tasks_options *const cfg = v->cfg;
+    const kvd_task_measure m = target_measure(v);
+    const bool own = m < KVD_N_FREE_MEASURES && kvd_task_measures[m].own;
+    for (size_t i = 0; i < cfg->in.n_methods; i++) {
+        kvd_method_target *const t = &v->target[v->n_targets];
+        char line[2 * KVD_ACCURACY_LINE];
+        if (kvd_method_is_none(&cfg->in.method[i]))
+            continue;
+        if (kvd_method_target_add(v->target, &v->n_targets, &cfg->in.method[i], cfg->target_key,
+                                  err))
+            return -1;
+        if (t == &v->target[v->n_targets])
+            continue;
+        if (kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL, cfg->target, 0,
+                                     NULL, measure_setting, v, err) ||
+            kvd_method_target_write(&v->file, t, target_metric(v), own, err))
+            return -1;
+        if (!cfg->in.common.quiet && !cfg->in.common.json)
+            puts(
+                kvd_accuracy_target_line(t->name, t->rate.name, target_metric(v), &t->found, line));
+    }
+    return 0;
 }
 
 static int describe_file(tasks_run *v, kvd_err *err)
@@ -495,8 +624,10 @@ static int print_json(const tasks_run *v, kvd_err *err)
         json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:o}", "program", program, "output",
                   v->cfg->in.common.output, "model", v->in.info.name, "label", v->in.label,
                   "engine", generator_name(v), "calibrated_on_same_text", v->in.same_text, "rows",
-                  kvd_rows_json(v->scores ? kvd_benchmark_table_rows(v->scores)
-                                          : kvd_task_table_rows(v->table)));
+                  kvd_rows_json(rows_of(v)));
+    if (all && v->n_targets)
+        json_object_set_new(all, "target",
+                            kvd_accuracy_targets_json(v->target, v->n_targets, target_metric(v)));
     return kvd_json_print(all, err);
 }
 
@@ -562,9 +693,10 @@ static int work(tasks_run *v, kvd_err *err)
         return -1;
     if (kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||
         (cfg->resume && open_journal(v, err)) || describe_file(v, err) ||
-        (kvd_tasks_has_benchmark(cfg)
-             ? run_benchmark(v, err) || kvd_benchmark_table_write(&v->file, v->scores, err)
-             : run_methods(v, err) || kvd_task_table_write(&v->file, v->table, err)) ||
+        (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)) ||
+        (!isnan(cfg->target) && search_targets(v, err)) ||
+        (v->scores ? kvd_benchmark_table_write(&v->file, v->scores, err)
+                   : kvd_task_table_write(&v->file, v->table, err)) ||
         kvd_h5_finish(&v->file, err) || (v->journal && kvd_journal_remove(v->journal, err)))
         return -1;
     return cfg->in.common.json ? print_json(v, err) : 0;

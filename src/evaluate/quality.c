@@ -219,8 +219,6 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
     if (!x)
         return kvd_no_memory(err, "per-sequence sums", (unsigned long long)n * N_COLS * sizeof *x);
     double total = 0;
-    bool hollow =
-        false; /* true if some sequence has no correct prediction of the uncompressed model */
     for (size_t i = 0; i < n; i++) {
         x[COL_N * n + i] = q[i].n;
         x[COL_NLL * n + i] = q[i].nll;
@@ -229,7 +227,6 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_AGREE * n + i] = q[i].agree;
         x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
         total += q[i].n;
-        hollow = hollow || !(x[COL_REF_TOP1 * n + i] > 0);
     }
     /* Values that do not exist, such as the interval of a single sequence, stay NaN. */
     const kvd_interval none = {NAN, NAN, NAN};
@@ -256,16 +253,9 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* All fields use the same random seed and therefore the same bootstrap resamples. */
-        if (!kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
-            continue;
-        if (!share || !hollow)
+        /* All fields use one seed, so that they are computed on the same bootstrap resamples. */
+        if (kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             goto done;
-        /*
-         * A bootstrap resample had no correct prediction of the uncompressed model, so the ratio
-         * has no interval.
-         */
-        want[i].to->lo = want[i].to->hi = NAN;
     }
     out->perplexity = (kvd_interval){exp(out->nll.value), exp(out->nll.lo), exp(out->nll.hi)};
     status = 0;

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,10 +19,6 @@ static int keeps(const kvd_target_sample *s, bound b, double target)
     return (b == VALUE ? s->share.value : b == LOWER ? s->share.lo : s->share.hi) >= target;
 }
 
-/*
- * Returns the index of the first evaluated setting whose accuracy ratio (or end `b` of its
- * confidence interval) is below the target, or n if there is none.
- */
 static size_t first_miss(const kvd_target_sample *s, size_t n, bound b, double target)
 {
     size_t i = 0;
@@ -65,19 +62,12 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /*
-     * Accuracy ratio of each text alone at each evaluated setting, [MAX_SAMPLES][n_texts] in the
-     * order of `sample`; NULL if not wanted.
-     */
+    /* [MAX_SAMPLES][n_texts] in the order of `sample`; NULL if not wanted. */
     kvd_interval *of_text;
 } search;
 
 enum { ALL_TEXTS = -1 };
 
-/*
- * Returns the evaluated settings with the accuracy ratios of one text, copied to room
- * [MAX_SAMPLES]. For ALL_TEXTS returns the original array.
- */
 static const kvd_target_sample *samples_of(const search *s, int text, kvd_target_sample *room)
 {
     if (text == ALL_TEXTS)
@@ -96,19 +86,12 @@ static void read_answer(const search *s, int text, double target, kvd_target *ou
     out->n_points -= s->axis->whole;
 }
 
-/*
- * Returns the array for the accuracy ratios of single texts at evaluated setting number `at`; NULL
- * if they are not wanted.
- */
 static kvd_interval *texts_at(search *s, size_t at)
 {
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/*
- * Inserts an evaluated setting at index `at` of the sorted array s->sample. Its accuracy ratios on
- * single texts are at the end of their array (index s->n), and are moved to index `at` too.
- */
+/* Inserts a setting at index `at`. Its shares of single texts were written at index s->n. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -123,8 +106,8 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
 }
 
 /*
- * Evaluates the setting nearest to position `wanted` of the search axis, unless it was evaluated
- * before. Sets *x to the position of that setting.
+ * Evaluates the setting nearest to `wanted` unless it was evaluated before. Sets *x to its
+ * position.
  */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
@@ -152,12 +135,9 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Narrows down, by bisection of the search axis, where the accuracy ratio falls below the target.
- * `b` selects the ratio itself or an end of its confidence interval. The result is two neighbouring
- * settings: the last that meets the target and the first that misses it.
- *
- * Parameters of settings are whole numbers, so the setting nearest to the middle between these two
- * may be one of the two. Then nothing is evaluated, and bisection continues in the half that can
+ * Bisects until the last setting that meets the target and the first that misses it are
+ * neighbours. `b` selects the share or an end of its interval. If the setting nearest to the
+ * middle is one of the two, nothing is evaluated and bisection continues in the half that can
  * hold another setting.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
@@ -187,11 +167,7 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/*
- * After bisection, evaluates two more settings: one before the last setting that keeps the target,
- * and one after the first setting that misses it. They show a dip or a peak of the accuracy close
- * by.
- */
+/* Evaluates one setting on each side of the crossing, which shows a dip or a peak close by. */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -257,9 +233,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the removed fraction p at which the accuracy ratio of curve `c` falls below the target in
- * a bootstrap resample. Sequence s counts times[s] times in the resample. share [c->n] is scratch
- * memory.
+ * Returns the crossing of curve `c` in a resample that counts sequence s times[s] times. share
+ * [c->n] is scratch memory.
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -330,12 +305,238 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xd[k] = xb[k] - xa[k];
     }
     /*
-     * If a resample of a text has no correct prediction of the uncompressed model, its accuracy
-     * ratio and the position computed from it are NaN. The interval ends are then NaN too.
+     * A resample in which the uncompressed model has no correct prediction gives NaN, and then
+     * both interval ends are NaN.
      */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
     put(xd, pb - pa, &out->difference);
     free(room);
     return 0;
+}
+
+/* ---- search of one method ---- */
+
+/*
+ * Axis along the parameter of a method. A coordinate x is p or, for another parameter, the position
+ * between the ends of its range, 0 to 1.
+ */
+typedef struct {
+    const kvd_method_target *t;
+    const kvd_point *point;
+    kvd_target_evaluate *evaluate;
+    void *ctx;
+} method_axis;
+
+/* A copy of the method with one value of the parameter, and the setting that refers to the copy. */
+typedef struct {
+    kvd_method method;
+    kvd_point point;
+    bool owned;
+} setting;
+
+static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
+{
+    const kvd_method *const base = a->t->method;
+    const kvd_method_tradeoff *const rate = &a->t->rate;
+    s->owned = false;
+    if (!rate->p) {
+        kvd_method_tradeoff_set(base, rate, kvd_method_tradeoff_at(rate, wanted), &s->method);
+        s->point = *a->point;
+        s->point.method = &s->method;
+        return 0;
+    }
+    kvd_method_tradeoff_set(base, rate, wanted, &s->method);
+    /* Results lines have p in a column of its own, and need it in the settings for `with` alone. */
+    if (!*rate->with) {
+        s->method.p = base->p;
+        s->method.r = base->r;
+    }
+    s->owned = true;
+    return kvd_point_at(&s->method, wanted, &s->point, err);
+}
+
+static void drop(setting *s)
+{
+    if (s->owned)
+        kvd_point_release(&s->point);
+}
+
+static int place(void *ctx, double wanted, double *x, kvd_err *err)
+{
+    const method_axis *const a = ctx;
+    const kvd_method_tradeoff *const rate = &a->t->rate;
+    setting s;
+    if (!rate->p) {
+        *x = kvd_method_tradeoff_share(rate, kvd_method_tradeoff_at(rate, wanted));
+        return 0;
+    }
+    const int status = set_at(a, wanted, &s, err);
+    *x = status ? NAN : s.point.overall_p;
+    drop(&s);
+    return status;
+}
+
+static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
+                   kvd_err *err)
+{
+    const method_axis *const a = ctx;
+    setting s;
+    *out = (kvd_target_sample){0};
+    const int status =
+        set_at(a, wanted, &s, err) || a->evaluate(a->ctx, a->t, &s.point, out, of_text, err);
+    if (!status)
+        out->value =
+            a->t->rate.p ? s.point.overall_p : kvd_method_tradeoff_value(&s.method, &a->t->rate);
+    drop(&s);
+    return status ? -1 : 0;
+}
+
+static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
+{
+    if (kvd_point_largest(t->method, p, err))
+        return -1;
+    /* A second parameter that changes with p has its own end, where a sweep would end too. */
+    *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
+    return 0;
+}
+
+int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
+                             size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
+                             void *ctx, kvd_err *err)
+{
+    method_axis a = {t, point, evaluate, ctx};
+    kvd_target_axis axis = {.ctx = &a,
+                            .largest = 1,
+                            .step = t->rate.p ? KVD_TARGET_STEP : 1.0 / 128,
+                            .whole = t->whole,
+                            .place = place,
+                            .measure = measure,
+                            .n_texts = n_texts,
+                            .method = kvd_method_name(t->method)};
+    if (!t->rate.p && !point)
+        return kvd_fail(err,
+                        "method '%s': --target searches %s, so dims need p= or r=", t->method->name,
+                        t->rate.name);
+    return (t->rate.p && largest_p(t, &axis.largest, err)) ||
+                   kvd_target_search(&axis, target, &t->found, of_text, err)
+               ? -1
+               : 0;
+}
+
+static bool equal(double a, double b)
+{
+    return isnan(a) ? isnan(b) : a <= b && a >= b;
+}
+
+bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
+                             const kvd_method_tradeoff *rate)
+{
+    kvd_method x, y;
+    if (strcmp(a->name, b->name) != 0)
+        return false;
+    kvd_method_tradeoff_set(a, rate, rate->most, &x);
+    kvd_method_tradeoff_set(b, rate, rate->most, &y);
+    /* The settings contain fractions of Q-K or of V alone. */
+    return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
+           equal(x.r, y.r) && equal(x.p_low, y.p_low);
+}
+
+static void name_target(const kvd_method_target *t, size_t n, const kvd_method *m, char *name,
+                        size_t size)
+{
+    int same = 1;
+    const bool plain = m->ranks == KVD_WIDTH_RULE_EQ6;
+    snprintf(name, size, "%s%s%s", kvd_method_name(m), plain ? "" : "-",
+             plain ? "" : kvd_width_rule_name[m->ranks]);
+    const size_t used = strlen(name);
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(t[i].name, name)) {
+            snprintf(name + used, size - used, "-%d", ++same);
+            /* The name has changed: start again at the first search (i++ makes 0). */
+            i = (size_t)-1;
+        }
+}
+
+int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
+                          kvd_err *err)
+{
+    kvd_method_target *const to = &t[*n];
+    *to = (kvd_method_target){.method = m};
+    if (kvd_method_tradeoff_find(m, key, &to->rate, err))
+        return -1;
+    for (size_t i = 0; i < *n; i++)
+        if (!strcmp(t[i].rate.name, to->rate.name) &&
+            kvd_method_same_but_key(t[i].method, m, &to->rate))
+            return 0;
+    to->whole = to->rate.p && !kvd_plan_beyond_widths(&m->plan);
+    name_target(t, *n, m, to->name, sizeof to->name);
+    ++*n;
+    return 0;
+}
+
+int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
+                             const char *key, kvd_err *err)
+{
+    size_t searched = 0;
+    for (size_t i = 0; i < n; i++) {
+        kvd_method_tradeoff rate;
+        if (kvd_method_is_none(&m[i]))
+            continue;
+        searched++;
+        if (kvd_method_tradeoff_find(&m[i], key, &rate, err))
+            return -1;
+        if (rate.p && m[i].cut != KVD_CUT_BOTH)
+            return kvd_fail(err, "--target searches p of both sides, --method %s leaves one whole",
+                            text[i]);
+        if (rate.p && kvd_method_has_sides(&m[i]))
+            return kvd_fail(
+                err, "--target takes one p for both pairs, --method %s has one for each", text[i]);
+    }
+    return !n || searched ? 0
+                          : kvd_fail(err, "--target of nothing: the uncompressed model has no key "
+                                          "that trades bytes for quality");
+}
+
+static int put_end(kvd_h5 *f, const char *where, const char *suffix, bool p,
+                   const kvd_target_end *e, kvd_err *err)
+{
+    char name[3][40];
+    snprintf(name[0], sizeof name[0], "p%s", suffix);
+    snprintf(name[1], sizeof name[1], "value%s", suffix);
+    snprintf(name[2], sizeof name[2], "saving%s", suffix);
+    return kvd_h5_put_double(f, where, name[0], p ? e->value : NAN, err) ||
+                   kvd_h5_put_double(f, where, name[1], e->value, err) ||
+                   kvd_h5_put_double(f, where, name[2], e->saving, err)
+               ? -1
+               : 0;
+}
+
+int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
+                            kvd_err *err)
+{
+    char where[100];
+    const kvd_method *const m = t->method;
+    const kvd_target *const x = &t->found;
+    const bool p = t->rate.p;
+    const char *const rule = !m->dims         ? "none"
+                             : m->dims->one_p ? "uniform"
+                                              : kvd_width_rule_name[m->ranks];
+    snprintf(where, sizeof where, "/target/%s", t->name);
+    return kvd_h5_put_text(f, where, "method", kvd_method_name(m), err) ||
+                   kvd_h5_put_text(f, where, "settings", m->settings, err) ||
+                   kvd_h5_put_text(f, where, "rule", rule, err) ||
+                   kvd_h5_put_text(f, where, "key", t->rate.name, err) ||
+                   kvd_h5_put_text(f, where, "metric", metric, err) ||
+                   kvd_h5_put_int(f, where, "own", own, err) ||
+                   kvd_h5_put_double(f, where, "target", x->target, err) ||
+                   put_end(f, where, "", p, &x->kept, err) ||
+                   put_end(f, where, "_misses", p, &x->misses, err) ||
+                   put_end(f, where, "_lo", p, &x->surely_kept, err) ||
+                   put_end(f, where, "_hi", p, &x->surely_lost, err) ||
+                   put_end(f, where, "_last_kept", p, &x->last_kept, err) ||
+                   kvd_h5_put_int(f, where, "monotone", x->monotone, err) ||
+                   kvd_h5_put_int(f, where, "n_points", (int64_t)x->n_points, err)
+               ? -1
+               : 0;
 }

@@ -1,11 +1,10 @@
 /*
- * Searches the strongest compression at which a method keeps a given fraction of the uncompressed
- * model's top-1 accuracy. Bisects the parameter of the method that trades bytes for quality.
+ * Searches the strongest compression at which a method keeps a given share of the uncompressed
+ * model's score. The search varies the parameter of the method that trades bytes for quality.
  *
- * Accuracy on a finite text is noisy and need not fall steadily with compression (Z-18 in
- * docs/readings.md). The result therefore names three settings. The accuracy ratio falls below the
- * target at the first, the lower end of its 95 % confidence interval at the second, and the upper
- * end at the third. The result also says if the accuracies fall monotonically.
+ * A score on a finite text is noisy and need not fall steadily with compression (Z-18 in
+ * docs/readings.md). The result therefore names the settings at which the share itself and both
+ * ends of its 95 % interval fall below the target.
  */
 #ifndef KVD_EVALUATE_TARGET_H
 #define KVD_EVALUATE_TARGET_H
@@ -15,115 +14,86 @@
 
 #include "common/err.h"
 #include "common/stats.h"
+#include "formats/accuracy.h"
+#include "methods/points.h"
 
 /*
- * Resolution of the search: bisection ends when neighbouring settings differ by at most this, in
- * the fraction of removed dimensions p or of saved bytes. To see if accuracy falls steadily, the
- * search also evaluates settings twice this far before and after the setting it found.
+ * Largest distance of neighbouring settings at which bisection ends, in p or in the fraction of
+ * bytes saved.
  */
 #define KVD_TARGET_STEP 0.005
 
-/*
- * One evaluated setting of the method. `x` is its position on the search axis, which begins with
- * the setting that stores the most bytes (x = 0). If the removed fraction p is searched, x is p.
- */
+/* One evaluated setting of the method. */
 typedef struct {
-    /* Position on the search axis, and value of the searched parameter. */
+    /*
+     * Position on the search axis (p itself if p is searched), and value of the searched
+     * parameter.
+     */
     double x, value;
     double saving; /* 1 - stored bytes / bytes of the uncompressed cache in this number type */
     kvd_interval share;
 } kvd_target_sample;
 
-/*
- * Evaluated setting next to the place where the accuracy falls below the target: value of the
- * searched parameter, and fraction of bytes saved. Both are NaN if there is no such setting.
- */
+/* An evaluated setting next to the crossing of the target. Both fields are NaN if there is none. */
 typedef struct {
     double value, saving;
 } kvd_target_end;
 
 typedef struct {
     double target;
-    /* Last setting before the first one that misses the target accuracy. */
+    /* Last setting before the first one that misses the target. */
     kvd_target_end kept;
-    /* First setting that misses the target. */
     kvd_target_end misses;
-    /*
-     * Last setting before the first one whose confidence interval has its lower end below the
-     * target.
-     */
+    /* Last setting before the first one whose interval has its lower end below the target. */
     kvd_target_end surely_kept;
-    /* First setting whose confidence interval has its upper end below the target. */
+    /* First setting whose interval has its upper end below the target. */
     kvd_target_end surely_lost;
-    /*
-     * Last of all evaluated settings that keeps the target. If accuracy does not fall steadily, it
-     * compresses more than the setting `misses`.
-     */
+    /* Last of all evaluated settings that keeps the target. */
     kvd_target_end last_kept;
-    /*
-     * 1 if no evaluated setting that compresses more than `misses` keeps the target accuracy; else
-     * 0.
-     */
+    /* 1 if no evaluated setting that compresses more than `misses` keeps the target, else 0. */
     int monotone;
-    /* Number of evaluated settings. */
     size_t n_points;
 } kvd_target;
 
 /*
- * Axis of a search: positions x from 0 (most bytes) to `largest` (fewest bytes), each of which
- * means a setting of the method. Settings contain whole numbers (kept dimensions, bits), so not
- * every position has a setting of its own. `place` returns the position *x of the setting nearest
- * to position `wanted`. No setting is evaluated twice.
+ * Axis of a search: positions from 0 (most bytes) to `largest` (fewest bytes). Kept dimensions
+ * and bits are whole numbers, so several positions share a setting. `place` returns the position
+ * *x of the setting nearest to `wanted`. No setting is evaluated twice.
  */
 typedef struct {
     void *ctx;
-    /* Last position on the search axis, whose setting stores the fewest bytes. */
     double largest;
-    /*
-     * Resolution of the search: bisection ends between positions that are at most this far apart.
-     */
+    /* Bisection ends between positions that are at most this far apart. */
     double step;
-    /*
-     * True if position x = 0 of this search axis is the uncompressed model. Its accuracy ratio is 1
-     * without an evaluation.
-     */
+    /* True if position 0 is the uncompressed model, whose share is 1 without an evaluation. */
     bool whole;
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
     /*
-     * Evaluates the setting nearest to position `wanted` and fills *out. of_text [n_texts] receives
-     * the accuracy ratio of each text alone; NULL if not wanted.
+     * Evaluates the setting nearest to `wanted`. of_text [n_texts] receives the share of each
+     * text alone; NULL if not wanted.
      */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
-    /* Number of texts for which a search on that text alone is done too; 0 for none. */
+    /* Number of texts that are also searched alone. */
     size_t n_texts;
     const char *method; /* name of the method, for messages */
 } kvd_target_axis;
 
 /*
- * Searches the settings at which the accuracy ratio falls below `target`, and fills *out. The
- * search is done for the ratio itself and for both ends of its 95 % interval. A single sequence has
- * no interval: the fields surely_kept and surely_lost of *out are then NaN.
- *
- * If of_text [n_texts] is not NULL, it receives a result for each text alone. For these results
- * only the ratio is searched. Their fields surely_kept and surely_lost come from the settings that
- * happen to be evaluated.
+ * Searches the settings at which the share, and both ends of its 95 % interval, fall below
+ * `target`. Without intervals surely_kept and surely_lost are NaN. If of_text [n_texts] is not
+ * NULL, it receives a result for each text alone, for which only the share itself is searched.
  */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
-/*
- * Fills *out from the accuracy ratios of n evaluated settings, sorted by position x on the search
- * axis: the settings between which the ratio falls below `target`. The settings need not come from
- * a search.
- */
+/* Fills *out from n evaluated settings, sorted by x. They need not come from a search. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
 /*
- * Tests if one method keeps the target accuracy up to a larger removed fraction p than another.
- * Computes the p at which the accuracy ratio of each method falls below the target, and the
- * difference of the two. The 95 % intervals come from the same resamples of sequences (within texts
- * if texts have equal weight), so that effects of a resample on both methods cancel.
+ * Compares how far two methods can raise p at the target. The 95 % intervals of both methods
+ * come from the same resamples of sequences, so that the difficulty of a resample cancels in the
+ * difference.
  */
 
 /* Correct predictions of a method at n values of the removed fraction p. */
@@ -131,41 +101,101 @@ typedef struct {
     size_t n;
     /* Removed fractions of dimensions, rising, above 0: [n]. */
     const double *p;
-    /*
-     * Number of correct predictions for each of the n values of p and each sequence:
-     * [n][n_sequences].
-     */
+    /* Correct predictions: [n][n_sequences]. */
     const double *const *top1;
 } kvd_target_curve;
 
 /*
- * Returns the removed fraction p at which the accuracy ratio first falls below the target, by
- * linear interpolation in share [n] over p [n]; the ratio at p = 0 is 1. If no value misses the
- * target, returns the last p.
+ * Returns the p at which the share first falls below the target, by linear interpolation in
+ * share [n] over p [n]; the share at p = 0 is 1. Returns the last p if none misses.
  */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /*
-     * Removed fractions p of methods a and b at which their accuracy falls to the target fraction
-     * of the uncompressed model's; `difference` is that of b minus that of a.
-     */
+    /* Crossings of methods a and b; `difference` is that of b minus that of a. */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
 /*
- * Fills *out with the removed fractions p at which the accuracy of two methods falls to the
- * `target` fraction of the uncompressed model's, and with their difference. Confidence intervals
- * (95 %) come from 2000 resamples. *a and *b are the accuracies of the two methods over p.
- * reference [n_sequences] has the numbers of correct predictions of the uncompressed model.
- *
- * Sequences first[i] .. first[i + 1] - 1 are text i; the accuracy ratio is the mean of the texts'
- * ratios. Fails if *a or *b has no values, or if the uncompressed model has no correct prediction
- * in a text.
+ * Computes the crossings of two methods and their difference, with 95 % intervals from 2000
+ * resamples. reference [n_sequences] has the correct predictions of the uncompressed model. Text
+ * i is sequences first[i] .. first[i + 1] - 1; the share is the mean over texts. Fails if a
+ * method has no point, or if the uncompressed model has no correct prediction in a text.
  */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
                           double target, uint64_t seed, kvd_target_difference_result *out,
                           kvd_err *err);
+
+/* ---- search of one method, by kvdim-eval or kvdim-tasks ---- */
+
+typedef struct {
+    /* Method, with the rule of its widths unless that is eq6; "-2" and so on if taken. */
+    char name[80];
+    const kvd_method *method;
+    kvd_method_tradeoff rate;
+    /* True if the method only removes dimensions, so that p = 0 is the uncompressed model. */
+    bool whole;
+    /* Results lines first_row .. end_row - 1 of the search, if the program sets them. */
+    size_t first_row, end_row;
+    kvd_target found;
+} kvd_method_target;
+
+/*
+ * Evaluates a setting of t->method: fills out->saving and out->share and, unless NULL, of_text
+ * [n_texts].
+ */
+typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
+                                kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
+
+/*
+ * Fails if --target cannot search one of n methods, named text [n] by the user, or if all are the
+ * uncompressed model. `key` is that of --target-key, or NULL.
+ */
+int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
+                             const char *key, kvd_err *err);
+
+/* Options --target and --target-key of a program; its option structure has fields so named. */
+#define KVD_OPTIONS_TARGET(T, of)                                                                  \
+    {"target",                                                                                     \
+     .type = KVD_OPT_NUMBER,                                                                       \
+     .arg = "SHARE",                                                                               \
+     KVD_INTO(T, target),                                                                          \
+     .high = 1,                                                                                    \
+     .above_low = true,                                                                            \
+     .help =                                                                                       \
+         "For each method, search the setting with the fewest bytes that keeps this fraction " of  \
+         ". The search varies the parameter that --list-methods names after --target: p of "       \
+         "methods that remove dimensions, or else a parameter of the method named last"},          \
+    {                                                                                              \
+        "target-key", .type = KVD_OPT_TEXT, .arg = "[NAME.]KEY", KVD_INTO(T, target_key),          \
+                      .requires = "target", .help = "Vary this parameter instead"                  \
+    }
+
+/*
+ * Appends a search of *m along `key` to t [*n], unless an earlier search differs only in the value
+ * of the key. *m is borrowed.
+ */
+int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
+                          kvd_err *err);
+
+/*
+ * Searches t->found with the settings of t->method. `point` is a setting of the method, NULL if the
+ * user gave none; a search of another key than p varies it.
+ */
+int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
+                             size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
+                             void *ctx, kvd_err *err);
+
+/*
+ * Writes the attributes of /target/<name>. `metric` is the score of which a share is kept; `own` is
+ * true if it compares with the output of the uncompressed model.
+ */
+int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
+                            kvd_err *err);
+
+/* Returns true if two methods differ in nothing but the parameter that `rate` names. */
+bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
+                             const kvd_method_tradeoff *rate);
 
 #endif

@@ -21,6 +21,11 @@ bool kvd_tasks_label_is_mean(const char *label)
     return sscanf(label, KVD_TASKS_MEAN_LABEL "%n", &n, &end) == 1 && end > 0 && !label[end];
 }
 
+bool kvd_target_tells(double saving_lo, double saving_hi)
+{
+    return saving_lo > 0 || !isnan(saving_hi);
+}
+
 const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS] = {
     {"method", KVD_COL_TEXT, "1",
      "name of the method; weights-4bit is none: the cache is whole, the weights have 4 bits"},
@@ -406,7 +411,7 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
 static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info, void *ctx)
 {
     target_reader *x = ctx;
-    char where[128], *key = NULL;
+    char where[128], *key = NULL, *metric = NULL;
     kvd_target_result t = {0};
     int64_t monotone, points;
     kvd_err ignored;
@@ -421,6 +426,11 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     const bool any_key = !kvd_h5_get_text(x->f, where, "key", &key, &ignored);
     snprintf(t.key, sizeof t.key, "%s", any_key ? key : "p");
     free(key);
+    const bool named = !kvd_h5_get_text(x->f, where, "metric", &metric, &ignored);
+    snprintf(t.metric, sizeof t.metric, "%s", named ? metric : KVD_TARGET_TOP1);
+    free(metric);
+    int64_t own = 0;
+    t.own = !kvd_h5_get_int(x->f, where, "own", &own, &ignored) && own;
     if (kvd_h5_get_double(x->f, where, "target", &t.target, x->err) ||
         read_ends(x, where, any_key ? "value" : "p", &t.value, x->err) ||
         (any_key && read_ends(x, where, "saving", &t.saving, x->err)) ||

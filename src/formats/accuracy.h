@@ -59,9 +59,9 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
                                  kvd_err *err);
 
 /*
- * Result of a search for the strongest compression whose top-1 accuracy is at least `target` times
- * that of the uncompressed model. The search varies the parameter `key` of a method, from weak to
- * strong compression. NaN marks a value that was not found:
+ * Result of a search for the strongest compression whose score is at least `target` times that of
+ * the uncompressed model. The search varies the parameter `key` of a method, from weak to strong
+ * compression. NaN marks a value that was not found:
  *
  *   value         last value of `key` before the accuracy falls below the target
  *   value_misses  first value of `key` at which the accuracy is below the target
@@ -70,6 +70,10 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
  */
 typedef struct {
     char name[96], key[64];
+    /* Score of which a share is kept: KVD_TARGET_TOP1, or a measure of kvdim-tasks. */
+    char metric[48];
+    /* True if the score compares with the output of the uncompressed model, not with the truth. */
+    bool own;
     double target, value, value_misses, value_lo, value_hi;
     /*
      * Fractions of bytes saved if `key` is value, value_misses, value_lo and value_hi; NaN in old
@@ -84,6 +88,15 @@ typedef struct {
      */
     bool grid;
 } kvd_target_result;
+
+/* Metric of the searches of kvdim-eval, and of files that do not name one. */
+#define KVD_TARGET_TOP1 "top1"
+
+/*
+ * Returns false if the 95 % interval of a search allows every setting: none is surely kept
+ * (saving_lo) that saves bytes, and none is surely lost (saving_hi).
+ */
+bool kvd_target_tells(double saving_lo, double saving_hi);
 
 typedef struct {
     kvd_rows *rows;

@@ -183,7 +183,7 @@ static int print_plain(const config *cfg, const kvd_results *r, const kvd_ledger
     kvd_text_add(&t, "%s\n", figures);
     for (size_t i = 0; i < report->n; i++)
         for (size_t j = 0; j < report->section[i]->n_tables; j++)
-            if (strcmp(report->section[i]->table[j]->name, "target") == 0 &&
+            if (!strncmp(report->section[i]->table[j]->name, "target", strlen("target")) &&
                 report->section[i]->table[j]->n_rows > 0) {
                 kvd_text_raw(&t, "\n");
                 kvd_table_plain(report->section[i]->table[j], &t);

@@ -111,6 +111,64 @@ if run --text "$D/c.csv" --field review --prompt 3 --classify kind --method h2o,
    awk 'NR == 2 { exit !($1 > 0.3 && $1 < 1) }' "$D/s"
 then ok "the cache is read for a class"; else bad "the cache is read for a class" "$(cat "$D/s" "$D/err")"; fi
 
+# ---- --target: the setting that keeps a share of a score ------------------------------------------------------------------
+# kept METRIC SHARE: of every search in a.json the value keeps the share, the value that misses does not, and no row is left out.
+kept() {
+  "$PYTHON" - "$D/a.json" "$1" "$2" <<'P'
+import json, sys
+f = json.load(open(sys.argv[1]))
+metric, share, rows = sys.argv[2], float(sys.argv[3]), f["rows"]
+own = metric in ("rouge1", "edit_similarity", "exact", "needle_agree", "class_agree")
+last = rows[-1]["label"]  # of a benchmark: the mean over its tasks
+none = [r for r in rows if r["method"] == "none" and r["label"] == last][0][metric]
+assert none == 1 or not own
+for name, x in f["target"].items():
+    tried = {r["rate_value"]: r for r in rows if r["purpose"] == "target-search" and r["method"] == name and r["label"] == last}
+    assert x["metric"] == metric and x["target"] == share and len(tried) == x["n_points"], x
+    assert tried[x["value"]][metric] >= share * none - 1e-12 and tried[x["value_misses"]][metric] < share * none, x
+    saving = 1 - tried[x["value"]]["free_cache_share"] * (1 if tried[x["value"]]["cache"] == "f16" else 0.5)
+    assert abs(x["saving"] - saving) < 1e-9 and x["saving"] < x["saving_misses"], x
+assert f["target"]
+P
+}
+target="$STORIES --prompt 50 --generate 20 --method hetero,v=8 --target 0.9 --target-metric rouge1 --batch 71"
+if run $target && kept rouge1 0.9 >"$D/log" 2>&1 && grep -v -E '"(free_seconds|output)": ' "$D/a.json" >"$D/whole"; then ok "a share of ROUGE-1"; else bad "a share of ROUGE-1" "$(cat "$D/err" "$D/log")"; fi
+if "$B/bin/kvdim-report" "$D/a.h5" --no-plots -q -o "$D/rep" >"$D/log" 2>&1 && grep -q '^stories,hetero,.*,search,rouge1,cannot tell$' "$D/rep/tables/target-tasks.csv"
+then ok "the report's table of targets"; else bad "the report's table of targets" "$(cat "$D/log" "$D/rep/tables/target-tasks.csv")"; fi
+# A killed search goes on: with the sequences of whole settings and of a part of one.
+"$B/bin/kvdim-tasks" $MODEL $target --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err" & pid=$!
+n=0; while kill -0 $pid 2>/dev/null && [ "$( (wc -l <"$D/r.h5.items") 2>/dev/null || echo 0)" -lt 8 ] && [ $n -lt 3000 ]; do n=$((n + 1)); sleep 0.02; done
+kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+if "$B/bin/kvdim-tasks" $MODEL $target --resume --json -o "$D/r.h5" 2>"$D/err" | grep -v -E '"(free_seconds|output)": ' >"$D/again" && grep -q 'going on after' "$D/err" && cmp -s "$D/whole" "$D/again"
+then ok "a search that goes on"; else bad "a search that goes on" "$(cat "$D/err")" "$(diff "$D/whole" "$D/again" | head)"; fi
+# Items of a benchmark, two tasks of four: the references are the answers of the uncompressed model.
+for task in a b; do
+  for i in 1 2 3 4; do printf '{"task": "%s", "prompt": "%s", "references": ["x"], "metric": "rouge-1", "max_new_tokens": 16}\n' $task "$(sed -n "$((2 * i + 1))p" data/texts/stories.txt | tr -d '"' | cut -c 1-200) In the $task end,"; done
+done >"$D/items.jsonl"
+if "$PYTHON" -c 'import h5py' 2>/dev/null; then
+  run --benchmark "$D/items.jsonl" --seq-len 120 --method none && "$PYTHON" - "$D/a.h5" "$D/items.jsonl" <<'P'
+import json, sys
+import h5py
+answers = h5py.File(sys.argv[1])["answers/text"].asstr()[:]
+items = [json.loads(line) for line in open(sys.argv[2])]
+with open(sys.argv[2], "w") as f:
+    for x, answer in zip(items, answers):
+        f.write(json.dumps({**x, "references": [answer]}) + "\n")
+P
+  if run --benchmark "$D/items.jsonl" --seq-len 120 --method hetero,v=8 --target 0.9 && kept score 0.9 >"$D/log" 2>&1; then ok "a share of a benchmark's score"; else bad "a share of a benchmark's score" "$(cat "$D/err" "$D/log")"; fi
+else echo "skip a share of a benchmark's score: no h5py"; fi
+if run $STORIES --needle 2 --items 4 --method hetero,v=8 --target 0.9 --target-metric needle_agree && kept needle_agree 0.9 >"$D/log" 2>&1; then ok "a share of needles"; else bad "a share of needles" "$(cat "$D/err" "$D/log")"; fi
+# The demo model finds no needle of RULER.
+refused 1 "nothing to keep a share of" "the uncompressed model has a score of 0 on all 2 items" --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --method h2o --target 0.9
+refused 2 "no measure for generated text" "\-\-target requires --target-metric with tasks made from texts" $STORIES --prompt 50 --generate 5 --method h2o --target 0.9
+refused 2 "a measure of another task" "\-\-target-metric class_agree requires --classify" $STORIES --prompt 50 --generate 5 --method h2o --target 0.9 --target-metric class_agree
+refused 2 "a measure of text for a benchmark" "\-\-target-metric rouge1: items of --benchmark and --ruler have a score" --benchmark "$D/items.jsonl" --method h2o --target 0.9 --target-metric rouge1
+refused 2 "a measure that is none" "\-\-target-metric: 'nll' is none of score, rouge1" $STORIES --needle 1 --method h2o --target 0.9 --target-metric nll
+refused 2 "a share above 1" "\-\-target: '1.5' is not within 0 .. 1" $STORIES --needle 1 --method h2o --target 1.5 --target-metric needle_agree
+refused 2 "a measure without a target" "\-\-target-metric requires --target" $STORIES --needle 1 --method h2o --target-metric needle_agree
+refused 2 "a search in parts" "\-\-part cannot be used with --target" $STORIES --needle 1 --method h2o --target 0.9 --target-metric needle_agree --part 1/2
+refused 2 "a search of nothing" "\-\-target of nothing" $STORIES --needle 1 --method none --target 0.9 --target-metric needle_agree
+
 # ---- refusals -----------------------------------------------------------------------------------------------------------
 refused 1 "an idle eviction" "'h2o' dropped and lowered no entry" $STORIES --prompt 50 --generate 5 --method h2o,heavy=110,recent=9
 refused 1 "no sequence is as long" "no sequence has 50 tokens of a prompt and 100 after it: the longest has 120" $STORIES --prompt 50 --generate 100 --method h2o

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -34,7 +35,7 @@ static void test_monotone(void **state)
                 t.surely_lost.saving == 0.2);
     assert_int_equal(t.n_points, 5);
     assert_string_equal(
-        kvd_accuracy_target_line("zack", "p", &t, line),
+        kvd_accuracy_target_line("zack", "p", "the accuracy", &t, line),
         "zack keeps 0.99 of the accuracy up to p = 0.2 (missed at 0.3), 10.0 % of the bytes saved; "
         "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
@@ -51,7 +52,7 @@ static void test_not_monotone(void **state)
     assert_true(t.kept.value == 0 && t.misses.value == 0.1 && t.last_kept.value == 0.2 &&
                 t.monotone == 0);
     assert_string_equal(
-        kvd_accuracy_target_line("fdc", "p", &t, line),
+        kvd_accuracy_target_line("fdc", "p", "the accuracy", &t, line),
         "fdc keeps 0.99 of the accuracy up to p = 0 (missed at 0.1), 0.0 % of the bytes "
         "saved; surely kept up to "
         "0 (0.0 %), surely lost from 0.3 (15.0 %); 4 points\n"
@@ -72,10 +73,14 @@ static void test_never_missed_and_no_interval(void **state)
     kvd_target_read(one, 2, 0.99, &t);
     assert_true(t.kept.value == 0 && t.misses.value == 0.5 && isnan(t.surely_kept.value) &&
                 isnan(t.surely_lost.value));
+    assert_string_equal(
+        kvd_accuracy_target_line("zack", "p", "rouge1", &t, line),
+        "zack keeps 0.99 of rouge1 up to p = 0 (missed at 0.5), 0.0 % of the bytes saved; cannot "
+        "tell: no 95 % interval limits it; 2 points");
     kvd_target_read(never, 2, 0.99, &t);
     assert_true(isnan(t.kept.value) && t.misses.value == 0.1 && isnan(t.last_kept.value));
     assert_string_equal(
-        kvd_accuracy_target_line("h2o", "h2o.heavy", &t, line),
+        kvd_accuracy_target_line("h2o", "h2o.heavy", "the accuracy", &t, line),
         "h2o misses 0.99 of the accuracy from the first h2o.heavy = 0.1 on, 5.0 % of the bytes saved");
 }
 
@@ -187,6 +192,63 @@ static void test_search_of_texts(void **state)
     }
 }
 
+/* ---- search of a method by a made-up score ---- */
+
+typedef struct {
+    double least; /* values of the key from here on keep the target */
+    double half;  /* half of the interval of the share */
+    size_t n;
+} score;
+
+static int evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
+                    kvd_target_sample *out, kvd_interval *of_text, kvd_err *err)
+{
+    score *const s = ctx;
+    const double value = kvd_method_tradeoff_value(point->method, &t->rate),
+                 share = value >= s->least ? 1 : 0.9;
+    (void)of_text;
+    (void)err;
+    s->n++;
+    out->saving = 1 - value;
+    out->share = (kvd_interval){share, share - s->half, share + s->half};
+    return 0;
+}
+
+static void test_search_of_a_method(void **state)
+{
+    (void)state;
+    static const char *const text[] = {"h2o", "h2o,heavy=0.3", "h2o,recent=0.1", "none"};
+    static kvd_method m[4];
+    static kvd_method_target t[4];
+    kvd_err err = {""};
+    size_t n = 0;
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(kvd_method_parse(text[i], &m[i], &err), 0);
+    assert_int_equal(kvd_target_check_methods(m, text, 4, NULL, &err), 0);
+    assert_int_equal(kvd_target_check_methods(m + 3, text + 3, 1, NULL, &err), -1);
+    assert_non_null(strstr(err.msg, "--target of nothing"));
+    /* The second method differs only in the value of the searched key. */
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(kvd_method_target_add(t, &n, &m[i], NULL, &err), 0);
+    assert_int_equal(n, 2);
+    assert_string_equal(t[0].name, "h2o");
+    assert_string_equal(t[1].name, "h2o-2");
+    assert_string_equal(t[0].rate.name, "h2o.heavy");
+    assert_false(t[0].whole);
+    const kvd_point point = {.method = &m[0]};
+    score s = {.least = 0.123, .half = 0.02};
+    assert_int_equal(kvd_method_target_search(&t[0], NULL, 0.99, 0, NULL, evaluate, &s, &err), -1);
+    assert_non_null(strstr(err.msg, "--target searches h2o.heavy"));
+    assert_int_equal(kvd_method_target_search(&t[0], &point, 0.99, 0, NULL, evaluate, &s, &err), 0);
+    assert_true(t[0].found.kept.value >= 0.123 && t[0].found.misses.value < 0.123);
+    assert_true(t[0].found.kept.value - t[0].found.misses.value <= KVD_TARGET_STEP);
+    assert_int_equal(t[0].found.n_points, s.n);
+    /* No lower end keeps the target and no upper end misses it. */
+    s = (score){.least = 0.123, .half = 0.2};
+    assert_int_equal(kvd_method_target_search(&t[1], &point, 0.99, 0, NULL, evaluate, &s, &err), 0);
+    assert_false(kvd_target_tells(t[1].found.surely_kept.saving, t[1].found.surely_lost.saving));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_search_ends_at_the_crossing),
         cmocka_unit_test(test_search_on_few_settings),
         cmocka_unit_test(test_search_of_texts),
+        cmocka_unit_test(test_search_of_a_method),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ mkdir -p "$tmp/sensitivity" "$tmp/tasks"
 quietly "$B/bin/kvdim-sensitivity" "$tmp/model" --ids "$tmp/other.csv" -q -o "$tmp/sensitivity/fisher.h5"
 printf 'review,kind\nIt was a good film and I liked it.,good\nIt was a bad film and I did not.,bad\n' >"$tmp/films.csv"
 quietly "$B/bin/kvdim-tasks" data/models/kvdim-6m --text "$tmp/films.csv" --field review --prompt 4 --generate 2 --needle 1 --seq-len 60 --classify kind --seeds 2 \
-  --method keyformer --resume -q -o "$tmp/tasks/free.h5"
+  --method keyformer --target 0.5 --target-metric exact --resume -q -o "$tmp/tasks/free.h5"
 printf '{"prompt": "Once upon a time", "references": ["dog"], "metric": "exact"}\n' >"$tmp/own.jsonl"
 quietly "$B/bin/kvdim-tasks" data/models/kvdim-6m --benchmark "$tmp/own.jsonl" --max-new-tokens 2 --method none -q -o "$tmp/tasks/benchmark.h5"
 quietly "$B/bin/kvdim-eval" data/models/kvdim-6m --text "$tmp/films.csv" --field review --prompt 4 --seeds 2 --method keyformer -q -o "$tmp/accuracy/seeds.h5"
@@ -78,7 +78,7 @@ echo "ok make files"
 # tables SCHEMA: rows of the sections "Every file" and SCHEMA.
 tables() { # files of schema kernels come from no model
   awk -v schema="$1" -F'|' '
-    /^## / { mine = $0 == "## Every file" || $0 == "## " schema }
+    /^## / { mine = $0 == "## Every file" || $0 == "## " schema || ($0 == "## Targets" && schema ~ /^(accuracy|tasks)$/) }
     function plain(s) { gsub(/^[ \t]+|[ \t]+$/, "", s); gsub(/`/, "", s); return s }
     mine && /^\| `\// && NF == 8 { print "dataset|" plain($2) "|" plain($3) "|" plain($4) "|" plain($5) "|" plain($7) }
     mine && /^\| `\// && NF == 7 { print "attribute|" plain($2) "|" plain($3) "|" plain($4) "|" plain($6) }

@@ -712,23 +712,30 @@ static void test_intervals(void **state)
     }
 }
 
+/* Files of kvdim-tasks count too. */
 static void test_rates_at_99(void **state)
 {
     (void)state;
     char label[] = "IMDb_sample", other[] = "wiki";
     kvd_target_result target[] = {
-        {.name = "fdc", .target = 0.99, .saving = 0.5, .saving_lo = 0.4, .saving_hi = 0.6},
+        {.name = "fdc",
+         .metric = "rouge1",
+         .target = 0.99,
+         .saving = 0.5,
+         .saving_lo = 0.4,
+         .saving_hi = 0.6},
         {.name = "palu",
          .target = 0.99,
          .saving = NAN,
          .value = 0.3,
          .value_lo = 0.2,
          .value_hi = NAN},
+        {.name = "zack", .own = true, .target = 0.99, .saving = 0.1},
         {.name = "fdc", .target = 0.9, .saving = 0.7, .saving_lo = 0.7, .saving_hi = 0.7}};
     kvd_result item[2] = {{.kind = KVD_RESULT_ACCURACY,
                            .corpus_label = label,
-                           .accuracy = {.target = target, .n_targets = 3}},
-                          {.kind = KVD_RESULT_ACCURACY,
+                           .accuracy = {.target = target, .n_targets = 4}},
+                          {.kind = KVD_RESULT_TASKS,
                            .corpus_label = other,
                            .accuracy = {.target = target, .n_targets = 1}}};
     const kvd_results r = {item, 2};
@@ -752,6 +759,8 @@ static void test_rates_at_99(void **state)
             assert_true(fabs(v.value[0].lo - want[i].lo) < 1e-9);
             assert_true(fabs(v.value[0].hi - want[i].hi) < 1e-9);
         }
+        if (!strcmp(want[i].name, "p99-fdc:wiki"))
+            assert_string_equal(v.value[0].metric, "rouge1");
         kvd_values_release(&v);
     }
 }

@@ -7,14 +7,11 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/*
- * Worker that generates groups of sequences: a GPU with its copy of the model, or a thread on the
- * CPU.
- */
+/* A GPU with its copy of the model, or a thread on the CPU. */
 typedef struct {
     /* Specification of this worker alone: its own GPU, and n_gpus 1. */
     kvd_generator_spec spec;
-    /* Generator with the cache in host memory; NULL until a compression setting needs it. */
+    /* Cache in host memory; NULL until a compression setting needs it. */
     kvd_generate_path *rows;
 #ifdef KVD_CUDA
     struct kvd_gpu_weights *weights; /* weights in GPU memory; NULL until the first call */
@@ -83,10 +80,7 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /*
-     * On a CPU, open the implementation with the cache in host memory now. On a GPU, wait for the
-     * first compression setting, which decides between the CUDA engine and that implementation.
-     */
+    /* On a GPU the first compression setting decides which implementation is opened. */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -117,9 +111,6 @@ static int check(const kvd_generator *g, const kvd_continuations *c, kvd_err *er
     return 0;
 }
 
-/* ---- one call of kvd_generate ---- */
-
-/* State of one call of kvd_generate, shared by the worker threads. */
 typedef struct {
     kvd_generator *g;
     const kvd_plan *plan;
@@ -127,28 +118,22 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /*
-     * Cache sizes counted for each group of sequences, at the index of its first sequence:
-     * [c->n_sequences].
-     */
+    /* At the index of the first sequence of each group: [c->n_sequences]. */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
-    size_t next; /* first sequence of the group that is generated next */
+    size_t next;
     /*
-     * Index of the next group of sequences, which selects the process that generates it. It does
-     * not start at 0 but at the number of earlier calls of kvd_generate. Calls with one group each
-     * are thereby spread over the processes.
+     * Number of the next group, which selects the part. It starts at the number of earlier
+     * calls, so that calls of one group each are spread over the parts.
      */
     size_t group;
-    bool failed; /* a worker has failed; `err` is its error */
+    bool failed;
     kvd_err err;
 } job;
 
 /*
- * Returns the implementation that generates with the cache plan (compression setting) of the call:
- * the CUDA engine, or the one with the cache in host memory. Both take all GPU memory that is left,
- * so one is freed before the other is opened. The caller frees an engine. On failure returns NULL
- * and fills *err.
+ * Both implementations take all GPU memory that is left, so one is freed before the other is
+ * opened. The caller frees an engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -173,10 +158,7 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/*
- * Assigns the next group of sequences to a worker, skipping groups of other processes. Returns
- * false if there is none, or if a worker has failed.
- */
+/* Skips groups of other parts. Returns false if no group is left, or if a worker has failed. */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;
@@ -193,16 +175,12 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
-/*
- * Returns true if sequence s can run together with its neighbours: it has no results from an
- * earlier run, and it need not run alone.
- */
+/* A sequence with results, or one that must run alone, ends a group. */
 static bool follows(const job *j, size_t s)
 {
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
 }
 
-/* Generates those sequences of a group that have no results from an earlier run. */
 static int run_group(job *j, kvd_generate_path *path, size_t first, size_t n, kvd_err *err)
 {
     const bool *const done = j->c->done;
@@ -262,10 +240,7 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/*
- * Runs n workers, the first of them in the calling thread. The workers share the processor's
- * threads.
- */
+/* The first worker runs in the calling thread. Workers share the processor's threads. */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);

@@ -1,7 +1,6 @@
 /*
- * Generates a group of sequences together: decides which tokens each forward pass takes and which
- * token follows, and measures cache size and time. The forward pass has its interface in
- * generate_path.h.
+ * Decides which tokens each forward pass takes and which token follows. generate_path.h declares
+ * the forward pass.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -10,16 +9,14 @@
 #include "common/clock.h"
 #include "evaluate/generate/generate_path.h"
 
-/* ---- next token and its probability from logits ---- */
-
 static bool is_own(const kvd_continuations *c, size_t at)
 {
     return !c->forced || c->forced[at] == KVD_FREE_TOKEN;
 }
 
 /*
- * Writes the results for output index `at` from the logits x [vocab], whose largest is at token
- * `best`. x may be NULL if only tokens are wanted. Returns the token that is the next input.
+ * Writes the results at output index `at`, and returns the next input. x [vocab] may be NULL if
+ * only tokens are wanted.
  */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
@@ -42,45 +39,33 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* ---- group of sequences that run together ---- */
-
-/* Sequences first .. first + n - 1 of c, which are generated together in one batch. */
+/* Sequences first .. first + n - 1 of c. */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
     const kvd_continuations *c;
     const kvd_continued *out;
-    /* Lock that is held while the callback c->ended runs. */
+    /* Held while c->ended runs. */
     pthread_mutex_t *lock;
     size_t first, n;
-    uint32_t *next; /* next input token of each sequence: [n] */
+    uint32_t *next; /* [n] */
     /*
-     * Index, in the output arrays of *out, of the token that the model decides once `next` has been
-     * its input: [n]. At the end of a sequence it is c->end[s + 1].
+     * Output index of the token that follows `next`; c->end[s + 1] at the end of a sequence:
+     * [n].
      */
     size_t *at;
-    /* Number of tokens of each sequence in the cache: [n]. */
+    /* Tokens in the cache: [n]. */
     size_t *rows;
-    /*
-     * Arrays of the current batch. offset, start and whole are those of kvd_batch. For each
-     * sequence of the batch, `row` is its index among all sequences of the call (*c), and `slot`
-     * its index within this group.
-     */
+    /* Current batch. `row` is the index in *c, `slot` that within this group. */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
-    /* Token with the largest logit for each sequence of the batch: [n]. */
+    /* [n] */
     uint32_t *best;
-    /*
-     * Logits of at most path->piece sequences at a time: [path->piece][vocab_size]. NULL if no
-     * result needs logits.
-     */
+    /* [path->piece][vocab_size]; NULL if no result needs logits. */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
-    /*
-     * All input tokens so far of a sequence that becomes too long for the RoPE table (longrope) it
-     * began with; else NULL.
-     */
+    /* Input so far of a sequence that outgrows its RoPE table (longrope); else NULL. */
     uint32_t *text;
     /*
      * Number of input tokens of the whole group and of its finished passes, and the part of n that
@@ -101,11 +86,8 @@ static size_t length_of(const kvd_continuations *c, size_t s)
 }
 
 /*
- * Returns the number of tokens up to which sequence s can use the cache it begins with. For most
- * models that is the whole sequence. A longrope model has two RoPE tables, for short and for long
- * sequences. If the prompt is shorter than the model's original length but the sequence becomes
- * longer, the function returns the original length: the table changes there, and with it all cached
- * K.
+ * Tokens up to which sequence s can use the cache it begins with. A longrope model changes its
+ * RoPE table, and with it all cached K, at the original length.
  */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
@@ -122,10 +104,8 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
 }
 
 /*
- * Decides the next input token of sequence s of the group, and advances u->at[s], the index of the
- * sequence in the output arrays, by one. If the token ends an answer, the index advances to the end
- * of the answer. `best` is the token with the largest logit. `logits` may be NULL if no result
- * needs them.
+ * Decides the next input of sequence s and advances u->at[s], past the answer if the token ends
+ * it.
  */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
@@ -146,10 +126,7 @@ static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_er
     return ended < 0 ? -1 : 0;
 }
 
-/*
- * Divides the seconds of a pass among the sequences of the batch in proportion to their tokens, and
- * records the cache size of each sequence.
- */
+/* Time is divided in proportion to tokens. */
 static void share_time(group *u, size_t n_sequences, double seconds)
 {
     const double rows = (double)u->offset[n_sequences];
@@ -187,7 +164,6 @@ static void on_layer(void *ctx, int n_layers)
     advance(u, (u->tokens + part * u->pass_tokens) / u->all_tokens);
 }
 
-/* Runs the model on the tokens of the batch, and decides the token that follows each sequence. */
 static int pass(group *u, size_t n_sequences, kvd_err *err)
 {
     const size_t vocab = (size_t)u->config->vocab_size, piece = u->path->piece;
@@ -235,9 +211,8 @@ static int run_prompts(group *u, kvd_err *err)
 }
 
 /*
- * Appends the input token to the text of a sequence that runs alone because it becomes too long for
- * the RoPE table it began with. When the text has one token more than first_length() allows, a new
- * cache is begun, and the whole text is processed again as a prompt.
+ * When the text has one token more than first_length(), a new cache is begun with the whole text
+ * as its prompt.
  */
 static int add_to_text(group *u, kvd_err *err)
 {
@@ -252,10 +227,7 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/*
- * Runs one decode step of all sequences that have another token to decide. Sets *left to the number
- * of these sequences.
- */
+/* Sets *left to the number of sequences that have another token to decide. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;

@@ -8,23 +8,16 @@
 #include "evaluate/generate/generate_path.h"
 #include "model/pass/forward.h"
 
-/* ---- forward pass on the CPU ---- */
-
 typedef struct {
     kvd_generate_pass pass;
     const kvd_checkpoint *checkpoint;
     kvd_generator_spec spec;
     kvd_forward *forward;
-    /*
-     * Forward pass with double length, for methods that read prompts twice; NULL until the first
-     * such prompt.
-     */
+    /* Double length, for methods that read prompts twice; NULL until the first such prompt. */
     kvd_forward *twice;
-    /* Hidden states after the final norm, of all tokens of the batch: [max_tokens][d_model]. */
+    /* After the final norm, of all tokens: [max_tokens][d_model]. */
     float *hidden;
-    /*
-     * Hidden state after the final norm, of the last token of each sequence: [max_tokens][d_model].
-     */
+    /* For the last token of each sequence: [max_tokens][d_model]. */
     float *last;
     size_t d;
 } cpu_pass;
@@ -98,8 +91,6 @@ kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_gene
     return NULL;
 }
 
-/* ---- generator callbacks with the cache in host memory ---- */
-
 typedef struct {
     kvd_generate_path path;
     const kvd_config *config;
@@ -109,10 +100,7 @@ typedef struct {
     kvd_attention hook; /* calls that of `cache`, then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    /*
-     * Scratch for logits, [piece][vocab_size]. `read` needs them to find the largest one even if
-     * its caller wants only tokens.
-     */
+    /* [piece][vocab_size]; needed to find the largest logit even if only tokens are wanted. */
     float *logits;
 } by_rows;
 

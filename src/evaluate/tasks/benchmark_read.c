@@ -14,21 +14,15 @@ const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1] = {
     "auto",    "ruler",   "longbench", "longbench-v2", "infinitebench", "gsm8k",
     "scbench", "general", NULL};
 
-/* State of the conversion of one JSON object of a benchmark file into a benchmark item. */
 typedef struct {
     kvd_benchmark *b;
     kvd_benchmark_item *item;
     const kvd_benchmark_settings *s;
-    const char *file_task; /* name of the task, derived from the file name */
-    size_t number;         /* number of the JSON object in the file, from 1 */
+    const char *file_task;
+    size_t number; /* number of the JSON object in the file, from 1 */
     const json_t *x;
 } reader;
 
-/* ---- fields of a JSON object ---- */
-
-/*
- * Sets *text to the string in a field of JSON object x, or to NULL if the field is absent or null.
- */
 static int optional_text(const json_t *x, const char *field, const char **text, kvd_err *err)
 {
     const json_t *const value = json_object_get(x, field);
@@ -46,10 +40,7 @@ static bool has(const json_t *x, const char *fields)
     return true;
 }
 
-/*
- * Returns the text of a JSON string, or of a JSON number as it is written. The caller frees the
- * text. Returns NULL if x is neither.
- */
+/* Returns the text of a JSON string, or of a number as it is written; NULL for other values. */
 static char *scalar(const json_t *x)
 {
     return json_is_string(x)   ? strdup(json_string_value(x))
@@ -67,10 +58,6 @@ static int push_scalar(char ***list, size_t *n, const json_t *x, const char *fie
     return status;
 }
 
-/*
- * Appends the value of a JSON field to a list of strings. The value is a string, a number, or a
- * list of these.
- */
 static int push_field(char ***list, size_t *n, const json_t *x, const char *field, kvd_err *err)
 {
     const json_t *const value = json_object_get(x, field);
@@ -97,17 +84,11 @@ static int set(char **to, const char *text, kvd_err *err)
     return *to ? 0 : kvd_no_memory(err, "a text", strlen(text));
 }
 
-/* ---- prompts from templates ---- */
-
 typedef struct {
     const char *name; /* name of the placeholder: "context" for {context} */
     const char *text;
 } slot;
 
-/*
- * Returns a copy of the first n bytes of a prompt template, with every {placeholder} replaced by
- * its text. The caller frees the copy.
- */
 static char *filled(const char *template, size_t n, const slot *slots, kvd_err *err)
 {
     char *out = NULL;
@@ -159,16 +140,12 @@ static char *stripped(const char *s)
     return strndup(s, n);
 }
 
-/* ---- prompts of the published task formats ---- */
-
 static int use_row(reader *r, const kvd_benchmark_row *row, kvd_err *err)
 {
     r->item->metric = row->metric;
     r->item->max_new_tokens = row->max_new_tokens;
     return set(&r->item->stop, row->stop ? row->stop : "", err);
 }
-
-/* ---- formats of benchmark files ---- */
 
 static int read_ruler(reader *r, kvd_err *err)
 {
@@ -238,10 +215,6 @@ static int read_longbench_v2(reader *r, kvd_err *err)
     return status;
 }
 
-/*
- * Sets the placeholders {A} .. {D} to the four options of JSON object x, or to empty texts if x has
- * none.
- */
 static int options_of(const json_t *x, slot *slots, bool required, kvd_err *err)
 {
     static const char *const names[] = {"A", "B", "C", "D"};
@@ -255,10 +228,6 @@ static int options_of(const json_t *x, slot *slots, bool required, kvd_err *err)
     return 0;
 }
 
-/*
- * Appends the reference answers of a multiple-choice question: text and letter of the right option,
- * as far as the file has them.
- */
 static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 {
     const json_t *const options = json_object_get(x, "options");
@@ -276,9 +245,8 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 }
 
 /*
- * Finds the part of `input` that a prompt of InfiniteBench repeats: the call of a function in task
- * code_run ("func_12(-3)"), or the number to find in math_find ("the largest number", from "The ...
- * of"). The caller frees *out, which is NULL if the input has no such part.
+ * Finds the part of `input` that a prompt of InfiniteBench repeats: the call of a function in
+ * code_run ("func_12(-3)"), or "the largest number" in math_find. *out is NULL if there is none.
  */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
@@ -295,7 +263,6 @@ static int named_part(const char *task, const char *input, char **out, kvd_err *
             }
         }
     } else if ((at = strstr(input, "The "))) {
-        /* Takes the text from "The " up to the last " of" on the same line, without the " of". */
         const size_t line = strcspn(at, "\n");
         for (size_t i = 5; i + 3 <= line; i++)
             n = !strncmp(at + i, " of", 3) ? i : n;
@@ -306,7 +273,6 @@ static int named_part(const char *task, const char *input, char **out, kvd_err *
     return 0;
 }
 
-/* Fills the placeholders of the prompt that only tasks code_run and math_find have. */
 static int fill_infinitebench(reader *r, const kvd_benchmark_row *row, const char *context,
                               const char *input, slot *slots, kvd_err *err)
 {
@@ -377,7 +343,6 @@ static int read_gsm8k(reader *r, kvd_err *err)
            push_field(&r->item->turn->reference, &r->item->turn->n_references, r->x, "answer", err);
 }
 
-/* Adds one question of an SCBench item. The first question also sets the context. */
 static int add_turn(reader *r, const kvd_benchmark_row *row, const json_t *turn,
                     const char *context, bool first, kvd_err *err)
 {
@@ -496,8 +461,6 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
-/* ---- reading of benchmark items ---- */
-
 static int name_item(reader *r, kvd_err *err)
 {
     static const char *const ids[] = {"_id", "id", "index", "task_id"};
@@ -550,8 +513,6 @@ static int read_item(reader *r, kvd_err *err)
         return -1;
     return kvd_benchmark_change(r->item, r->s, err);
 }
-
-/* ---- reading of benchmark files ---- */
 
 /*
  * Returns the name of the task from the path: the folder in RULER's TASK/validation.jsonl, else the

@@ -10,18 +10,8 @@
 const char *const kvd_compress_at_words[3] = {"prompt", "context", NULL};
 const char *const kvd_benchmark_turns_words[3] = {"follow", "apart", NULL};
 
-/* ---- sequences of prompts and answers ---- */
-
-/*
- * Lists of tokens and lengths that grow while sequences are built, and become the arrays of the
- * run.
- */
 typedef struct {
     kvd_ids prompt, forced;
-    /*
-     * Start of each sequence in `prompt` (offset) and in `forced` (end), and the total lengths at
-     * the end of the lists. They are 32-bit numbers until the run's arrays are made.
-     */
     kvd_ids offset, end;
 } builder;
 
@@ -48,9 +38,8 @@ static int push(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
 }
 
 /*
- * Returns the prompt text of a question: context, question and answer prefix, with the chat
- * template around context and question. *split receives the number of bytes before the question.
- * The caller frees the text. On failure returns NULL and fills *err.
+ * Returns the text of context, question and answer prefix with the chat template around it.
+ * *split receives the number of bytes before the question.
  */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
@@ -74,7 +63,6 @@ static char *turn_text(const kvd_benchmark_run *r, const char *context, const kv
     return whole;
 }
 
-/* Encodes the tokens of a later question, which follows an answer in the same sequence. */
 static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t, kvd_ids *ids,
                         kvd_err *err)
 {
@@ -114,8 +102,8 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
 }
 
 /*
- * Removes the middle of a prompt that is too long. Prompt, question and the `taken` tokens of
- * answers and later questions then have at most max_len tokens. Sets *cut if it removed something.
+ * Removes the middle of a prompt, so that it fits with the `taken` tokens of answers and later
+ * questions.
  */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
@@ -199,10 +187,6 @@ static size_t *widened(const kvd_ids *x, kvd_err *err)
     return out;
 }
 
-/*
- * Callback after each generated token: returns 1 or 2 if the answer ends with token[at] (see
- * kvd_continuations.ended), else 0.
- */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
 
 static int hand_over(kvd_benchmark_run *r, builder *b, kvd_err *err)
@@ -239,7 +223,6 @@ static int make_sequences(kvd_benchmark_run *r, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Sets *id to the token of a special text that the chat template needs, such as its end of turn. */
 static int chat_token(const kvd_benchmark_run *r, const char *text, uint32_t *id, kvd_err *err)
 {
     kvd_ids ids = {0};
@@ -301,8 +284,6 @@ void kvd_benchmark_run_release(kvd_benchmark_run *r)
     *r = (kvd_benchmark_run){0};
 }
 
-/* ---- end of an answer, and scores of answers ---- */
-
 static bool is_end(const kvd_benchmark_run *r, uint32_t token)
 {
     return (r->config->eos_id >= 0 && token == (uint32_t)r->config->eos_id) ||
@@ -310,8 +291,8 @@ static bool is_end(const kvd_benchmark_run *r, uint32_t token)
 }
 
 /*
- * Returns the text of the n tokens of an answer, up to the text that ends the answer. Sets *stopped
- * if that text was found. The caller frees the text. On failure returns NULL and fills *err.
+ * Returns the text of an answer up to the text that ends it. *stopped tells if that text was
+ * found.
  */
 static char *answer_text(const kvd_benchmark_run *r, const kvd_benchmark_item *x,
                          const uint32_t *token, size_t n, bool *stopped, kvd_err *err)
@@ -337,12 +318,11 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     bool stopped;
     (void)sequence;
     /*
-     * Both return values end the answer. 1 feeds the end token to the model. 2 does not: with a
-     * chat template, the template writes the end token before the next question.
+     * 1 feeds the end token to the model. 2 does not, because a chat template writes the end
+     * token before the next question.
      */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
-    /* Binary search for the last answer that begins at or before token index `at`. */
     while (high - low > 1) {
         const size_t middle = (low + high) / 2;
         if (r->answer[middle].at <= at)
@@ -379,8 +359,6 @@ static int score(const kvd_benchmark_run *r, const uint32_t *token, kvd_benchmar
     }
     return 0;
 }
-
-/* ---- generation and scores with one compression setting ---- */
 
 static void on_advance(void *ctx, double n)
 {

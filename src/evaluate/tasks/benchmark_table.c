@@ -48,16 +48,14 @@ struct kvd_benchmark_table {
     uint64_t seed;
     kvd_column column[KVD_N_POINT_COLUMNS + N_COLUMNS];
     kvd_rows *rows;
-    /* Distinct names of the items' tasks, in the order of first occurrence: [n_tasks]. */
+    /* Distinct names of tasks, in the order of first occurrence: [n_tasks]. */
     const char **task;
-    size_t *task_of; /* index of the task of each item: [n_items] */
+    size_t *task_of; /* [n_items] */
     size_t n_tasks;
-    /* Results of every evaluated setting of a method: [n_points]. */
+    /* [n_points] */
     kvd_benchmark_result *result;
     size_t n_points;
 };
-
-/* ---- creation of the results table ---- */
 
 static int number_tasks(kvd_benchmark_table *t, kvd_err *err)
 {
@@ -117,15 +115,13 @@ const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t)
     return t->rows;
 }
 
-/* ---- addition of results lines ---- */
-
 /* Returns the bytes per token of an uncompressed 16-bit cache. */
 static double dense_bytes(const kvd_config *c)
 {
     return 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
 }
 
-/* Value instead of a task index: the mean over all tasks, each with equal weight. */
+/* In place of a task index: the mean over tasks of equal weight. */
 #define ALL_TASKS SIZE_MAX
 
 static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
@@ -134,9 +130,8 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
 }
 
 /*
- * Computes the mean score over the items of a task, with a confidence interval. If `less` is not
- * NULL, computes the mean difference from the scores of `less`. For ALL_TASKS, computes the mean of
- * the tasks' means; resamples then draw within each task.
+ * Computes the mean score of a task, or the mean difference from the scores of `less`. For
+ * ALL_TASKS, resamples draw within each task.
  */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
@@ -165,6 +160,29 @@ static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_bench
     free(sum);
     free(first);
     return status ? -1 : 0;
+}
+
+int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err)
+{
+    const kvd_benchmark_run *const run = t->run;
+    const kvd_benchmark_result *const r = &t->result[t->n_points - 1], *const none = t->result;
+    const size_t n = run->items->n;
+    double *const mine = calloc(2 * n + 1, sizeof *mine);
+    if (!mine)
+        return kvd_no_memory(err, "scores", 2 * n * sizeof *mine);
+    double *const theirs = mine + n;
+    for (size_t k = 0; k < run->n_answers; k++) {
+        const size_t item = run->answer[k].item;
+        size_t items = 0;
+        for (size_t i = 0; i < n; i++)
+            items += t->task_of[i] == t->task_of[item];
+        const double weight = (double)(items * run->items->item[item].n_turns);
+        mine[item] += r->score[k] / weight;
+        theirs[item] += none->score[k] / weight;
+    }
+    const int status = kvd_bootstrap_ratio(mine, theirs, n, RESAMPLES, t->seed, out, err);
+    free(mine);
+    return status;
 }
 
 static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan,
@@ -208,11 +226,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
-    /*
-     * Bits that attention read / bits of an uncompressed 16-bit cache, over all tasks. `dense` is
-     * the size of an uncompressed cache in number type plan->type, so the ratio is scaled by the
-     * size of that type over 2 bytes.
-     */
+    /* `dense` counts the type of this run, so the ratio is scaled to 16 bits. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);
@@ -222,8 +236,8 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_int(t->rows, "seed", (int64_t)plan->seed);
 }
 
-int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, const kvd_plan *plan,
-                            kvd_benchmark_result *result, kvd_err *err)
+int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
+                            const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err)
 {
     kvd_benchmark_result *const grown = realloc(t->result, (t->n_points + 1) * sizeof *grown);
     if (!grown)
@@ -241,15 +255,13 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const kvd_point *point, cons
             mean_score(t, task, r, &grown[0], &change, err))
             return -1;
         kvd_point_columns_put(t->rows, t->config, point, plan,
-                              task == ALL_TASKS ? mean : t->task[k], t->calibrated, "point");
+                              task == ALL_TASKS ? mean : t->task[k], t->calibrated, purpose);
         kvd_rows_interval(t->rows, "score", &score);
         kvd_rows_interval(t->rows, "score_change", &change);
         put_counts(t, task, plan, r);
     }
     return 0;
 }
-
-/* ---- results lines as printed text ---- */
 
 const char kvd_benchmark_heading[] =
     "task                 method           metric          items   cut  score %  95 %            "
@@ -276,8 +288,6 @@ const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, cha
         1e3 * kvd_row_real(r, i, "step_s"));
     return line;
 }
-
-/* ---- writing of generated answers to the result file ---- */
 
 static char *valid_text(const char *s)
 {
@@ -319,10 +329,6 @@ static const struct {
     {"steps", "rows of the sequence after the prompt", "1"},
 };
 
-/*
- * Returns the value of column k of the table (an index of the array `numbers`) for one answer under
- * one evaluated setting.
- */
 static double number_at(const kvd_benchmark_table *t, size_t point, size_t answer, size_t k)
 {
     const kvd_benchmark_answer *const a = &t->run->answer[answer];

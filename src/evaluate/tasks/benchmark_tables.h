@@ -24,13 +24,10 @@ typedef struct {
     const char *prompt;
     size_t max_new_tokens;
     kvd_metric metric;
-    const char *stop; /* text that ends an answer; NULL if there is none */
+    const char *stop;
 } kvd_benchmark_row;
 
-/*
- * Return the prompt template and settings of a task by its name, or NULL if the benchmark has no
- * such task.
- */
+/* NULL if the benchmark has no such task. */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 /*

@@ -10,15 +10,12 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* ---- comparison of whole numbers of any length ---- */
-
 bool kvd_is_whole_number(const char *s)
 {
     s += *s == '-';
     return *s && !s[digits(s)];
 }
 
-/* Returns true if the n digits of s equal `number`, ignoring leading zeros of both. */
 static bool same_digits(const char *s, size_t n, const char *number)
 {
     for (; n > 1 && *s == '0'; s++)
@@ -99,12 +96,9 @@ double kvd_leading_numbers(const char *answer, const kvd_metric_key *key)
     return (double)right / (double)key->n_references;
 }
 
-/* ---- answers that name an option of a multiple choice ---- */
-
 /*
- * Returns a copy of s [n] in which line feeds, quotes, hyphens, asterisks and the words "Option"
- * and "option" are replaced by blanks, without two blanks in a row. The caller frees it. Returns
- * NULL if memory runs out.
+ * Returns a copy of s [n] in which line feeds, quotes, hyphens, asterisks and "Option" are
+ * blanks, without two blanks in a row.
  */
 static char *cleaned(const char *s, size_t n)
 {
@@ -158,9 +152,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
     return 0;
 }
 
-/* ---- F1 score over characters ---- */
-
-/* Punctuation that InfiniteBench removes in addition to ASCII punctuation. */
+/* Removed in addition to ASCII punctuation. */
 static const char chinese_marks[] =
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛"
     "〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";
@@ -171,10 +163,7 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Allocates the characters of `s` that count for the F1 score, in lower case and sorted: all except
- * white space, ASCII punctuation and the characters in `marks`.
- */
+/* Allocates the characters of `s` that count, in lower case and sorted. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

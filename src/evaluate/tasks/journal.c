@@ -12,25 +12,18 @@
 
 struct kvd_journal {
     char *path;
-    FILE *file; /* open journal file, positioned at its end */
+    FILE *file;
     /*
-     * Groups of sequences that earlier runs finished, as JSON: {"run", "account", "sequences"}, and
-     * the "file" and "line" from which each was read.
+     * JSON objects {"run", "account", "sequences"}, with the "file" and "line" from which each
+     * was read.
      */
     json_t *groups;
     size_t n_saved;
-    /* Paths of the journals of other processes (--part) that were read too. */
     char **part;
     size_t n_parts;
 };
 
-/* ---- lines of the journal file ---- */
-
-/*
- * Length of the checksum at the end of a journal line: a space, the XXH3 of the JSON text in 16
- * hexadecimal digits, and a line feed. Without a checksum, a changed digit of a token or a
- * probability would become part of the results.
- */
+/* A space, the XXH3 of the JSON text in 16 hexadecimal digits, and a line feed. */
 enum { CHECKSUM = 18 };
 
 static void checksum(char *to, const char *text, size_t n)
@@ -63,9 +56,8 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
 }
 
 /*
- * Checks a journal line of an earlier run, which has n bytes with its line feed, and adds it to the
- * journal. The first line must list the inputs and options of this run; later lines must match
- * their checksum.
+ * The first line must list the inputs and options of this run; later lines must match their
+ * checksum.
  */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
@@ -98,8 +90,8 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
 }
 
 /*
- * Reads the complete lines of an earlier run's journal, and sets *whole to their number of bytes. A
- * killed run may have left an incomplete line after them.
+ * Sets *whole to the bytes of complete lines. A killed run may have left an incomplete one after
+ * them.
  */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
@@ -155,12 +147,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* ---- journals of other processes (--part) ---- */
-
-/*
- * Reads the journal of a process that generates one --part of the sequences. That process may still
- * be writing.
- */
+/* The process that writes this journal may still be running. */
 static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
 {
     char **const grown = realloc(j->part, (j->n_parts + 1) * sizeof *grown);
@@ -181,7 +168,7 @@ static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err
     return status;
 }
 
-/* Returns true if `name` is the journal of one --part: the name of this journal, then .I-of-N. */
+/* Journals of parts are named PATH.I-of-N. */
 static bool is_part(const kvd_journal *j, const char *name)
 {
     const char *const slash = strrchr(j->path, '/'), *const own = slash ? slash + 1 : j->path;
@@ -200,9 +187,7 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     char *where;
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
-    /*
-     * Sorted by name, so that a sequence that two journals have is always taken from the same one.
-     */
+    /* Sorted, so that a sequence in two journals is always taken from the same one. */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
     for (int i = 0; i < n; i++) {
@@ -217,8 +202,6 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     free(where);
     return status;
 }
-
-/* ---- opening and closing a journal ---- */
 
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err)
 {
@@ -272,8 +255,6 @@ void kvd_journal_close(kvd_journal *j)
     free(j);
 }
 
-/* ---- sequences as JSON ---- */
-
 static json_t *account_json(const kvd_stepwise_account *a)
 {
     return json_pack("[I,f,f,f,f,f,f,I,I,I,I,I,I]", (json_int_t)a->rows, a->payload, a->side,
@@ -324,10 +305,6 @@ static json_t *sequence_json(const kvd_continued *out, size_t sequence, size_t f
     return x;
 }
 
-/*
- * Reads the results of tokens from .. to - 1 of a sequence from JSON object x into *out. Returns 0
- * if x holds all of them.
- */
 static int sequence_of(json_t *x, const kvd_continued *out, size_t sequence, size_t from, size_t to)
 {
     json_t *const token = json_object_get(x, "token"), *const log_p = json_object_get(x, "log_p"),
@@ -355,29 +332,20 @@ static int sequence_of(json_t *x, const kvd_continued *out, size_t sequence, siz
     return 0;
 }
 
-/* ---- generation that saves its results ---- */
-
-/* State of a call of kvd_generate whose finished sequences are saved in the journal. */
 typedef struct {
     kvd_journal *journal;
     const char *run;
     const kvd_continuations *c;
     const kvd_continued *out;
-    /* True for sequences that were taken from the journal: [c->n_sequences]. */
+    /* [c->n_sequences] */
     bool *done;
-    /*
-     * Cache sizes counted for each group of sequences, at the index of its first sequence:
-     * [c->n_sequences].
-     */
+    /* At the index of the first sequence of each group: [c->n_sequences]. */
     kvd_stepwise_account *account;
     kvd_generate_step step;
     void *ctx;
 } saved_call;
 
-/*
- * Takes the results of a saved group of sequences, unless one of the sequences already has results
- * from another group. Sets *n to the number of sequences taken.
- */
+/* Takes a saved group, unless one of its sequences already has results. */
 static int take_group(saved_call *r, json_t *group, size_t *n)
 {
     json_t *const sequences = json_object_get(group, "sequences");
@@ -425,10 +393,6 @@ static int take_saved(saved_call *r, kvd_err *err)
     return 0;
 }
 
-/*
- * Callback after a group of sequences has finished: saves its results in the journal, and calls the
- * caller's `step`.
- */
 static int save_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
                      kvd_err *err)
 {

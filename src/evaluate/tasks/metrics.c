@@ -35,8 +35,6 @@ const char *const kvd_metric_words[KVD_N_METRICS + 1] = {"match-all",
 static const char paragraph[] = "Paragraph ", paragraph_zh[] = "\xe6\xae\xb5\xe8\x90\xbd";
 static const char result[] = "#### ";
 
-/* ---- metrics that search for a reference in the answer ---- */
-
 static int contains(const char *text, const char *part, bool *found, kvd_err *err)
 {
     kvd_characters x = {0}, y = {0};
@@ -74,10 +72,9 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Sets *score to 1 / (number of class names found in the answer) if the reference is one of them,
- * else to 0. A class name that is only a part of the reference does not count. LongBench removes
- * such names from the list while it iterates over it, so the name after a removed one is never
- * checked; this function does the same.
+ * A class name that is only a part of the reference does not count. LongBench removes such names
+ * from the list while it iterates over it, so the name after a removed one is never checked;
+ * this function does the same.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -105,14 +102,11 @@ static int classification(const char *answer, const char *reference, const kvd_m
     return 0;
 }
 
-/* ---- metrics that compare numbers ---- */
-
 static size_t digits(const char *s)
 {
     return strspn(s, "0123456789");
 }
 
-/* Returns the fraction of the numbers (runs of digits) in the answer that equal number [n]. */
 static double share_of_numbers(const char *answer, const char *number, size_t n)
 {
     size_t all = 0, right = 0;
@@ -125,9 +119,6 @@ static double share_of_numbers(const char *answer, const char *number, size_t n)
     return all ? (double)right / (double)all : 0;
 }
 
-/*
- * Returns the first run of digits in the reference that follows `word`, or NULL if there is none.
- */
 static const char *number_after(const char *reference, const char *word)
 {
     for (const char *at = reference; (at = strstr(at, word)); at++)
@@ -142,10 +133,7 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/*
- * Returns the length of the match of the regular expression (-?[$0-9.,]{2,})|(-?[0-9]+) at the
- * beginning of s, or 0 if there is none.
- */
+/* Length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at the beginning of s, or 0. */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -153,10 +141,7 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/*
- * Writes the number s [n] without commas, dollar signs and a point at its end; `out` has room for n
- * + 1 bytes.
- */
+/* Drops commas, dollar signs and a point at the end; `out` has n + 1 bytes. */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -194,12 +179,7 @@ static int last_number(const char *answer, const char *reference, double *score,
     return status;
 }
 
-/* ---- metrics of multiple choice ---- */
-
-/*
- * Returns the letter A .. D in the text "The correct answer is (X)", else that in "The correct
- * answer is X", or 0 if the answer has neither.
- */
+/* Letter of "The correct answer is (X)", else of "The correct answer is X", or 0. */
 static char chosen(const char *answer)
 {
     static const char words[] = "The correct answer is ";
@@ -235,10 +215,6 @@ static bool is_reference(const kvd_metric_key *key, const char *s, size_t n)
     return false;
 }
 
-/*
- * Returns a copy of s with the characters of `drop` replaced by blanks, without two blanks in a
- * row.
- */
 static char *blanked(const char *s, const char *drop)
 {
     char *const out = malloc(strlen(s) + 1);
@@ -254,10 +230,9 @@ static char *blanked(const char *s, const char *drop)
 }
 
 /*
- * Returns true if an answer that does not begin with a letter names a reference, by the rule of
- * InfiniteBench. If the answer has "answer is:" or a similar phrase, the text one character after
- * it must begin with a reference. Otherwise the first word that is a substring of "ABCD", such as
- * "B", must be one.
+ * Rule of InfiniteBench for an answer that does not begin with a letter. One character after
+ * "answer is:" or a similar phrase, a reference must begin. Without such a phrase, the first
+ * word that is a substring of "ABCD" must be a reference.
  */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
@@ -321,12 +296,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* ---- checks of references, and the score of any metric ---- */
-
-/*
- * Fails if reference answer `r` is empty, or lacks the form that the metric looks for; the score
- * would then be the same for every answer.
- */
+/* Refuses a reference for which every answer would score the same. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

@@ -55,28 +55,23 @@ typedef enum {
 /* Names of the metrics for the option --metric, in the order of kvd_metric; NULL-terminated. */
 extern const char *const kvd_metric_words[KVD_N_METRICS + 1];
 
-/* Correct answers of a benchmark item, which a metric compares with a generated answer. */
 typedef struct {
-    char *const *reference; /* reference answers: [n_references] */
+    char *const *reference; /* [n_references] */
     size_t n_references;
-    /* Class names, [n_choices], for a classification. */
+    /* Class names of a classification: [n_choices]. */
     char *const *choice;
     size_t n_choices;
 } kvd_metric_key;
 
 /*
- * Sets *score to the score of an answer. If there are several references, the best score counts,
- * with three exceptions: match-all is a mean over the references; for leading-numbers the
- * references are one list; for letter and option they are the text and the letter of one answer.
- * Fails if a reference does not have the form that the metric needs. Texts are UTF-8; a byte that
- * is not valid UTF-8 counts as one character.
+ * Scores an answer. If there are several references, the best score counts, except that match-all
+ * is a mean over them, leading-numbers takes them as one list, and letter and option as text and
+ * letter of one answer. Texts are UTF-8; an invalid byte counts as one character.
  */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);
 
-/*
- * Fails if the metric cannot be computed with these references; the message does not name the item.
- */
+/* The message does not name the item. */
 int kvd_metric_check(kvd_metric metric, const kvd_metric_key *key, kvd_err *err);
 
 #endif

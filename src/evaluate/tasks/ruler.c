@@ -10,16 +10,13 @@
 #include "evaluate/tasks/ruler_build.h"
 
 /*
- * Numbers of the streams of random numbers. RULER shuffles lists with a generator that starts anew
- * for every item; all these shuffles use ORDER_STREAM. Task k draws its items from stream
- * TASK_STREAM + k.
+ * Streams of random numbers. RULER shuffles with a generator that starts anew for every item:
+ * ORDER_STREAM. Task k draws from TASK_STREAM + k.
  */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /*
- * EXAMPLE_TOKENS: largest number of tokens of the solved example that precedes each question of
- * task vt (variable tracking).
- *
- * ATTEMPTS: how often an item of the smallest size is drawn again if its prompt is too long.
+ * EXAMPLE_TOKENS limits the solved example before each question of vt. ATTEMPTS is how often a
+ * too long item of the smallest size is drawn again.
  */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
@@ -36,10 +33,7 @@ const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
                                                             "fwe",
                                                             NULL};
 
-/*
- * Settings of RULER's needle-in-a-haystack tasks, in the order of kvd_ruler_words:
- * scripts/synthetic.yaml.
- */
+/* scripts/synthetic.yaml, in the order of kvd_ruler_words. */
 static const kvd_ruler_needles needle_tasks[] = {
     {KVD_RULER_NOISE, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
     {KVD_RULER_ESSAY, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
@@ -56,8 +50,6 @@ bool kvd_ruler_needs_essay(size_t k)
 {
     return k < VT && needle_tasks[k].haystack == KVD_RULER_ESSAY;
 }
-
-/* ---- functions shared by the RULER tasks ---- */
 
 int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *err)
 {
@@ -115,9 +107,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
     qsort(index, k, sizeof *index, ascending);
 }
 
-/* ---- search for the size of an item ---- */
-
-/* Returns the byte offset of the last line of a prompt, which is the question. */
+/* The question is the last line. */
 static size_t context_bytes(const char *input)
 {
     const char *const line = strrchr(input, '\n');
@@ -141,10 +131,7 @@ static int count_tokens(const kvd_ruler *r, const kvd_ruler_text *t, size_t *n, 
     return status ? -1 : 0;
 }
 
-/*
- * Sets *tokens to the number of tokens of an item with n words, lines or other parts
- * (kvd_ruler_build). The item is built only to count them.
- */
+/* Builds an item of n words or lines only to count its tokens. */
 static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *tokens, kvd_err *err)
 {
     kvd_ruler_text t = {0};
@@ -153,39 +140,24 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/*
- * Settings of the search for the size of a task's items. The size of an item is its number of
- * words, lines or other parts, depending on the task (kvd_ruler_build).
- */
+/* The size of an item is its number of words or lines, depending on the task. */
 typedef struct {
     kvd_ruler_build *build;
-    /* Largest number of tokens of a prompt. */
     size_t limit;
-    /*
-     * Size (number of words or lines) of the first item that is built, from which the search
-     * estimates the tokens per word or line.
-     */
+    /* Size of the item from which the search estimates the tokens per word or line. */
     size_t sample;
-    /*
-     * Number of words or lines with which the search for the item size begins. Items that are too
-     * long are shortened by this number.
-     */
+    /* Size with which the search begins, and by which too long items are shortened. */
     size_t step;
-    /* Smallest number of words or lines of an item that can be built. */
     size_t least;
-    /*
-     * Tokens of the solved example in task vt (variable tracking). RULER leaves them out when it
-     * estimates the tokens per line of a prompt.
-     */
+    /* Tokens of the solved example of vt, which RULER leaves out of that estimate. */
     size_t beside;
-    /* Upper limit of the binary search for the item size, as a multiple of the estimated size. */
+    /* Upper limit of the search, as a multiple of the estimate. */
     size_t slack;
 } fit;
 
 /*
- * Sets *size to the largest number of words or lines whose prompt has at most f->limit tokens.
- * First estimates that size from the tokens of one item. RULER's binary search then tries sizes
- * from f->step up to f->slack times the estimate. If none fits, *size is f->step.
+ * RULER's binary search from f->step up to f->slack times the estimate. If no size fits, *size
+ * is f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -212,9 +184,8 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 }
 
 /*
- * Sets *size to the number of words of an item of RULER's task fwe (frequent words). Starts with
- * f->sample words and adds f->step words until the prompt reaches the token limit. Then takes the
- * last f->step words away again, unless fewer than f->least words would remain.
+ * Search of task fwe: adds f->step words until the prompt reaches the limit, then takes the last
+ * step away again, unless fewer than f->least words would remain.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -233,9 +204,8 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
 }
 
 /*
- * Builds an item of `size` words or lines. If its prompt is too long, shortens it by f->step words
- * or lines at a time. RULER draws items of the smallest size for ever; this function gives up after
- * ATTEMPTS of them.
+ * Shortens a too long item by f->step at a time. RULER draws items of the smallest size for
+ * ever; here ATTEMPTS times.
  */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
@@ -265,8 +235,6 @@ static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text
                     tokens, f->limit, r->new_tokens);
 }
 
-/* ---- sizes and items of the RULER tasks ---- */
-
 static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const bool essay = r->needles->haystack == KVD_RULER_ESSAY;
@@ -278,8 +246,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
     /*
-     * RULER's own search does not end if even 500 words of the essay are too long. Here the search
-     * then begins at 25 words.
+     * RULER's search does not end if 500 words of the essay are too long. Here it then begins at
+     * 25.
      */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
@@ -289,11 +257,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/*
- * Prepares the search for the item size of task vt (variable tracking). First chooses the size of
- * the solved example in its prompts, and stores its layout in *r. Then stores in *f the search
- * settings for the items.
- */
+/* Chooses the size of the solved example of vt first, and stores its layout in *r. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;
@@ -418,8 +382,6 @@ int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
     return status ? -1 : 0;
 }
 
-/* ---- files in RULER's format ---- */
-
 static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n, bool special,
                      size_t *tokens, kvd_err *err)
 {
@@ -430,7 +392,7 @@ static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n,
     return status;
 }
 
-/* Writes one item as a line of JSON, as write_manifest of RULER would. */
+/* As write_manifest of RULER does. */
 static int put_item(FILE *f, const kvd_benchmark_item *x, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err)
 {

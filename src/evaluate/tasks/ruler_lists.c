@@ -3,22 +3,16 @@
 
 #include "evaluate/tasks/ruler_build.h"
 
-/* ---- items of RULER task vt (variable tracking) ---- */
-
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/*
- * One chain of variable assignments (VAR A = 12345, VAR B = VAR A, ...) that an item of task vt
- * (variable tracking) hides between lines of noise.
- */
+/* Assignments VAR A = 12345, VAR B = VAR A, ... between lines of noise. */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
-    /* For each assignment of the chain, the index of the noise line before which it is written. */
+    /* Noise line before which each assignment is written. */
     size_t at[KVD_RULER_CHAIN];
 } chain;
 
-/* Fills *c with distinct random variable names of `letters` capital letters, and a random value. */
 static void draw_chain(kvd_ruler *r, size_t letters, chain *c)
 {
     for (size_t i = 0; i < KVD_RULER_CHAIN;) {
@@ -90,10 +84,6 @@ int kvd_ruler_vt_example(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err
     return !f || fclose(f) ? kvd_no_memory(err, "a prompt", n) : chain_prefix(&c, &t->prefix, err);
 }
 
-/*
- * Builds an item of task vt (variable tracking): the solved example with new names and a new value,
- * then a chain of assignments among n lines of noise.
- */
 int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
     chain example, c;
@@ -122,12 +112,9 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/* ---- items of RULER task cwe (common words) ---- */
-
 /*
- * Writes word number k of a vocabulary with room for n distinct words. The vocabulary is the
- * adjectives, nouns and verbs or, if these are fewer than n, all combinations of two different
- * nouns joined by a hyphen.
+ * The vocabulary is the adjectives, nouns and verbs or, if these are fewer than n, pairs of
+ * different nouns joined by a hyphen.
  */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
@@ -153,9 +140,8 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Writes a numbered list of n distinct words, of which the first KVD_RULER_COMMON drawn appear
- * `often` times and the others `seldom` times. *words receives the drawn words as an array of
- * words_for(r, n) numbers, which the caller frees.
+ * Writes a numbered list of n words. The first KVD_RULER_COMMON drawn appear `often` times, the
+ * others `seldom` times. The caller frees *words, words_for(r, n) numbers.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -187,7 +173,6 @@ static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom
     return 0;
 }
 
-/* Appends the frequent words of a list of n words to the answers of the item. */
 static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ruler_text *t,
                        kvd_err *err)
 {
@@ -234,8 +219,6 @@ int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* ---- items of RULER task fwe (frequent words) ---- */
-
 enum { CODED = 6, CODED_ANSWERS = 3 };
 
 typedef char coded[CODED + 1];
@@ -245,7 +228,6 @@ static int by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* Draws n distinct random words of CODED small letters, in alphabetical order. */
 static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
 {
     for (size_t have = 0; have < n;) {
@@ -262,30 +244,21 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/*
- * Returns the number of distinct random words in a text of task fwe (frequent words), including the
- * most frequent one, which the text shows as "...".
- */
+/* Includes the most frequent word, which the text shows as "...". */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/*
- * Returns how often the word of rank k (from 1) appears in a text of n words: Zipf's law with
- * exponent 2.
- */
+/* Zipf's law with exponent 2; rank k counts from 1. */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/*
- * Writes a text of about n random words in a shuffled order. The frequency of each word follows
- * from its rank (zipf). The word of rank 1 is written as "...".
- */
+/* The word of rank 1 is written as "...". */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

@@ -11,9 +11,6 @@ static const char *const kind_words[] = {"numbers", "uuids", "words"};
 
 enum { MOST_NEEDLES = 16, NEEDLE_WORD = 80, N_DEPTHS = 40 };
 
-/* ---- essay in which RULER hides needles ---- */
-
-/* Returns true if a full stop after word [n] is part of an abbreviation. */
 static bool is_abbreviation(const char *word, size_t n)
 {
     static const char *const known[] = {"Mr.", "Mrs.", "Ms.",  "Dr.",  "Prof.", "St.",
@@ -66,8 +63,6 @@ int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err)
     return status;
 }
 
-/* ---- random keys and values of needles ---- */
-
 static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
 {
     if (kind == KVD_RULER_NUMBERS) {
@@ -87,12 +82,11 @@ static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
     }
 }
 
-/* Needles of one item: each states the value of a key, and the question asks for values. */
 typedef struct {
     char key[MOST_NEEDLES][NEEDLE_WORD];
     /* Value number v of key k is value[k * values + v]. */
     char value[MOST_NEEDLES][NEEDLE_WORD];
-    size_t n; /* number of needles of the item */
+    size_t n;
     size_t order[MOST_NEEDLES];
 } hidden;
 
@@ -122,16 +116,14 @@ static void put_hidden(FILE *f, const kvd_ruler *r, const hidden *h, size_t i)
     put_needle(f, r->needles, h->key[k / r->needles->values], h->value[k]);
 }
 
-/* ---- long texts with needles inserted ---- */
-
 static const char *essay_word(const kvd_ruler *r, size_t i)
 {
     return r->essay.word[i % r->essay.n];
 }
 
 /*
- * Writes the first n words of the essay, repeated if it is shorter, with the needles inserted
- * between sentences. Their depths are drawn from 40 equally spaced percentages from 0 to 100.
+ * Repeats an essay that is shorter than n words. Depths of needles are drawn from 40 equally
+ * spaced percentages from 0 to 100.
  */
 static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
 {
@@ -139,10 +131,7 @@ static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
     for (size_t i = 0; i < n; i++)
         sentences += i + 1 == n || r->ends[i % r->essay.n];
     kvd_ruler_positions(r, N_DEPTHS, h->n, depth);
-    /*
-     * Each needle is written with a blank before and after it. Two needles without essay text
-     * between them are therefore two blanks apart, as in RULER.
-     */
+    /* Two needles without essay text between them are two blanks apart, as in RULER. */
     for (size_t i = 0; i <= h->n; i++) {
         size_t until = sentences;
         if (i < h->n) {
@@ -162,10 +151,6 @@ static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
     }
 }
 
-/*
- * Writes n lines of noise or of distracting needles, with the needles inserted before randomly
- * drawn lines.
- */
 static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *err)
 {
     size_t *const at = malloc(n * sizeof *at), left = h->n;
@@ -176,9 +161,7 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         char key[NEEDLE_WORD], value[NEEDLE_WORD];
         if (i)
             fputc('\n', f);
-        /*
-         * RULER inserts the needles from the end, so that the last position has the first needle.
-         */
+        /* RULER inserts from the end, so that the last position has the first needle. */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);
             fputc('\n', f);
@@ -194,8 +177,6 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
     free(at);
     return 0;
 }
-
-/* ---- items of the needle tasks ---- */
 
 static int put_prompt(FILE *f, kvd_ruler *r, const hidden *h, size_t n, const char *type,
                       const char *query, bool single, kvd_err *err)

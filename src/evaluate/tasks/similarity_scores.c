@@ -7,8 +7,6 @@
 
 #include "evaluate/tasks/characters.h"
 
-/* ---- F1 score over words ---- */
-
 static bool is_punctuation(uint32_t c)
 {
     return c > ' ' && c < 0x7f && !kvd_character_is_word(c);
@@ -27,7 +25,6 @@ static bool is_article(const kvd_characters *w)
     return false;
 }
 
-/* Converts text x to lower case, removes punctuation and replaces articles by blanks. */
 static int normalise(kvd_characters *x, kvd_err *err)
 {
     size_t n = 0;
@@ -54,10 +51,7 @@ static int by_order(const void *a, const void *b)
     return kvd_words_order(a, b);
 }
 
-/*
- * Returns the number of words common to both sorted lists, each counted as often as both lists have
- * it.
- */
+/* Both lists are sorted. */
 static size_t common(const kvd_words *a, const kvd_words *b)
 {
     size_t i = 0, j = 0, n = 0;
@@ -94,13 +88,9 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* ---- ROUGE scores of the Python package rouge ---- */
-
-/*
- * A text as sentences of numbered words. Equal words of both compared texts have the same number.
- */
+/* Equal words of both compared texts have the same number. */
 typedef struct {
-    /* Number assigned to each word of the text, the same for equal words: [n_words]. */
+    /* [n_words] */
     size_t *word;
     size_t *end; /* index after the last word of each sentence: [n_sentences] */
     size_t n_words, n_sentences, n_distinct;
@@ -128,7 +118,7 @@ static int number_of(dictionary *d, const kvd_characters *w, size_t *number, kvd
     return 0;
 }
 
-/* Adds the words of one sentence to *s. A sentence of only white space has one empty word. */
+/* A sentence of only white space has one empty word. */
 static int add_sentence(const kvd_characters *x, dictionary *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};
@@ -170,10 +160,7 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets in_union[w] for every word w in the longest common subsequence of x [n] and y [m] that the
- * Python package `rouge` finds.
- */
+/* Marks the words of the longest common subsequence that the Python package `rouge` finds. */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -210,8 +197,8 @@ static double package_f1(double both, double answer, double reference)
 }
 
 /*
- * Sets *found to the number of distinct words that both texts have. If `subsequences`, counts only
- * those in the union of the longest common subsequences of all combinations of sentences.
+ * Counts distinct words that both texts have. If `subsequences`, only those in the union of the
+ * longest common subsequences of all pairs of sentences.
  */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
@@ -270,15 +257,13 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
     return status ? -1 : 0;
 }
 
-/* ---- text similarity of Python's difflib ---- */
-
 typedef struct {
     const kvd_characters *a, *b;
-    /* True for characters of b that the search ignores because they are frequent: [b->n]. */
+    /* Frequent characters of b, which the search ignores: [b->n]. */
     bool *popular;
     /*
-     * Lengths of the matches that end at each index of b, for two successive indices of a: [b->n +
-     * 1].
+     * Lengths of the matches that end at each index of b, for two successive indices of a: [b->n
+     * + 1].
      */
     size_t *length[2];
 } matcher;
@@ -287,10 +272,7 @@ typedef struct {
     size_t a, b, n;
 } block;
 
-/*
- * Returns the longest block of characters that is in both a[alo .. ahi-1] and b[blo .. bhi-1]. If
- * several blocks are equally long, returns the one that begins first in a, then in b.
- */
+/* Longest block in a[alo .. ahi-1] and b[blo .. bhi-1]; of equal ones the first in a, then in b. */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     block best = {alo, blo, 0};
@@ -317,9 +299,6 @@ static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
     return best;
 }
 
-/*
- * Returns the number of characters in the matching blocks of a[alo .. ahi-1] and b[blo .. bhi-1].
- */
 static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     size_t sum = 0;
@@ -334,7 +313,7 @@ static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi
     return sum;
 }
 
-/* Computes the similarity of two texts as Python's SequenceMatcher(None, a, b).ratio() does. */
+/* As Python's SequenceMatcher(None, a, b).ratio(). */
 static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, kvd_err *err)
 {
     enum { FREQUENT_FROM = 200 };
@@ -357,10 +336,7 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
     return ok ? 0 : kvd_no_memory(err, "matches of two texts", 3 * b->n * sizeof(size_t));
 }
 
-/*
- * Returns the first line of s that contains no `, # or //. *len receives its length in bytes, 0 if
- * there is none.
- */
+/* First line that contains no `, # or //. *len is 0 if there is none. */
 static const char *code_line(const char *s, size_t *len)
 {
     s += strspn(s, "\n");

@@ -28,17 +28,11 @@ void kvd_task_items_release(kvd_task_items *items)
     *items = (kvd_task_items){0};
 }
 
-/* ---- lists of token sequences that make up the test items ---- */
-
-/* Lists that grow while test items are built, and become the arrays of the items at the end. */
 typedef struct {
     kvd_ids prompt, forced;
-    /*
-     * Start of each sequence's prompt in the list `prompt` (offset), and of its continuation after
-     * the prompt in the list of all continuations (end): [n + 1].
-     */
+    /* Starts of prompts and of continuations: [n + 1]. */
     size_t *offset, *end;
-    /* Number of question tokens of each sequence, fed before the answer: [n]. */
+    /* Question tokens before the answer of each sequence: [n]. */
     size_t *lead;
     size_t n, capacity;
 } builder;
@@ -70,8 +64,8 @@ static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
 }
 
 /*
- * Ends a sequence whose prompt was appended. If `question` is not NULL, the forced tokens of
- * question and answer follow the prompt; else the model generates `more` tokens.
+ * If `question` is not NULL, the tokens of question and answer are forced; else the model
+ * generates `more` tokens.
  */
 static int end_sequence(builder *b, const kvd_ids *question, const kvd_ids *answer, size_t more,
                         kvd_err *err)
@@ -107,7 +101,6 @@ static void hand_over(builder *b, kvd_task_items *items, size_t per_item)
     *b = (builder){0};
 }
 
-/* Puts every item into a cluster of its own; the bootstrap draws whole clusters. */
 static int make_clusters(kvd_task_items *items, kvd_err *err)
 {
     if (!(items->cluster = malloc((items->n_items + 1) * sizeof *items->cluster)))
@@ -118,15 +111,10 @@ static int make_clusters(kvd_task_items *items, kvd_err *err)
     return 0;
 }
 
-/* ---- items: continuations of texts ---- */
-
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /*
-     * Counts each text as soon as it is stored, so that a failure frees exactly the texts that
-     * exist.
-     */
+    /* Counts each text when it is stored, so that a failure frees exactly the texts that exist. */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;
@@ -178,9 +166,6 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
     return status ? -1 : 0;
 }
 
-/* ---- items: documents as prompts ---- */
-
-/* Texts of one field of all documents. A zeroed list is empty. */
 typedef struct {
     char **text;
     size_t *len;
@@ -227,10 +212,7 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
     return 0;
 }
 
-/*
- * Reads two fields of all documents into *a and *b. Fails on plain text files, which have no
- * fields, because both lists would then have the same text.
- */
+/* Refuses plain text files, for which both lists would have the same text. */
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)
 {
@@ -249,10 +231,7 @@ static int read_both(const kvd_task_documents *d, const char *second, fields *a,
     return 0;
 }
 
-/*
- * Encodes a document into `ids` and keeps the first `room` tokens. Fails if the document has fewer
- * than `least` tokens.
- */
+/* Keeps the first `room` tokens. Fails if the document has fewer than `least`. */
 static int encode_document(const kvd_task_documents *d, const kvd_tokenizer *tok, const char *text,
                            size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
 {
@@ -311,8 +290,6 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
     return status ? -1 : 0;
 }
 
-/* ---- items: documents to be classified ---- */
-
 static int add_class(kvd_task_items *items, const char *name, kvd_err *err)
 {
     if (items->n_classes == KVD_TASK_CLASSES)
@@ -366,7 +343,7 @@ static int label_documents(kvd_task_items *items, const fields *label, const cha
                : kvd_fail(err, "a choice between %zu classes is none", items->n_classes);
 }
 
-/* Encodes a class name with a space before it, as a word within a text is encoded. */
+/* A space comes first, as before a word within a text. */
 static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids, kvd_err *err)
 {
     char *text;
@@ -377,7 +354,6 @@ static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids
     return status || ids->n ? status : kvd_fail(err, "class '%s' has no tokens", name);
 }
 
-/* Appends a document as one sequence per class: the document, followed by the name of the class. */
 static int push_document(builder *b, const kvd_task_documents *d, const kvd_tokenizer *tok,
                          const char *text, size_t len, size_t room, const kvd_ids *ask,
                          const kvd_ids *class_ids, size_t n_classes, kvd_err *err)
@@ -424,8 +400,6 @@ int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, c
     return status ? -1 : 0;
 }
 
-/* ---- items: needles (numbers) hidden in text ---- */
-
 typedef struct {
     kvd_ids sentence, question, answer;
 } needle;
@@ -451,8 +425,8 @@ static int make_needle(const kvd_tokenizer *tok, unsigned number, needle *x, kvd
 }
 
 /*
- * Appends the text id [n], shortened to fit, as one sequence with the needle (a sentence with a
- * number) inserted at relative `depth`, 0 .. 1.
+ * Inserts the needle into the text id [n] at relative `depth`, 0 .. 1, and shortens the text so
+ * that everything fits.
  */
 static int push_needle(builder *b, const uint32_t *id, size_t n, const needle *x, double depth,
                        size_t max_len, kvd_err *err)

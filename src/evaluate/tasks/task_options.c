@@ -1,9 +1,11 @@
 #include "evaluate/tasks/task_options.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/files/output.h"
+#include "evaluate/target.h"
 #include "evaluate/tasks/gsm8k_shots.h"
 #include "methods/grid.h"
 #include "model/text/text_options.h"
@@ -45,6 +47,38 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg)
     return cfg->n_benchmark || cfg->ruler_given;
 }
 
+/* Measures that fall when the answers get worse. */
+const char *const kvd_target_metric_words[] = {
+    "score",         "rouge1",           "edit_similarity",
+    "exact",         "reference_rouge1", "reference_edit_similarity",
+    "needle_exact",  "needle_prefix",    "needle_agree",
+    "class_correct", "class_agree",      NULL};
+
+static int check_target(const kvd_tasks_options *cfg, kvd_err *err)
+{
+    const bool given[KVD_N_FREE_TASKS] = {
+        [KVD_TASK_GENERATE] = cfg->generate > 0,
+        [KVD_TASK_NEEDLE] = cfg->needle > 0,
+        [KVD_TASK_CLASSIFY] = cfg->classify != NULL,
+    };
+    static const char *const options[KVD_N_FREE_TASKS] = {"generate", "needle", "classify"};
+    const char *const word = kvd_target_metric_words[cfg->target_metric];
+    if (!cfg->in.common.output)
+        return kvd_fail(err, "--target requires --output; --write-items alone runs no model");
+    if (kvd_tasks_has_benchmark(cfg) && cfg->target_metric)
+        return kvd_fail(err, "--target-metric %s: items of --benchmark and --ruler have a score",
+                        word);
+    if (!kvd_tasks_has_benchmark(cfg) && !cfg->target_metric)
+        return kvd_fail(err, "--target requires --target-metric with tasks made from texts, such "
+                             "as rouge1 with --generate");
+    for (int m = 0; m < KVD_N_FREE_MEASURES; m++)
+        if (!strcmp(kvd_task_measures[m].name, word) && !given[kvd_task_measures[m].task])
+            return kvd_fail(err, "--target-metric %s requires --%s", word,
+                            options[kvd_task_measures[m].task]);
+    return kvd_target_check_methods(cfg->in.method, cfg->in.method_text, cfg->in.n_methods,
+                                    cfg->target_key, err);
+}
+
 static int check_ruler(const kvd_tasks_options *cfg, kvd_err *err)
 {
     const char *hidden = NULL;
@@ -80,11 +114,12 @@ static int check_usage(void *config, kvd_err *err)
                         kvd_chat_words[cfg->chat]);
     for (size_t i = 0; i < cfg->in.n_methods; i++) {
         const kvd_method *const m = &cfg->in.method[i];
-        if (m->ranks != KVD_WIDTH_RULE_EQ6 && !kvd_method_has_point(m))
-            return kvd_fail(err, "--method %s: ranks requires p or r; a rates file has its own",
-                            cfg->in.method_text[i]);
+        if (m->ranks != KVD_WIDTH_RULE_EQ6 && !kvd_method_has_point(m) && isnan(cfg->target))
+            return kvd_fail(
+                err, "--method %s: ranks requires p, r or --target; a rates file has its own",
+                cfg->in.method_text[i]);
     }
-    return 0;
+    return isnan(cfg->target) ? 0 : check_target(cfg, err);
 }
 
 #define T         kvd_tasks_options
@@ -207,6 +242,16 @@ static const kvd_option options[] = {
      .help = "Use only the first N sequences or documents, or items of each --benchmark; make N "
              "items of each task of --ruler"},
 
+    {.help = "Searches"},
+    KVD_OPTIONS_TARGET(T, "of the uncompressed model's score on the same items"),
+    {"target-metric", .type = KVD_OPT_WORD, .words = kvd_target_metric_words,
+     KVD_INTO(T, target_metric), .initial = "score", .requires = "target",
+     .help =
+         "Score of which --target keeps a share: that of the benchmark's items, or a measure of "
+         "generated text, needles or classes. rouge1, edit_similarity, exact, needle_agree and "
+         "class_agree compare with the output of the uncompressed model, the others with the "
+         "right answer"},
+
     {.help = "Run"},
     KVD_OPTION_COMPUTE(T),
     {"cache", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(I, cache),
@@ -218,7 +263,7 @@ static const kvd_option options[] = {
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(T, resume),
      .help = "Save every sequence in OUT.h5.items when it is done, and continue where an "
              "interrupted run with the same options stopped, also from the files of --part"},
-    {"part", .type = KVD_OPT_CALL, .arg = "I/N", .call = set_part, .excludes = "resume json",
+    {"part", .type = KVD_OPT_CALL, .arg = "I/N", .call = set_part, .excludes = "resume json target",
      .requires = "output",
      .help = "Generate one of N parts of the sequences, I from 1, on one of several machines, and "
              "save them in OUT.h5.items.I-of-N; continues an interrupted run of this part. After "

@@ -1,4 +1,3 @@
-/* Command-line options of kvdim-tasks. */
 #ifndef KVD_EVALUATE_TASKS_TASK_OPTIONS_H
 #define KVD_EVALUATE_TASKS_TASK_OPTIONS_H
 
@@ -8,6 +7,9 @@
 #include "evaluate/tasks/task_run.h"
 
 enum { KVD_TASKS_FILES = 256 };
+
+/* "score", of benchmark items, then measures of kvd_task_measures; NULL-terminated. */
+extern const char *const kvd_target_metric_words[];
 
 typedef struct {
     kvd_inputs_options in;
@@ -19,36 +21,36 @@ typedef struct {
     kvd_benchmark_form form;
     kvd_metric metric;
     bool metric_given, resume;
+    /* --target: share of the uncompressed model's score to keep; NaN means no search. */
+    double target;
+    const char *target_key; /* NULL means the usual parameter of each method */
+    /* Index in kvd_target_metric_words. */
+    int target_metric;
     size_t max_new_tokens, shots;
-    kvd_ruler_settings ruler; /* options of the RULER benchmark: tasks and essay file */
+    kvd_ruler_settings ruler;
     bool ruler_given;
     const char *write_items;
-    char *stop; /* text that ends an answer, allocated; NULL if not given */
+    char *stop; /* allocated; NULL if not given */
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    /* Selected chat template, as an index in kvd_chat_words. */
+    /* Index in kvd_chat_words. */
     int chat;
-    int gpus; /* number of GPUs; 0 if not given */
-    /* --part: number of this part, from 1, and of all parts; `parts` is 0 if not given. */
+    int gpus; /* 0 if not given */
+    /* Part from 1, and number of parts; `parts` is 0 if not given. */
     size_t part, parts;
     kvd_dtype compute;
     bool cache_given; /* false if the program chooses in.cache itself */
 } kvd_tasks_options;
 
-/*
- * Parses the command line into *cfg, which must be zeroed. Wrong usage ends the program with status
- * 2.
- */
+/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
 void kvd_tasks_parse(int argc, char **argv, kvd_tasks_options *cfg);
-/*
- * Returns true if the test items are those of published benchmarks, read from files or generated.
- */
+/* True with --benchmark or --ruler. */
 bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 
 /*
- * Builds the test items of *f, which must be zeroed. If `tok` is NULL, which only --generate
- * allows, generated tokens are compared and generated texts are not.
+ * *f must be zeroed. If `tok` is NULL, which only --generate allows, generated texts are not
+ * compared.
  */
 int kvd_tasks_items(const kvd_tasks_options *cfg, kvd_corpus *corpus, const kvd_tokenizer *tok,
                     uint64_t seed, kvd_task_run *f, kvd_err *err);

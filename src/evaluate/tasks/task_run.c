@@ -45,8 +45,6 @@ const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES] = {
      "share of documents whose likeliest class is the uncompressed model's", true},
 };
 
-/* ---- scoring of each task ---- */
-
 static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
 {
     size_t i = 0;
@@ -56,8 +54,8 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
 }
 
 /*
- * Scores the generated text of item i against that of the uncompressed model and, if there is one,
- * against the reference text. The token arrays `mine` and `theirs` may be the same.
+ * Scores against the text of the uncompressed model and against the reference text. `mine` and
+ * `theirs` may be the same array.
  */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
@@ -126,10 +124,7 @@ static void score_needles(const kvd_task_run *f, kvd_task_result *r, const uint3
     }
 }
 
-/*
- * Returns the class whose tokens have the largest total log probability, the first if several are
- * equal.
- */
+/* The first class counts if several are equal. */
 static size_t choose(const kvd_task_items *items, size_t item, const double *log_p)
 {
     size_t best = 0;
@@ -177,10 +172,7 @@ static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/*
- * Runs one task with a cache plan and scores it. If `reference`, the plan is the uncompressed
- * model, which is compared with itself.
- */
+/* If `reference`, the plan is the uncompressed model, which is compared with itself. */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
 {
@@ -196,7 +188,7 @@ static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const
     kvd_continuations sequences = items->run;
     sequences.advanced = on_advance;
     sequences.advanced_ctx = progress;
-    char run[120];
+    char run[200];
     snprintf(run, sizeof run, "%s/%d", name, (int)task);
     status = status || kvd_journal_generate(f->journal, run, f->generator, plan, &sequences, &out,
                                             &r->account, on_step, progress, err);
@@ -227,8 +219,6 @@ static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const
     free(log_p);
     return status ? -1 : 0;
 }
-
-/* ---- run of all tasks with one compression setting ---- */
 
 static int reserve(const kvd_task_run *f, kvd_task_result *r, kvd_err *err)
 {
@@ -266,11 +256,7 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /*
-     * a->dense is the size of an uncompressed cache in number type plan->type. The result fields
-     * are fractions of an uncompressed 16-bit cache, so `unit` scales by the ratio of both number
-     * types.
-     */
+    /* a->dense counts type plan->type; `unit` scales to fractions of a 16-bit cache. */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -339,8 +325,6 @@ void kvd_task_run_release(kvd_task_run *f)
     *f = (kvd_task_run){0};
 }
 
-/* ---- means over several random seeds ---- */
-
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err)
 {
@@ -369,10 +353,13 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/* ---- means and confidence intervals over items ---- */
-
-int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
-                      const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err)
+/*
+ * Bootstrap of a measure less that of `less`, over its values in `of`; NULL for 0 and 1 in their
+ * place.
+ */
+static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
+                    const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,
+                    kvd_interval *out, kvd_err *err)
 {
     const kvd_task_items *const items = &f->items[kvd_task_measures[m].task];
     double *const sum = calloc(2 * items->n_clusters + 1, sizeof *sum);
@@ -380,16 +367,29 @@ int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_
     *out = (kvd_interval){NAN, NAN, NAN};
     if (!sum)
         return kvd_no_memory(err, "clusters", 2 * items->n_clusters * sizeof *sum);
-    double *const count = sum + items->n_clusters;
+    double *const base = sum + items->n_clusters;
     bool missing = false;
     for (size_t i = 0; i < items->n_items; i++) {
-        const double x = r->value[m][i] - (less ? less->value[m][i] : 0);
-        missing = missing || isnan(x);
+        const double x = r->value[m][i] - (less ? less->value[m][i] : 0),
+                     y = of ? of->value[m][i] : 1;
+        missing = missing || isnan(x) || isnan(y);
         sum[items->cluster[i]] += x;
-        count[items->cluster[i]] += 1;
+        base[items->cluster[i]] += y;
     }
     if (!missing)
-        status = kvd_bootstrap_ratio(sum, count, items->n_clusters, RESAMPLES, seed, out, err);
+        status = kvd_bootstrap_ratio(sum, base, items->n_clusters, RESAMPLES, seed, out, err);
     free(sum);
     return status;
+}
+
+int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
+                      const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err)
+{
+    return interval(f, m, r, less, NULL, seed, out, err);
+}
+
+int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
+                   uint64_t seed, kvd_interval *out, kvd_err *err)
+{
+    return interval(f, m, r, NULL, &f->reference, seed, out, err);
 }

@@ -20,18 +20,15 @@ struct kvd_task_table {
     const kvd_config *config;
     char label[64], calibrated[64];
     bool seeds;
-    uint64_t seed; /* random seed of the bootstrap intervals */
+    uint64_t seed;
     kvd_rows *rows;
     kvd_column *column;
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    /* Values of each measure: [number of results lines][n_items of its task]. */
+    /* [rows][n_items of its task] */
     double *value[KVD_N_FREE_MEASURES];
-    /*
-     * Generated tokens, [number of results lines][n_items][n_new]; -1 if the line is a mean over
-     * several seeds.
-     */
+    /* [rows][n_items][n_new]; -1 in the mean of several seeds. */
     int32_t *token;
 };
 
@@ -40,14 +37,11 @@ static size_t items_of(const kvd_task_table *c, int measure)
     return c->run->items[kvd_task_measures[measure].task].n_items;
 }
 
-/* Returns the total number of generated tokens in task generate, over all items. */
 static size_t places_of(const kvd_task_table *c)
 {
     const kvd_task_items *const items = &c->run->items[KVD_TASK_GENERATE];
     return items->n_items ? items->run.end[items->n_items] : 0;
 }
-
-/* ---- columns of the results table ---- */
 
 static void add_column(kvd_task_table *c, const char *name, const char *end, const char *units,
                        const char *what)
@@ -72,7 +66,6 @@ static void add_measure(kvd_task_table *c, const kvd_task_measure_info *m)
         add_column(c, m->name, "_sd", m->units, "its sample standard deviation over seeds");
 }
 
-/* Columns of every results line other than the measures of the tasks. */
 static const kvd_column common_columns[] = {
     {"path", KVD_COL_TEXT, "1", "where passes ran and the cache was (docs/tasks.md)"},
     {"prompt", KVD_COL_INT, "token", "--prompt: rows of a sequence before the first step"},
@@ -145,8 +138,6 @@ const kvd_rows *kvd_task_table_rows(const kvd_task_table *c)
 {
     return c->rows;
 }
-
-/* ---- addition of results lines ---- */
 
 static int grow(kvd_task_table *c, kvd_err *err)
 {
@@ -222,7 +213,13 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
     return 0;
 }
 
-/* ---- results lines as printed text ---- */
+int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,
+                         kvd_err *err)
+{
+    kvd_task_result one = {0};
+    one.value[m] = c->value[m] + row * items_of(c, (int)m);
+    return kvd_task_share(c->run, m, &one, c->seed, out, err);
+}
 
 /* Appends "name value [lo, hi]" to `line` if the table has such a column. */
 static void add_measure_text(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)
@@ -251,8 +248,6 @@ const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line)
         add_measure_text(r, i, shown[k], line, KVD_TASK_LINE);
     return line;
 }
-
-/* ---- writing of the result file ---- */
 
 static int write_measure(kvd_h5 *f, const kvd_task_table *c, int m, kvd_err *err)
 {

@@ -5,12 +5,9 @@
 
 #include "evaluate/tasks/characters.h"
 
-/* ---- ROUGE-1 score over words ---- */
-
 /*
- * Returns the character of [a-z0-9] with which s [n] begins after lower-casing, or a space if there
- * is none. Sets *width to its number of bytes. Outside ASCII, two capitals have a lower case that
- * begins with such a letter: U+0130 (i) and U+212A, the kelvin sign (k).
+ * Returns the lower case of the first character of s if it is in [a-z0-9], else a space. Outside
+ * ASCII, U+0130 (i) and U+212A, the kelvin sign (k), have such a lower case.
  */
 static char word_character(const char *s, size_t n, size_t *width)
 {
@@ -31,7 +28,7 @@ static char word_character(const char *s, size_t n, size_t *width)
 }
 
 typedef struct {
-    char *text; /* words in lower case, each ending with a zero byte */
+    char *text;
     const char **word;
     size_t n;
 } words;
@@ -73,7 +70,6 @@ static int words_of(const char *s, size_t n, words *w, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of words that both lists have, each counted as often as both lists have it. */
 static size_t common_words(const words *a, const words *b)
 {
     size_t i = 0, j = 0, n = 0;
@@ -105,12 +101,7 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status;
 }
 
-/* ---- edit similarity over characters ---- */
-
-/*
- * Returns the Levenshtein distance of a [n] and b [m] with Wagner and Fischer's algorithm, of whose
- * table one row is kept. `row` is scratch memory for m + 1 numbers.
- */
+/* Algorithm of Wagner and Fischer with one row of the table: `row` has room for m + 1 numbers. */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {
     for (size_t j = 0; j <= m; j++)

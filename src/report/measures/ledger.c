@@ -149,17 +149,17 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/* Appends the names of the devices on which the values were measured, each once. */
-static void say_devices(kvd_text *t, const kvd_measured *v)
+/* Appends every different text at byte `offset` of a value, such as the name of its device. */
+static void say_names(kvd_text *t, const kvd_measured *v, size_t offset, const char *before)
 {
-    const char *before = " on ";
     for (size_t i = 0; i < v->n; i++) {
+        const char *const name = (const char *)&v->value[i] + offset;
         size_t k = 0;
-        while (k < i && strcmp(v->value[k].device, v->value[i].device))
+        while (k < i && strcmp((const char *)&v->value[k] + offset, name))
             k++;
-        if (k < i || !v->value[i].device[0])
+        if (k < i || !*name)
             continue;
-        kvd_text_add(t, "%s%s", before, v->value[i].device);
+        kvd_text_add(t, "%s%s", before, name);
         before = " and ";
     }
 }
@@ -192,7 +192,8 @@ static void say(kvd_text *t, const char *name, const kvd_measured *v, const char
         kvd_text_add(t, " (%zu values)", v->n);
     else if (v->n && !isnan(v->value[0].lo))
         kvd_text_add(t, " [%.3g, %.3g]", v->value[0].lo, v->value[0].hi);
-    say_devices(t, v);
+    say_names(t, v, offsetof(kvd_measured_value, metric), " by ");
+    say_names(t, v, offsetof(kvd_measured_value, device), " on ");
     say_queues(t, v);
 }
 

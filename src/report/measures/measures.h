@@ -77,6 +77,8 @@ typedef struct {
     char what[2 * KVD_LABEL + 64];
     /* Device on which a time was measured, such as "NVIDIA H200"; "" for other numbers. */
     char device[64];
+    /* Score of which --target kept a share (kvd_target_result); "" for other numbers. */
+    char metric[48];
     /*
      * True if the queue of requests grows at this request rate, so that a longer simulation would
      * give another value.
@@ -200,9 +202,10 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
 
 /*
  * Measures "p99-...": fraction of the cache that a method removes while it keeps 99 % of the top-1
- * accuracy, as found by kvdim-eval --target. p99-A:TEXT is the fraction of method A,
- * p99-A-less-B:TEXT that of A less that of B in the same file. Labels of the files must contain
- * TEXT. A may end in "-RULE", the rule for its kept dimensions.
+ * accuracy or, in files of kvdim-tasks, of another score, as found by --target. p99-A:TEXT is the
+ * fraction of method A, p99-A-less-B:TEXT that of A less that of B in the same file. Labels of the
+ * files must contain TEXT. A may end in "-RULE", the rule for its kept dimensions. Scores against
+ * the output of the uncompressed model are left out, because the papers score answers.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,

@@ -306,13 +306,13 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/* Returns the result of the search (kvdim-eval --target) for 99 % of the accuracy, or NULL. */
+/* Returns the result of the search (--target) for 99 % of the accuracy, or NULL. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len)
 {
     for (size_t i = 0; i < x->accuracy.n_targets; i++) {
         const kvd_target_result *const t = &x->accuracy.target[i];
         if (strlen(t->name) == len && !strncmp(t->name, method, len) &&
-            fabs(t->target - 0.99) < 1e-6)
+            fabs(t->target - 0.99) < 1e-6 && !t->own)
             return t;
     }
     return NULL;
@@ -333,7 +333,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     const char *const a = name + sizeof prefix - 1, *const b = strstr(a, less);
     for (size_t i = 0; i < r->n; i++) {
         const kvd_result *const x = &r->item[i];
-        if (x->kind != KVD_RESULT_ACCURACY || !x->corpus_label ||
+        if ((x->kind != KVD_RESULT_ACCURACY && x->kind != KVD_RESULT_TASKS) || !x->corpus_label ||
             !strcasestr(x->corpus_label, text))
             continue;
         const kvd_target_result *const t = search_of(x, a, b ? (size_t)(b - a) : strlen(a));
@@ -348,9 +348,11 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
         }
         if (isnan(p.value))
             continue;
-        if (kvd_values_put(out, p.value, err, "%s, %s", x->model.name, x->corpus_label))
+        if (kvd_values_put(out, p.value, err, "%s, %s, %s", x->model.name, x->corpus_label,
+                           t->metric))
             return -1;
         kvd_values_interval(out, p.lo, p.hi);
+        snprintf(out->value[out->n - 1].metric, sizeof out->value->metric, "%s", t->metric);
     }
     return 0;
 }

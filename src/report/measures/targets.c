@@ -149,6 +149,7 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
                              .saving_hi = none,
                              .monotone = true};
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
+    snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
         /* Only for p, the removed fraction of dimensions, does the value 0 mean "uncompressed". */
         x->value = x->value_lo = none;

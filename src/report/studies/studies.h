@@ -93,6 +93,12 @@ typedef struct {
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
                         kvd_err *err);
+/*
+ * Adds the table of searches for a fraction of the uncompressed model's score: of top-1 accuracy in
+ * files of kvdim-eval, of a task's score in files of kvdim-tasks.
+ */
+int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
+                      kvd_section *s, kvd_err *err);
 /* Adds benchmark scores. Adds nothing if there is no kvdim/tasks file. */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*

@@ -223,13 +223,18 @@ static void target_row(kvd_table *t, const char *label, const char *method, cons
     kvd_table_text(t, x->grid ? "" : x->monotone ? "yes" : "no");
     kvd_table_int(t, x->n_points);
     kvd_table_text(t, how);
+    kvd_table_text(t, x->metric);
+    kvd_table_text(t, kvd_target_tells(x->saving_lo, x->saving_hi) ? "" : "cannot tell");
 }
 
-static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, kvd_section *s,
-                        kvd_err *err)
+int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
+                      kvd_section *s, kvd_err *err)
 {
-    kvd_table *t =
-        kvd_section_table(s, "target", "Fewest bytes that keep a share of top-1 accuracy", err);
+    const bool tasks = kind == KVD_RESULT_TASKS;
+    kvd_table *t = kvd_section_table(s, tasks ? "target-tasks" : "target",
+                                     tasks ? "Fewest bytes that keep a share of a task's score"
+                                           : "Fewest bytes that keep a share of top-1 accuracy",
+                                     err);
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
@@ -250,21 +255,25 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "monotone", "monotone");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "n_points", "points");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "how", "from");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "metric", "by");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "tells", "interval");
     kvd_table_note(
         t, "Bytes saved: of the uncompressed cache in the type of the run, as counted; in "
            "brackets what is surely kept and what is surely lost, by the 95 %% interval of the "
-           "share. search: bisection by kvdim-eval --target; points: read off the evaluated "
+           "share. search: bisection by --target; points: read off the evaluated "
            "points, so no finer than they are; grid: settings that differ in more than one key, "
            "the one that saves most, chosen on the text that it is judged on. Not monotone: the "
            "share is reached again beyond a miss, so the text is too short for this answer or the "
-           "method uneven (Z-18).");
+           "method uneven (Z-18). Cannot tell: no setting that saves bytes is surely kept, and "
+           "none is surely lost.");
     for (size_t i = 0; i < r->n; i++)
-        for (size_t k = 0;
-             r->item[i].kind == KVD_RESULT_ACCURACY && k < r->item[i].accuracy.n_targets; k++) {
+        for (size_t k = 0; r->item[i].kind == kind && k < r->item[i].accuracy.n_targets; k++) {
             const kvd_accuracy_result *a = &r->item[i].accuracy;
             const kvd_target_result *const x = &a->target[k];
+            const size_t n = kvd_rows_count(a->rows);
+            /* The last line of a benchmark is the mean over its tasks. */
             const char *calibration = "", *method = x->name,
-                       *label = kvd_rows_count(a->rows) ? kvd_row_text(a->rows, 0, "label") : "";
+                       *label = n ? kvd_row_text(a->rows, n - 1, "label") : "";
             for (size_t j = 0; j < all->n; j++)
                 if (kvd_entry_search(&all->item[j], x->target) == x) {
                     calibration = kvd_entry_text(&all->item[j], "calibration");
@@ -272,7 +281,7 @@ static int target_table(const kvd_results *r, const kvd_accuracy_entries *all, k
                 }
             target_row(t, label, method, calibration, "search", x);
         }
-    for (size_t i = 0; i < all->n;) {
+    for (size_t i = 0; !tasks && i < all->n;) {
         size_t last = kvd_entry_last(all, i);
         bool known = kvd_entry_is_none(&all->item[i]) || last - i + 1 < KVD_FEWEST_POINTS;
         for (size_t k = i; k <= last; k++)
@@ -488,7 +497,7 @@ int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *rep
                      "<p>Curves are drawn for the first %d of %zu texts; the table has all.</p>\n",
                      MOST_FIGURES, all.n_labels);
     if (kvd_study_paired(&all, paired, s, err) || kvd_study_pareto(&all, s, err) ||
-        target_table(r, &all, s, err))
+        kvd_study_targets(r, KVD_RESULT_ACCURACY, &all, s, err))
         goto done;
     for (size_t k = 0; k < all.n_labels && k < MOST_FIGURES; k++)
         if (quality_figure(&all, k, s, err))

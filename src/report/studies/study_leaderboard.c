@@ -393,6 +393,19 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
 }
 
 /*
+ * Adds a table. Early files of kvdim-eval have the same tables as those of kvdim-tasks, in another
+ * section of the page, under names of their own.
+ */
+static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
+                             kvd_section *s, kvd_err *err)
+{
+    char own[64];
+    snprintf(own, sizeof own, "%s%s", name,
+             all->item[0].file->kind == KVD_RESULT_TASKS ? "" : "-of-eval");
+    return kvd_section_table(s, own, title, err);
+}
+
+/*
  * Adds a table of the columns `x` [n] and of `sd`, a column such as the standard deviation over
  * random seeds. Only result rows with a value in column x[0] have a row.
  */
@@ -400,7 +413,7 @@ static int measures_table(const kvd_accuracy_entries *all, const char *name, con
                           const char *note, const shown *x, size_t n, const shown *sd,
                           kvd_section *s, kvd_err *err)
 {
-    kvd_table *const t = kvd_section_table(s, name, title, err);
+    kvd_table *const t = free_table(all, name, title, s, err);
     if (!t)
         return -1;
     add_names(t);
@@ -443,7 +456,7 @@ static double mean_at(const kvd_accuracy_result *a, const double *value, size_t 
 
 static int depth_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
 {
-    kvd_table *const t = kvd_section_table(s, "needle-depth", "Hidden pass keys by depth", err);
+    kvd_table *const t = free_table(all, "needle-depth", "Hidden pass keys by depth", s, err);
     if (!t)
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "hidden in");
@@ -546,8 +559,9 @@ int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err)
         if (s)
             kvd_text_raw(&s->words, "<p>Answers of a model that reads its own compressed KV "
                                     "cache.</p>\n");
-        status = s && !kvd_study_leaderboard(&all, s, err) ? kvd_study_free(&all, s, err) : -1;
+        status = !s || kvd_study_targets(r, KVD_RESULT_TASKS, &all, s, err) ||
+                 kvd_study_leaderboard(&all, s, err) || kvd_study_free(&all, s, err);
     }
     kvd_accuracy_entries_release(&all);
-    return status;
+    return status ? -1 : 0;
 }

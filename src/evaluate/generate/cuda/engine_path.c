@@ -1,9 +1,6 @@
 /*
- * Generates text with the CUDA inference engine: prompts and decode steps in bf16, with a paged
- * cache that stores what the compression method stores (interface in generate_path.h). Several
- * prompts run in one iteration, then one step of all sequences together. Cache sizes are counted as
- * in methods/sequence_cache.h, from two numbers that the engine reports per sequence: how many
- * tokens its heads have cached, and how many bits they take.
+ * Generates with the CUDA inference engine in bf16. Several prompts run in one iteration, then
+ * one step of all sequences together. Bytes are counted as in methods/sequence_cache.h.
  */
 #include <math.h>
 #include <stdio.h>
@@ -17,20 +14,19 @@
 #include "model/checkpoint/cuda/weights.h"
 #include "model/pass/cuda/paged.h"
 
-/* Tokens per page of the cache. */
 enum { PAGE = 64 };
 
 /*
- * Limits of the number of sequences that run together. Between the limits it is an eighth of all
- * sequences, so that several GPUs have groups to divide. It does not depend on the number of GPUs.
+ * The number of sequences that run together is an eighth of all between these limits, so that
+ * several GPUs have groups to divide. It does not depend on the number of GPUs.
  */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
     size_t rows;
-    /* Tokens in the cache of a KV head; the mean if heads hold different numbers. */
+    /* Mean over KV heads. */
     double entries;
-    /* Bits in the cache, without the bookkeeping per token that kvd_plan_entry_bits counts. */
+    /* Without the bits per token that kvd_plan_entry_bits counts. */
     double bits;
 } slot_state;
 
@@ -40,24 +36,21 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine *engine;
     size_t slots, max_tokens;
-    bool scores; /* true if the caller needs logits, not only tokens */
-    /* Tokens of each sequence that the current iteration processes: [slots]. */
+    bool scores;
+    /* [slots] */
     kvd_slice *slice;
-    /* Token with the largest logit of each sequence in the latest batch: [slots]. */
+    /* [slots] */
     uint32_t *token;
-    /* Logits of the latest batch, [slots][vocab_size]; NULL if never wanted. */
+    /* [slots][vocab_size]; NULL if never wanted. */
     float *logits;
-    slot_state *slot; /* cache contents of each sequence: [slots] */
-    size_t n;         /* number of sequences that are generated together */
-    double heads;     /* number of KV heads in all layers */
-    /* Bits of K and V of one token in all heads, before quantisation. */
+    slot_state *slot; /* [slots] */
+    size_t n;
+    double heads; /* KV heads in all layers */
+    /* K and V of one token in all heads, before quantisation. */
     double row_bits;
-    /* Bits of K and V of one token in the uncompressed cache, all heads. */
+    /* K and V of one token in the uncompressed cache. */
     double dense_bits;
-    /*
-     * Bits that the method stores per cached token of all heads in addition to K and V, such as
-     * positions and importance scores (kvd_plan_entry_bits).
-     */
+    /* Stored per cached token in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
     kvd_stepwise_account account;
 } by_engine;
@@ -67,12 +60,6 @@ static by_engine *of(kvd_generate_path *p)
     return (by_engine *)(void *)p;
 }
 
-/* ---- check if the engine can generate with a model and a method ---- */
-
-/*
- * Returns 0 if the engine can generate with the model. Otherwise returns -1 and writes the reason
- * to *err.
- */
 static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
 {
     kvd_gpu_share share;
@@ -88,10 +75,7 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /*
-         * Removes the advice ": use ..." from the error message. The advice is for programs that
-         * always use the CUDA engine; this caller can generate without it.
-         */
+        /* The advice ": use ..." is for programs that always use the engine. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -128,8 +112,6 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     return !reason;
 }
 
-/* ---- counts of cache sizes ---- */
-
 static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 {
     to->rows = rows;
@@ -138,10 +120,7 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
         to->bits = to->entries * e->row_bits;
 }
 
-/*
- * Returns how many of n key vectors and n value vectors of a head are quantised. The newest ones, a
- * window that depends on the method, are not.
- */
+/* Number of quantised ones among n keys and n values: all but the newest window. */
 static size_t coded(const by_engine *e, size_t n)
 {
     size_t sum = 0;
@@ -154,10 +133,7 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/*
- * Adds the cache size of one sequence after n more tokens to the totals in e->account. If the
- * tokens are a decode step, also adds the bits that the step read.
- */
+/* If the tokens are a decode step, also adds the bits that the step read. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -191,8 +167,6 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/* ---- generator callbacks implemented with the engine ---- */
-
 static size_t together(const kvd_generate_path *p, const kvd_continuations *c, size_t first)
 {
     const by_engine *const e = (const by_engine *)(const void *)p;
@@ -219,7 +193,6 @@ static int begin(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *
     return 0;
 }
 
-/* Runs sequences from .. from + n - 1 of a batch in one iteration of the engine. */
 static int iterate(by_engine *e, const kvd_batch *b, const size_t *slot, size_t from, size_t n,
                    kvd_err *err)
 {
@@ -303,7 +276,6 @@ static void release(kvd_generate_path *p)
     free(e);
 }
 
-/* Returns how many of n sequences run together at most. */
 static size_t slots_of(size_t n)
 {
     const size_t share = (n + GROUPS - 1) / GROUPS, slots = share < LEAST_SLOTS  ? LEAST_SLOTS

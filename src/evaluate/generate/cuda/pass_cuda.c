@@ -21,15 +21,9 @@ typedef struct {
     /* Number of tokens for which the open forward pass has memory. */
     size_t room;
     kvd_device_memory memory;
-    /*
-     * Hidden states after the final norm, of all tokens of the batch, in GPU memory:
-     * [max_tokens][d_model].
-     */
+    /* After the final norm, in GPU memory: [max_tokens][d_model]. */
     float *hidden;
-    /*
-     * Hidden state after the final norm, of the last token of each sequence, in GPU memory:
-     * [max_tokens][d_model].
-     */
+    /* For the last token of each sequence, in GPU memory: [max_tokens][d_model]. */
     float *last;
     float *logits;
 } gpu_pass;
@@ -48,10 +42,7 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/*
- * Opens the forward pass on the GPU with memory for `times` times the usual number of tokens. Does
- * nothing if it is open with that much memory; opens it again if it is open with less.
- */
+/* Opens the pass with room for `times` the usual number of tokens, unless it has as much. */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
@@ -69,10 +60,7 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
     return g->forward ? 0 : -1;
 }
 
-/*
- * Runs the model over a batch with its attention computed on the CPU. If `hidden` is NULL, runs
- * only up to the attention of the last layer.
- */
+/* If `hidden` is NULL, runs only up to the attention of the last layer. */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
 {
@@ -126,11 +114,9 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/* ---- model weights in GPU memory ---- */
-
 /*
- * Sets *streamed if the weights of the experts (mixture-of-experts model) leave less than an eighth
- * of the free GPU memory for activations and caches.
+ * True if the experts leave less than an eighth of the free GPU memory for activations and
+ * caches.
  */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
@@ -178,8 +164,6 @@ void kvd_generate_weights_free(kvd_gpu_weights *w, const kvd_generator_spec *s)
     kvd_gpu_weights_release(w);
     free(w);
 }
-
-/* ---- creation of the forward pass ---- */
 
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const kvd_gpu_weights *weights, size_t piece,
