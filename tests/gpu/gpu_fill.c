@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/cuda/memory.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/rivals/palu_layout.h"
 #include "kernels/timing/impl.h"
