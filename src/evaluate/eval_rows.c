@@ -2,7 +2,6 @@
  * Evaluates all compression settings (methods with their parameters) of kvdim-eval in one pass over
  * the texts. With --resume every setting has its own pass, after which its results are saved.
  */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -391,7 +390,5 @@ int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_a
 
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err)
 {
-    return !s->path || !unlink(s->path) || errno == ENOENT
-               ? 0
-               : kvd_fail_errno(err, "cannot remove '%s'", s->path);
+    return s->path ? kvd_output_remove(s->path, err) : 0;
 }

@@ -275,6 +275,26 @@ static void test_outputs_are_distinct(void **state)
     assert_string_equal(err.msg, want);
 }
 
+static void test_remove(void **state)
+{
+    (void)state;
+    const char *const name[] = {path, partial, lock};
+    for (int i = 0; i < 3; i++)
+        put(name[i], "left by a killed program");
+    for (int twice = 0; twice < 2; twice++) {
+        assert_int_equal(kvd_output_remove(path, &err), 0);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(access(name[i], F_OK), -1);
+    }
+    kvd_output out;
+    put(path, "kept");
+    assert_int_equal(kvd_output_begin(&out, path, &err), 0);
+    assert_int_equal(kvd_output_remove(path, &err), -1);
+    assert_non_null(strstr(err.msg, "is being written by another program"));
+    holds(path, "kept");
+    kvd_output_release(&out, false);
+}
+
 static void test_text_and_folders(void **state)
 {
     (void)state;
@@ -305,6 +325,7 @@ int main(void)
         cmocka_unit_test(test_link_is_followed),
         cmocka_unit_test(test_derived_names_are_not_followed),
         cmocka_unit_test(test_outputs_are_distinct),
+        cmocka_unit_test(test_remove),
         cmocka_unit_test(test_text_and_folders),
     };
     return cmocka_run_group_tests(tests, make_folder, NULL);

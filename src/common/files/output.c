@@ -312,6 +312,16 @@ void kvd_output_release(kvd_output *out, bool keep_partial)
     kvd_output_forget(out);
 }
 
+int kvd_output_remove(const char *path, kvd_err *err)
+{
+    kvd_output out;
+    if (kvd_output_begin(&out, path, err))
+        return -1;
+    const int status = kvd_output_clear(path, err);
+    kvd_output_release(&out, false);
+    return status;
+}
+
 int kvd_output_text(const char *path, const char *text, size_t len, kvd_err *err)
 {
     kvd_output out;

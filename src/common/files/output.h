@@ -50,6 +50,12 @@ int kvd_output_check_derived(const char *path, kvd_err *err);
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
 
+/*
+ * Removes the file `path` of a finished run with the NAME.partial and NAME.lock that a killed
+ * program left. Succeeds if there are none. Fails if another process holds the lock.
+ */
+int kvd_output_remove(const char *path, kvd_err *err);
+
 /* Flushes NAME.partial to disk, renames it to NAME and releases the lock. */
 int kvd_output_commit(kvd_output *out, kvd_err *err);
 

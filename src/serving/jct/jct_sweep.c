@@ -1,6 +1,5 @@
 #include "serving/jct/jct_sweep.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,9 +114,7 @@ int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err)
         return 0;
     if (kvd_jct_finish(s->out, &s->file, &facts, err))
         return -1;
-    return !unlink(s->rows_path) || errno == ENOENT
-               ? 0
-               : kvd_fail_errno(err, "cannot remove '%s'", s->rows_path);
+    return kvd_output_remove(s->rows_path, err);
 }
 
 void kvd_jct_sweep_close(kvd_jct_sweep *s)
