@@ -395,7 +395,7 @@ rm "$D/old/notes.txt" && touch "$D/old/tables/stale.csv"
 check "an old report" "$report" "$D/in" --no-plots -q -o "$D/old/"
 [ ! -e "$D/old/tables/stale.csv" ] && diff -r "$D/bare" "$D/old" >"$D/log" && ok "is replaced whole" || not_ok "is replaced whole"
 bare=''
-for m in $("$B/bin/kvdim-eval" --list-methods | sed -n 's/^  \([a-z0-9]*\)  *[a-z, ]*: .*/\1/p'); do
+for m in $("$B/bin/kvdim-eval" --list-methods | sed -nE 's/^  ([a-z0-9]+)  +(dims|tokens|bits|layers)[a-z, ]*: .*/\1/p'); do
   sed -n "/^method_tints/,/'\$/p" plots/common.gp | grep -qE "[ '^]$m #[0-9a-f]{6}|^$m #" || bare="$bare $m"
 done
 is "every method has a colour" "" "$bare"
