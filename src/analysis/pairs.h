@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
     size_t d_head;
     int n_heads[KVD_N_X];  /* heads of each tensor; 0 if the tensor is absent */
-    float **rows[KVD_N_X]; /* rows[tensor][head] is [n_rows][d_head] */
+    float **rows[KVD_N_X]; /* rows[tensor][head] is [n_rows[tensor][head]][d_head] */
     size_t *n_rows[KVD_N_X];
 } kvd_layer_rows;
 
@@ -44,6 +44,7 @@ typedef struct {
  */
 typedef struct {
     kvd_activations *dump;
+    /* Number of rows per tensor and head. If `rows` is set, the largest number of any head. */
     size_t n_tokens;
     /*
      * Ranges of recorded tokens to use, [n_spans], n_tokens tokens in all. NULL means the first
@@ -110,8 +111,9 @@ void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_h
  * map A B^T = left[:, :m] right[:, :m]^T minimises || Cl^{1/2} (I - A B^T) Cr^{1/2} ||_F. At full
  * rank left right^T = I.
  *
- * Directions that Cl lacks (eigenvalues below d * eps of the largest) get zeros. Writes S to sigma
- * [d], and left [d][d] and right [d][d].
+ * Directions that Cl lacks (eigenvalues below d * eps of the largest) get zeros. The entry of
+ * largest magnitude in each column of `left` is positive. Writes S to sigma [d], and left [d][d]
+ * and right [d][d].
  */
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);

@@ -17,6 +17,7 @@
 /*
  * K-means by Lloyd's iteration (Lloyd 1982).
  *
+ * A row is assigned to the centroid that is nearest in float64; of equally near ones, to the first.
  * Products in float32 only exclude centroids that cannot be nearest. Therefore the objective never
  * rises, and the result does not depend on the threads or the BLAS. A cluster that loses all its
  * rows receives the row that is farthest from its centroid.

@@ -59,7 +59,8 @@ typedef struct {
 /*
  * Reads the rows of method ZDC from a result file of schema kvdim/accuracy. Ignores methods that
  * store all tokens with the same dimensions. Fails if no row is left, if there is no row of the
- * uncompressed model, or if the rows differ in more parameters than kvd_set.
+ * uncompressed model, or if the rows differ in more parameters than kvd_set. Also fails on old
+ * files that lack the removed fractions of Q-K and of V.
  */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
@@ -76,6 +77,7 @@ enum { KVD_REGRESSION_MODELS = 16 };
 typedef struct {
     /* Number of fitted measurements, and number of models. */
     size_t n, n_models;
+    /* Least and greatest fitted loss. Outside this range the regression extrapolates. */
     double loss_lo, loss_hi;
     /* For each model, fitted value of each parameter in kvd_set at a loss of quality of 1. */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
@@ -134,6 +136,7 @@ enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
 typedef struct {
     kvd_sweep sweep[KVD_FIT_SWEEPS];
     size_t n_sweeps, n_tried;
+    /* Index of the model of each sweep, and number of different models. */
     size_t model_of[KVD_FIT_SWEEPS], n_models;
     /*
      * Index of the model for which parameters are proposed; n_models if that model was not
@@ -163,6 +166,7 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
                           kvd_err *err);
 void kvd_fit_proposal_release(kvd_fit_proposal *x);
 
+/* Writes the proposals to the table /rows, one row each, and the fit to /regression. */
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
 /* Returns a description of the fit and its proposals, or NULL if memory runs out. */

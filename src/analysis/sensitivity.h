@@ -30,6 +30,7 @@ typedef struct kvd_sensitivity kvd_sensitivity;
 /* Kinds of vectors: a query, the gradient of a query, the output of a head, and its gradient. */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
+/* Returns zeroed sums. On failure returns NULL and fills *err. */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
@@ -72,6 +73,7 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     /* Borrowed. All sums must be 0 when the engine is created. */
     kvd_sensitivity *sums;
+    /* Number type in which the model runs: KVD_F32 or, on a GPU, also KVD_BF16. */
     kvd_dtype compute;
     uint64_t seed;              /* seed of the tokens that are drawn from the predictions */
     size_t max_tokens, max_len; /* largest number of tokens of a batch, and of a sequence */
@@ -92,6 +94,7 @@ struct kvd_sensitivity_engine {
     void (*free)(kvd_sensitivity_engine *e);
 };
 
+/* Return an engine on the CPU, or on GPU 0. On failure return NULL and fill *err. */
 kvd_sensitivity_engine *kvd_sensitivity_engine_cpu(const kvd_sensitivity_spec *s, kvd_err *err);
 #ifdef KVD_CUDA
 kvd_sensitivity_engine *kvd_sensitivity_engine_cuda(const kvd_sensitivity_spec *s, kvd_err *err);

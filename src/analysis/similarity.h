@@ -12,7 +12,7 @@
 #include "common/err.h"
 #include "formats/similarity.h"
 
-/* Returns the mean absolute entry of R, which the ZACK paper calls AABS. */
+/* Returns the mean absolute entry of R [d][d], which the ZACK paper calls AABS. */
 double kvd_mean_abs(const double *R, size_t d);
 /* Returns the mean absolute entry of A - B, which the ZACK paper calls AABS(SUB). */
 double kvd_delta(const double *A, const double *B, size_t d);
@@ -43,6 +43,7 @@ int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, s
  */
 int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_err *err);
 
+/* Returns half the number of dimensions, rounded down, but at least 1. */
 size_t kvd_half(size_t d);
 
 /*

@@ -19,6 +19,7 @@ typedef struct {
     kvd_pairing pairing;
     kvd_decomposition method;
     bool method_given, before_rope, no_bases;
+    /* Number of tokens to use; 0 means all tokens. */
     size_t tokens;
     kvd_reduction reduction;
     const char *label;

@@ -44,10 +44,14 @@ typedef struct {
 
 /*
  * Seconds spent so far in `run`, by kind of work. Recording in parallel with the forward pass
- * counts only while the forward pass waits for it.
+ * counts only while the forward pass waits for it. On several GPUs `record` and `write` are those
+ * of the first GPU.
  */
 typedef struct {
-    /* `backward` includes the activations that the backward pass computes again. */
+    /*
+     * `backward` includes the activations that the backward pass computes again. `forward` excludes
+     * the other three.
+     */
     double forward, backward, record, write;
 } kvd_collect_times;
 
@@ -113,13 +117,14 @@ typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 
 /*
  * Opens the output files. The caller must have zeroed *o and set run, key and want_*. The caller
- * must also have set the description in o->sums, the dtype in o->dump, n_kept in o->stats and
- * n_rows in o->fisher.
+ * must also have set the dtype in o->dump, n_kept in o->stats, n_rows in o->fisher and, in o->sums,
+ * model, label, corpus_hash, n_tokens, n_sequences, seq_len, layers and has_pre.
  *
  *   output        the path of -o
  *   ..._file      path for one kind of result; NULL means that it is stored in `output`
- *   how           NEW: nothing is done yet. RESUMED: o->state says how much is done. DONE: complete
- *                 files of a run with an equal o->key exist, and no file is open.
+ *   how           NEW: nothing is done yet. RESUMED: o->state says how much is done, and o->sums
+ *                 and o->stats hold the sums so far. DONE: complete files of a run with an equal
+ *                 o->key exist, and no file is open.
  *
  * If `resume` is true and the existing files were made with another key, fails and names the first
  * option that differs. If `resume` is false, the files of an interrupted run are replaced.
@@ -135,13 +140,16 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
 double kvd_outputs_bytes(kvd_outputs *o);
 
 /*
- * Returns 1 if `path` is a complete output of a run with the options *key. If the run had other
- * options, sets *other to true, and *err states the difference.
+ * Returns 1 if `path` is a complete output of a run with the options *key, else 0. If the run had
+ * other options, sets *other to true, and *err states the difference.
  */
 int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *key,
                          bool *other, kvd_err *err);
 
-/* Writes all data recorded so far to disk, and then the state file. */
+/*
+ * Writes all data recorded so far to disk, and then the state file. n_sequences and n_tokens count
+ * the data recorded so far.
+ */
 int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err);
 
 /* Returns true if --resume can continue from the state that the last kvd_outputs_save wrote. */
@@ -192,9 +200,9 @@ typedef struct {
 } kvd_snapshots;
 
 /*
- * Computes names and token counts of snapshots; asked [n] is increasing. Fails if the corpus has
- * too few tokens. The caller must fill `run` and `key` of each snapshot, and check that no other
- * output has its name.
+ * Computes names, token counts and hashes of snapshots. asked [n] is increasing; moments_path is
+ * the file for all tokens. Fails if the corpus has too few tokens. The caller must fill `run` and
+ * `key` of each snapshot, and check that no other output has its name.
  */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
@@ -214,11 +222,14 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 
 /*
  * Writes the file of a snapshot. `sums` must hold the second moments of exactly the snapshot's
- * sequences.
+ * sequences, and the description (model, label, ...) of the whole run.
  */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 
-/* Numbers for the report at the end of a run. A resumed run counts only its own work. */
+/*
+ * Numbers for the report at the end of a run. A resumed run counts only its own work. With several
+ * ranks, the numbers are those of this process.
+ */
 typedef struct {
     const kvd_collect_options *cfg;
     const kvd_corpus *corpus;
@@ -289,7 +300,7 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err);
 
 /*
  * Adds the second moments of Q, K and V of all ranks into *sums of rank 0. On other ranks *sums is
- * invalid afterwards. Collective: every rank must call it.
+ * invalid afterwards. Moments of weights do not change. Collective: every rank must call it.
  */
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err);
 

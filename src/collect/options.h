@@ -74,13 +74,16 @@ typedef struct {
     const kvd_collect_options *cfg; /* options; --device is already `cpu` or `cuda` */
     const char *model, *corpus;     /* content hashes of the model and of the text */
     const char *label;
-    /* Number of tokens of the whole run or of a snapshot. */
+    /* Number of tokens of the whole run or of a snapshot; `corpus` is the hash of these tokens. */
     size_t n_tokens;
     int ranks;
     const char *gpu; /* name of the GPU; "" on the CPU */
 } kvd_collect_facts;
 
-/* Records every option in *run, and options that affect the results in *key. */
+/*
+ * Records every option in *run, and options that affect the results in *key. run->threads must be
+ * set.
+ */
 int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err);
 
 #endif

@@ -76,7 +76,8 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
 typedef struct kvd_information kvd_information;
 
 /*
- * Returns an object that adds squared gradients to the borrowed *f. On failure returns NULL and
+ * Returns an object that adds squared gradients to the borrowed *f. Either kvd_fisher_create has
+ * made *f, or *f has only zeroed sums in memory and f->n_rows is 0. On failure returns NULL and
  * fills *err. A batch may have max_tokens tokens, a sequence max_len. Allocates 2 * n_layers *
  * n_kv_heads * d_head * d_model doubles.
  */

@@ -22,13 +22,14 @@ enum { KVD_ARG_FIELD = 64 };
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 
 /*
- * Parses "a,b,c" or a range "first:last:step", which includes both ends. *out receives *n >= 1
- * values, which the caller must free. A value given twice is an error.
+ * Parses "a,b,c" or a range "first:last:step". The final value of a range is within half a step of
+ * `last`, and may be above `last`. *out receives *n >= 1 values, which the caller must free. A
+ * value given twice is an error.
  */
 int kvd_arg_doubles(const char *option, const char *text, double lo, double hi, double **out,
                     size_t *n, kvd_err *err);
 
-/* Parses a list of whole numbers, "a,b,c". Ranges are not accepted. */
+/* Parses a list of whole numbers, "a,b,c", as kvd_arg_doubles does. Ranges are not accepted. */
 int kvd_arg_sizes(const char *option, const char *text, size_t lo, size_t hi, size_t **out,
                   size_t *n, kvd_err *err);
 

@@ -20,8 +20,8 @@ const char *kvd_blas_core(void);
  *
  * OpenBLAS maps 128 MB per thread, and retries forever if mmap fails. Under a memory limit (ulimit
  * -v or -d) this function therefore maps all buffers at once, and takes fewer threads if the
- * buffers would use more than half of the memory. Returns the number of threads, or -1 if there is
- * no room for one buffer.
+ * buffers would use more than half of the memory that is left. Returns the number of threads, or -1
+ * if there is no room for one buffer.
  */
 int kvd_blas_start(int threads, kvd_err *err);
 

@@ -2,8 +2,8 @@
  * Dense linear algebra with LAPACK, in float64. Matrices are row-major unless a name says
  * otherwise.
  *
- * The signs of singular vectors are fixed: the entry of largest magnitude is positive. Results of
- * different machines can therefore be compared.
+ * The signs of singular vectors are fixed: the entry of largest magnitude (of equal ones, the
+ * first) is positive. Results of different machines can therefore be compared.
  */
 #ifndef KVD_COMMON_LINALG_H
 #define KVD_COMMON_LINALG_H
@@ -17,7 +17,7 @@
  * Computes singular values sigma [d], falling, and right singular vectors (the columns of R [d][d])
  * of X [n][d] by LAPACK dgesdd. If n < d, the missing singular values are 0 and R is completed to
  * an orthogonal matrix. Fails on NaN or infinity, if memory runs out, and if LAPACK does not
- * converge.
+ * converge; sigma and R are then undefined.
  */
 int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R, kvd_err *err);
 
@@ -28,21 +28,22 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
 typedef struct kvd_tsqr kvd_tsqr;
 kvd_tsqr *kvd_tsqr_new(size_t d, kvd_err *err);
 /*
- * Adds rows X [n][d], which must be finite. The result does not depend on how rows are divided
- * among calls.
+ * Adds rows X [n][d]. A value that is not finite is an error. The result does not depend on how
+ * rows are divided among calls.
  */
 int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err);
 /*
  * Writes the singular values sigma [d] and right singular vectors R [d][d] of all rows added so
- * far. More rows may be added afterwards.
+ * far. If there are none, sigma is 0 and R is any orthogonal matrix. More rows may be added
+ * afterwards.
  */
 int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
 /*
- * Computes singular values sigma [d] and right singular vectors R [d][d] of a matrix X from its
- * Gram matrix G [d][d] = X^T X (LAPACK dsyevd). Eigenvalues slightly below 0 come from rounding and
- * count as 0. A clearly negative eigenvalue is an error.
+ * Computes singular values sigma [d], falling, and right singular vectors R [d][d] of a matrix X
+ * from its Gram matrix G [d][d] = X^T X (LAPACK dsyevd). Eigenvalues slightly below 0 come from
+ * rounding and count as 0. A clearly negative eigenvalue is an error.
  *
  * The relative error of sigma[k] is about eps * (sigma[0] / sigma[k])^2 / 10, against eps *
  * sigma[0] / sigma[k] for kvd_svd_right. It is below 1e-9 for bfloat16 data and reaches 1e-8 for
@@ -56,8 +57,9 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
 /*
- * kvd_gram_add adds X^T X to G [d][d] in float64, for float32 rows X with leading dimension ld. On
- * failure G is undefined. `scratch` must hold kvd_gram_scratch(d) doubles.
+ * kvd_gram_add adds X^T X to G [d][d] in float64, for float32 rows X with leading dimension ld.
+ * Both triangles of G are updated. A value that is not finite is an error; G is then undefined.
+ * `scratch` must hold kvd_gram_scratch(d) doubles.
  */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
@@ -72,14 +74,15 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
 /*
  * Computes S = G^{1/2} of a positive semidefinite matrix G [d][d] and, if P is not NULL, the
  * pseudo-inverse P of S. Eigenvalues of G below rcond times the largest one are left out of P.
- * *rank is the number of eigenvalues in P.
+ * *rank is the number of the other eigenvalues, also if P is NULL.
  */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
 
 /*
- * Solves least squares by QR (dgels): C [k][m] minimises A C - Y, with A [n][k], Y [n][m], n >= k.
- * Fails on numbers that are not finite and if the columns of A are dependent.
+ * Solves least squares by QR (dgels): C [k][m] minimises the length of each column of A C - Y, with
+ * A [n][k], Y [n][m], n >= k. Fails on numbers that are not finite and if the columns of A are
+ * dependent.
  */
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);

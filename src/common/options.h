@@ -85,7 +85,10 @@ typedef struct {
     const char *initial;   /* default value, parsed like a value on the command line */
     const char *otherwise; /* description of the default for --help */
     const char *unit;      /* unit of the default in --help: "tokens" */
-    /* Names of options, at least one of which must be given if this option is given. */
+    /*
+     * Names of options, separated by spaces, at least one of which must be given if this option is
+     * given.
+     */
     const char *requires;
     /* Names of options that must not be given together with this option. */
     const char *excludes;

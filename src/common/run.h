@@ -42,9 +42,10 @@ typedef struct {
 } kvd_run;
 
 /*
- * Starts a run: records command line and time, applies --threads, and handles SIGINT and SIGTERM.
- * Another signal half a second or more after the first one ends the program. The caller must call
- * it once, from main, after parsing. The strings of argv must outlive *run.
+ * Starts a run: records command line and time, applies --threads to OpenBLAS and OpenMP, silences
+ * HDF5's own messages, and handles SIGINT and SIGTERM. opt->threads receives the number of threads
+ * in use. Another signal half a second or more after the first one ends the program. The caller
+ * must call it once, from main, after parsing. The strings of argv must outlive *run.
  */
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err);
@@ -64,7 +65,10 @@ int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 /* Adds an input that is not a file. `hash` is the hash of its content, "xxh3:...". */
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err);
 
-/* Fails if the output `path` is an input of the run or would be in an input folder. */
+/*
+ * Fails if the output `path`, or the file that it links to, is an input of the run or would be in
+ * an input folder.
+ */
 int kvd_run_not_an_input(const kvd_run *run, const char *path, kvd_err *err);
 /* Fails if the output `path` is `input` or would be in the folder `input`. */
 int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err);
@@ -83,8 +87,9 @@ bool kvd_interrupted(void);
 int kvd_fail_interrupted(kvd_err *err);
 
 /*
- * Prints *err as "PROGRAM: message" if `status` is not 0, and flushes stdout. Every main must end
- * with it. Returns the exit status: 0, 1, or 2 after kvd_run_fail_as_usage.
+ * Prints *err as "PROGRAM: message" if `status` is not 0, and flushes stdout. A failure to write to
+ * stdout is an error too. Every main must end with it. Returns the exit status: 0, 1, or 2 after
+ * kvd_run_fail_as_usage.
  */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 

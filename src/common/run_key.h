@@ -20,8 +20,9 @@ int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *
     KVD_PRINTF(4, 5);
 
 /*
- * Compares the earlier key `then`, which was read from the file `path`, with *now. The message is
- * "'path' <what>: name was X, is now Y" for the first line that differs.
+ * Compares the earlier key `then`, which was read from the file `path`, with *now. Returns 0 if
+ * they are equal. Otherwise returns -1 with the message "'path' <what>: name was X, is now Y" for
+ * the first line that differs.
  */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);

@@ -11,9 +11,12 @@ double kvd_mean(const double *x, size_t n);
 double kvd_stddev(const double *x, size_t n);
 /* Coefficient of variation: standard deviation / mean. */
 double kvd_cv(const double *x, size_t n);
-/* Sorts numbers, none of which may be NaN. */
+/* Sorts numbers in rising order. None of them may be NaN. */
 void kvd_sort(double *x, size_t n);
-/* Quantile q of x [n] by linear interpolation; x is not changed. Returns NaN if memory runs out. */
+/*
+ * Quantile q, in [0, 1], of x [n] by linear interpolation; x is not changed. Returns NaN if memory
+ * runs out.
+ */
 double kvd_quantile(const double *x, size_t n, double q);
 /* Median absolute deviation from the median. */
 double kvd_mad(const double *x, size_t n);
@@ -28,7 +31,8 @@ enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 /*
  * Computes sum(num) / sum(den) over n clusters, with a 95 % percentile interval from bootstrap
  * draws of whole clusters (Efron & Tibshirani 1993, ch. 13). The interval is NaN if n is less than
- * KVD_BOOTSTRAP_CLUSTERS, because it would be too narrow, or if sum(den) of a resample is 0.
+ * KVD_BOOTSTRAP_CLUSTERS, because it would be too narrow, or if sum(den) of a resample is 0. Fails
+ * if sum(den) of all clusters is 0 or a sum is not finite.
  */
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
@@ -37,7 +41,7 @@ int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resa
  * Computes the mean over strata of sum(num) / sum(den). The bootstrap interval draws from each
  * stratum separately (Efron & Tibshirani, section 8.3). Stratum i consists of the clusters first[i]
  * .. first[i + 1] - 1, at least one. The interval is NaN if a stratum has one cluster, or all
- * strata have fewer than KVD_BOOTSTRAP_CLUSTERS.
+ * strata together have fewer than KVD_BOOTSTRAP_CLUSTERS.
  */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);

@@ -28,8 +28,8 @@ extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
 /*
  * Arrays that a kvdim/accuracy file stores in addition to the table. RELATIVE and ZDC are attention
- * errors per row, layer and head. NLL, TOP1, KL and AGREE are sums over the predictions of a
- * sequence, per row and sequence.
+ * errors per row, layer and head; NaN if not measured. NLL, TOP1, KL and AGREE are sums over the
+ * predictions of a sequence, per row and sequence.
  */
 enum {
     KVD_ACCURACY_RELATIVE,
@@ -83,8 +83,8 @@ typedef struct {
     bool monotone;
     int64_t n_points;
     /*
-     * True if the measured methods differ in more parameters than `key`, so that `value` has no
-     * meaning.
+     * True if the measured methods differ in more parameters than `key`. `value` then has no
+     * meaning, and `saving` is the largest saving that reaches the target.
      */
     bool grid;
 } kvd_target_result;
@@ -110,17 +110,18 @@ typedef struct {
     double *sequence_n, *sequence_kl;
     size_t n_layers;
     /*
-     * Attention errors per row of the table and layer. `norm` is ||v - u|| / ||u|| and `zdc` the
-     * mean of |v - u| / |u|, for outputs u (uncompressed) and v (compressed). NULL if not measured.
+     * Attention errors, means over heads: [row of the table][n_layers]. `norm` is ||v - u|| / ||u||
+     * and `zdc` the mean of |v - u| / |u|, for outputs u (uncompressed) and v (compressed). NULL if
+     * not measured.
      */
     double *norm, *zdc;
     kvd_target_result *target;
     size_t n_targets;
-    /* Number of prompts that hide a fact (needle) in a long text. */
+    /* Number of prompts that hide a fact (needle) in a long text; 0 if the file has none. */
     size_t n_needles;
     /*
      * needle_depth [n_needles] is the position of the hidden fact, from 0 (beginning) to 1 (end).
-     * The other arrays hold results per row of the table and prompt.
+     * The other arrays are [row of the table][n_needles]; NaN if not measured.
      */
     double *needle_depth, *needle_nll, *needle_agree, *needle_exact;
 } kvd_accuracy_result;

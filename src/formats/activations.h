@@ -43,6 +43,7 @@ typedef struct {
 
 /* Opens a complete file and checks the shape of every dataset. */
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
+/* Safe on a zeroed *a. */
 void kvd_activations_close(kvd_activations *a);
 
 /* Returns the number of heads of a tensor: n_heads for Q, n_kv_heads for K and V. */
@@ -57,8 +58,9 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
                          float *rows, void *scratch, kvd_err *err);
 
 /*
- * Finds where each sequence begins among the first n_tokens tokens. (*start)[*n] is n_tokens, so
- * the last sequence may be incomplete. The caller frees *start.
+ * Finds where each sequence begins among the first n_tokens tokens. (*start)[i] is the first token
+ * of sequence i. (*start)[*n] is n_tokens, so the last sequence may be incomplete. The caller frees
+ * *start.
  */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
@@ -106,6 +108,7 @@ int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total
 /* Returns one checksum of all tokens written so far. No other thread may write at the same time. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
+/* Completes PATH.partial, renames it to PATH and closes it. On failure PATH.partial remains. */
 int kvd_activations_finish(kvd_activations *a, kvd_err *err);
 /* Stops writing, and removes PATH.partial unless keep_partial. Safe on a zeroed or finished *a. */
 void kvd_activations_abandon(kvd_activations *a, bool keep_partial);

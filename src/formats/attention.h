@@ -14,8 +14,9 @@
 extern const kvd_schema kvd_schema_attention;
 
 /*
- * Sizes of the histograms. The first and last bins also hold values outside the edges. Bins are 1/8
- * wide for scores, and a factor of 10^(1/20) for probabilities and norms.
+ * Sizes of the histograms. The first and last bins hold values outside the edges. A value on an
+ * edge belongs to the bin above it. Bins are 1/8 wide for scores, and a factor of 10^(1/20) for
+ * probabilities and norms.
  */
 enum {
     KVD_SCORE_LIMIT = 128, /* bin edges of scores go from -128 to 128 */
@@ -85,8 +86,8 @@ typedef enum {
      */
     KVD_A_HEAD_SHARE,
     /*
-     * Fewest tokens that receive the fraction kvd_critical_level[level] of a KV head's attention:
-     * uint64 [layer][kv_head][level].
+     * Fewest tokens that receive the fraction kvd_critical_level[level] of the attention of all
+     * query heads of a KV head: uint64 [layer][kv_head][level].
      */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
@@ -114,6 +115,8 @@ typedef enum {
     KVD_A_KEPT_MASS,
     /*
      * Sum over heads of ln of each query's softmax denominator: double [request][layer][position].
+     * Values after the request's last token are 0, as in KVD_A_KEPT_QUERY_SCORE and
+     * KVD_A_KEPT_KEY_SCORE.
      */
     KVD_A_KEPT_DENOMINATOR,
     /* Mean attention score of each token as a query: double [request][layer][position]. */
@@ -159,8 +162,9 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, si
                                    int layer);
 
 /*
- * Returns quantile q, in [0, 1], of histogram h, interpolated within a bin; 0 for an empty
- * histogram. `field` selects the bin edges.
+ * Returns quantile q, in [0, 1], of histogram h; 0 for an empty histogram. Interpolates linearly
+ * within a bin, or in the logarithm for probabilities and norms. Values outside the edges count as
+ * the nearest edge. `field` selects the bin edges.
  */
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 

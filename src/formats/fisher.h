@@ -25,7 +25,7 @@ typedef struct kvd_fisher {
     char corpus_hash[40];
     size_t n_tokens, n_sequences, seq_len;
     int first_layer, n_layers;
-    /* Number of tokens whose next token is known. */
+    /* Number of tokens whose next token is known: n_tokens - n_sequences. */
     size_t n_predicted;
     /* Loss in nats, summed over all sequences. */
     double loss;
@@ -78,6 +78,7 @@ int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_e
  */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,
                         const float *rows, kvd_err *err);
+/* Writes the sums, completes the file and closes it. */
 int kvd_fisher_finish(kvd_fisher *f, kvd_err *err);
 
 #endif

@@ -42,7 +42,10 @@ typedef struct {
     size_t points, points_done;
 } kvd_jct_facts;
 
-/* Writes everything into the file f, which kvd_h5_create made. The caller closes f. */
+/*
+ * Writes everything into the file f, which kvd_h5_create made, and completes it. The caller closes
+ * f.
+ */
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err);
 
 /*
@@ -81,7 +84,8 @@ size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 /*
  * Returns the smallest input length (output length if `output`) from which on a method completes
  * jobs faster than the uncompressed cache. Compares jobs that differ only in this length, and
- * interpolates linearly. Returns NaN if the method is not faster at the longest length, or if
+ * interpolates linearly between two measured lengths. Returns the shortest length if the method is
+ * faster at all of them. Returns NaN if the method is not faster at the longest length, or if
  * method `none` was not measured.
  */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
@@ -91,26 +95,31 @@ typedef struct {
     double length;
     /* Seconds between the job completion times of the method and of the uncompressed cache. */
     double difference;
-    /* Seconds between the fastest and slowest repetition of a job. */
+    /*
+     * Seconds between the fastest and slowest repetition, of the method or of the uncompressed
+     * cache, whichever is larger.
+     */
     double spread;
 } kvd_jct_noise;
 
 /*
  * Returns true if noise may have changed the result of kvd_jct_break_even: at some length,
- * repetitions of one job differ in time as much as the method and the uncompressed cache do. *noise
- * describes the shortest such length.
+ * repetitions of one job differ in time as much as the method and the uncompressed cache do.
+ * Lengths below the longest one at which the method is not faster are ignored. *noise describes the
+ * shortest noisy length.
  */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
 /*
- * Returns the number of lengths at which jobs were timed that differ from `row` only in this
- * length.
+ * Returns the number of input lengths (output lengths if `output`) at which the method of `row` was
+ * timed, in jobs that differ only in this length.
  */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
 /*
- * Returns true if no earlier row is the same job with another length. Such rows share one
- * break-even length, which a table prints once.
+ * Returns true if `row` is a job and no earlier row is the same job of the same method, apart from
+ * the input length (output length if `output`). Such rows share one break-even length, which a
+ * table prints once.
  */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 

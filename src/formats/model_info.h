@@ -6,6 +6,7 @@
 
 typedef struct {
     char name[128]; /* last part of the checkpoint's path */
+    /* Content hash of the checkpoint. */
     char hash[40];
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, vocab_size, max_positions;

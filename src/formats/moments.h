@@ -58,8 +58,9 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /*
  * Adds the matrices and token counts of another text to *sum. Matrices of weights must agree to
- * 1e-9 of the largest element and are not added. The label becomes "a+b". Fails, naming both files,
- * if the models, the layers or has_pre differ.
+ * 1e-9 of the largest element and are not added. The label becomes "a+b", and seq_len the larger
+ * one. The corpus hash becomes that of both texts. Fails, naming both files, if the models, the
+ * layers or has_pre differ.
  */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);

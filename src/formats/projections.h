@@ -16,7 +16,10 @@ extern const kvd_schema kvd_schema_projections;
 /* Projection matrices of K, or of V. The projected vector has n_components components. */
 typedef struct {
     size_t n_components;
-    /* Number of leading components that each KV head uses: [n_layers][n_kv_heads]. */
+    /*
+     * Number of leading components that each KV head uses, 1 .. n_components:
+     * [n_layers][n_kv_heads].
+     */
     int32_t *rank;
     /*
      * Matrices that project `heads` adjacent KV heads to one vector: [n_layers][n_kv_heads][heads *
@@ -39,9 +42,9 @@ typedef struct {
 
 /*
  * Reads a kvdim/projections file. Fails if the file is for another model than `model`, or has a bad
- * rank, NaN or infinity. p->heads must divide the number of KV heads, and be 1 if keys are
- * projected after RoPE. KV heads that are projected together must have equal ranks and equal
- * matrices `down`. On success the caller releases *p.
+ * rank, NaN or infinity. n_components must be at most p->heads * d_head. p->heads must divide the
+ * number of KV heads, and be 1 if keys are projected after RoPE. KV heads that are projected
+ * together must have equal ranks and equal matrices `down`. On success the caller releases *p.
  */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);

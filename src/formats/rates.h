@@ -66,8 +66,8 @@ typedef struct {
      */
     size_t n_table;
     /*
-     * Steps of p(r): p is table_p[i] for r in table_r[i] .. table_r[i + 1]. NULL if `rule` has no
-     * single r.
+     * Steps of p(r): p is table_p[i] for r from table_r[i] up to table_r[i + 1], [n_table] each,
+     * rising. NULL if `rule` has no single r.
      */
     double *table_r, *table_p;
 } kvd_rates;

@@ -38,8 +38,8 @@ void kvd_rows_real(kvd_rows *r, const char *column, double value);
 /* Replaces the text in any row. `column` is the index of a text column (assert). */
 int kvd_rows_replace_text(kvd_rows *r, size_t row, int column, const char *value, kvd_err *err);
 /*
- * Sets the cell of `column` to the value, and the cells of `column`_lo and `column`_hi to the ends
- * of the interval.
+ * Sets cells of the newest row: `column` to the value, `column`_lo and `column`_hi to the ends of
+ * the interval.
  */
 void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
 /* Writes all columns and sample arrays. A table without rows is an error. */
@@ -47,8 +47,8 @@ int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
 /*
  * Adds a sample array: a dataset of doubles whose first axis is the row of the table. Must be
- * called before the first row. `spec` gives path and shape, without dims[0]. The strings in `spec`
- * must outlive the table. New samples are NaN.
+ * called before the first row. `spec` gives path and shape; its type and dims[0] are ignored. The
+ * strings in `spec` must outlive the table. New samples are NaN.
  */
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 /*
@@ -56,7 +56,7 @@ int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
  * kvd_rows_begin.
  */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
-/* Returns path and shape of sample array `index`. dims[0] is the axis of table rows. */
+/* Returns path and shape of sample array `index`. dims[0], the axis of table rows, is undefined. */
 const kvd_h5_spec *kvd_rows_samples_spec(const kvd_rows *r, int index);
 /* Reads a sample array. Fails if its shape does not agree with `spec` and the number of rows. */
 int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);

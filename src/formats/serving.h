@@ -48,8 +48,8 @@ enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
 /*
- * Writes the table into a new file. `none` has one text line for each method that sustains no
- * request rate.
+ * Writes the table into a new file and completes it. `none` has one text line for each method that
+ * sustains no request rate.
  */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);

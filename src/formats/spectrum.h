@@ -62,7 +62,7 @@ typedef struct {
      * and bvw it is the number of elements of the product Q K^T or V W_O.
      */
     size_t n_rows;
-    int n_h;       /* number of heads that have a rotation */
+    int n_h;       /* number of heads that have a rotation (kvd_pair_heads) */
     double *sigma; /* singular values, falling: [n_layers][n_h][d_head] */
     /* Rotations, or the left one of two matrices, [n_layers][n_h][d_head][d_head]. */
     double *R;
@@ -73,7 +73,7 @@ typedef struct {
      * ill-conditioned.
      */
     size_t by_tsqr;
-    /* True if cuSOLVER computed the eigenvalues. */
+    /* True if cuSOLVER computed the eigenvalues, except for the heads counted in by_tsqr. */
     bool on_gpu;
 } kvd_pair_spectrum;
 
@@ -136,7 +136,7 @@ double *kvd_spectrum_right(const kvd_spectrum *s, kvd_pair pair, int layer, int 
 
 /*
  * Size of a hash of rotations. kvd_spectrum_bases_hash writes "xxh3:" and the XXH3-128 of the
- * matrices of pair[0] (Q and K) and pair[1] (V).
+ * matrices of pair[0] (Q and K) and pair[1] (V). *s must have both.
  */
 enum { KVD_BASES_HASH = 40 };
 int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],

@@ -42,16 +42,16 @@ typedef enum {
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
     /*
-     * Fraction of unimportant tokens that two layers have in common: [ranking
-     * measure][layer][layer].
+     * Fraction of unimportant tokens that two layers have in common, mean over requests: [ranking
+     * measure][layer][layer]. The arrays ..._SD are standard deviations over requests.
      */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
     /*
-     * Number of the group of adjacent layers with similar important tokens: [ranking
-     * measure][layer].
+     * Number, from 0, of the group of adjacent layers with similar important and unimportant
+     * tokens: [ranking measure][layer].
      */
     KVD_T_GROUP,
     /* least attention probability that a token of each layer receives: [layer] */
@@ -69,8 +69,8 @@ typedef enum {
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
     /*
-     * Smallest number of tokens that receive 90, 95 or 99 % (`level`) of a layer's attention:
-     * [level][layer].
+     * Smallest number of tokens that receive 90, 95 or 99 % (`level`) of a layer's attention, mean
+     * over requests: [level][layer].
      */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
@@ -97,11 +97,11 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    /* Fraction of a request's tokens that counts as important. */
+    /* Fraction of a request's tokens that counts as important, and as unimportant. */
     double share;
     /*
-     * A layer joins a group of layers if it has more than this fraction of important tokens in
-     * common with the group's first layer.
+     * A layer joins a group of layers if it has more than this fraction of its important tokens,
+     * and of its unimportant tokens, in common with the group's first layer.
      */
     double group_overlap;
     double *data[KVD_N_T];

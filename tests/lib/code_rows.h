@@ -12,8 +12,9 @@
 #include "methods/method.h"
 
 /*
- * Quantises the rows of b and writes the restored values to `decoded`. If b.position is NULL,
- * tokens have positions 0, 1, ... If b.level is NULL, all tokens get the higher precision.
+ * Quantises the rows of b, as the first block of a stream, and writes the restored values to
+ * `decoded`. If b.position is NULL, tokens have positions 0, 1, ... If b.level is NULL, all tokens
+ * get the higher precision.
  */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)

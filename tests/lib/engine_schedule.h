@@ -25,7 +25,8 @@ typedef struct {
     size_t offset[MOST + 1];
     /* index of each request's first output token among the output tokens of all requests */
     size_t first[MOST + 1];
-    uint32_t *id; /* tokens of all requests, [offset[n]] */
+    /* tokens of all requests, input then output, [offset[n]]; the last output is never fed back */
+    uint32_t *id;
     /* Expected logits, [offset[n]][vocab]; may be NULL. */
     float *want;
     double bar; /* largest accepted relative error of the logits */
@@ -54,7 +55,7 @@ static inline void load_release(load *l)
 
 /*
  * Return the index of a slice's last token: token_row among all tokens, output_row among output
- * tokens.
+ * tokens. output_row is valid only if the slice emits a token.
  */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
@@ -74,8 +75,8 @@ typedef struct {
      */
     size_t slots, chunk;
     /*
-     * True if decode steps share iterations with prompts. Otherwise they wait until no prompt is
-     * left.
+     * True if decode steps share iterations with prompts. If false and `chunk` is 0, decode steps
+     * wait until no prompt is left.
      */
     bool beside;
     bool singly; /* at most one prompt per iteration */

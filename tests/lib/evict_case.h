@@ -337,7 +337,7 @@ typedef struct {
 
 /*
  * Returns the address of element i of a vector in the cache: of request b, KV head g, K (side 0) or
- * V (side 1), and position `place`.
+ * V (side 1), at index `place` in the cache.
  */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)

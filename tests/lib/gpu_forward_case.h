@@ -110,6 +110,7 @@ static inline void captures_init(captures *t, kvd_gpu_forward *f, int n_gpus, re
     }
 }
 
+/* Makes a forward pass for batches of up to n tokens. A failure ends the program. */
 static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type, int n_gpus,
                                          size_t n)
 {

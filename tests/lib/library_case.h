@@ -69,9 +69,9 @@ typedef struct {
 } case_history;
 
 /*
- * Runs a prefill and several decode steps, and returns the largest relative error of the outputs.
- * Returns a negative number if a call fails or unused elements of the cache change. *lse_error
- * receives the largest error of the log-sum-exp.
+ * Runs a prefill and several decode steps, and returns the largest relative error ||o - ref|| /
+ * ||ref|| over heads and steps. Returns a negative number if a call fails or unused elements of the
+ * cache change. *lse_error receives the largest error of the log-sum-exp.
  */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {

@@ -279,7 +279,10 @@ static inline int made_check(const made_spec *s, kvd_err *err)
     return 0;
 }
 
-/* Makes a checkpoint folder. It includes a tokenizer if the vocabulary is large enough. */
+/*
+ * Makes a checkpoint folder, which may exist already. It includes a tokenizer if the vocabulary is
+ * large enough.
+ */
 static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_err *err)
 {
     static made_tensor t[MADE_MAX_LAYERS * MADE_PER_LAYER + 3];

@@ -9,7 +9,10 @@
 #include "methods/bits/scales.h"
 #include "methods/plan.h"
 
-/* The scales differ between K and V and between layers; with scale=2 also between heads. */
+/*
+ * Opens *plan with scale=0 and, if it asks for scale=1 or scale=2, sets made-up scales. The scales
+ * differ between K and V and between layers; with scale=2 also between heads.
+ */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,

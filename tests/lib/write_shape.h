@@ -1,4 +1,7 @@
-/* Writes a model with random weights as a Hugging Face folder. Include it once per program. */
+/*
+ * Writes a model with random weights as a Hugging Face folder. In f32 and bf16 the file's weights
+ * have the bits of the model's; in f16 they are rounded. Include it once per program.
+ */
 #ifndef KVD_TESTS_WRITE_SHAPE_H
 #define KVD_TESTS_WRITE_SHAPE_H
 
@@ -191,7 +194,10 @@ static inline int written_folder(const char *folder, kvd_err *err)
                                                   : 0;
 }
 
-/* Writes the model's folder. A shard file holds at most shard_bytes, or a single larger tensor. */
+/*
+ * Writes the model's folder, which may exist already. A shard file holds at most shard_bytes, or a
+ * single larger tensor.
+ */
 static inline int write_shape(const char *folder, const kvd_shape *s, uint64_t seed,
                               kvd_dtype dtype, size_t shard_bytes, kvd_err *err)
 {

@@ -30,7 +30,8 @@ typedef struct {
     int kept[KV_MOST][2];
     /*
      * share: fraction of tokens that are important. overlap: a layer uses the important tokens of
-     * another layer if this fraction of them would be the same.
+     * an earlier layer if at least this fraction of the important tokens, and of the unimportant
+     * ones, would be the same.
      */
     double share, overlap;
     /*

@@ -12,8 +12,8 @@ typedef struct kvd_gpu_dump kvd_gpu_dump;
 
 /*
  * Starts threads that write the heads of `share` into the file. The GPU of `share` must be current.
- * A batch has at most max_tokens tokens. The file is borrowed. On failure returns NULL and fills
- * *err.
+ * A batch has at most max_tokens tokens. The file is borrowed and must stay open. On failure
+ * returns NULL and fills *err.
  */
 kvd_gpu_dump *kvd_gpu_dump_new(kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens,
                                kvd_err *err);

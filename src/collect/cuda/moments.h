@@ -22,13 +22,13 @@ void kvd_gpu_moments_free(kvd_gpu_moments *m);
 size_t kvd_gpu_moments_bytes(const kvd_moments *shape, const kvd_gpu_share *share);
 
 /*
- * Queues the addition of the second moments of one layer's Q, K and V. Ignores a layer that is not
- * recorded.
+ * Queues, on in->stream, the addition of the second moments of one layer's Q, K and V. Ignores a
+ * layer that is not recorded.
  */
 int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_err *err);
 /*
  * Queues the computation of the second moments of W_O and W_V, which replace those of an earlier
- * call.
+ * call for that layer.
  */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err);

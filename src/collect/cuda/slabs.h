@@ -16,9 +16,15 @@ extern "C" {
 
 enum { KVD_SLAB_PARTS = 5 };
 
-/* Location of the first value that is not finite after the conversion. */
+/*
+ * Location of the first value that is not finite after the conversion, in the order of tensors,
+ * heads, tokens and dimensions.
+ */
 typedef struct {
-    /* Location as head << 48 | row << 16 | dim, or all bits 1 if all values are finite. */
+    /*
+     * Location as head << 48 | row << 16 | dim. If all values are finite, all bits are 1 and the
+     * other fields are not set.
+     */
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;

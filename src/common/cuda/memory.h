@@ -15,7 +15,10 @@ typedef struct {
     int n;
 } kvd_device_memory;
 
-/* Returns a new array, of one byte if `bytes` is 0. On failure returns NULL and fills *err. */
+/*
+ * Returns a new array on the current device, of one byte if `bytes` is 0. Its contents are
+ * undefined. On failure returns NULL and fills *err.
+ */
 void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 /*
  * Returns a new array with a copy of `host`, queued on `stream`. `host` must not change before the

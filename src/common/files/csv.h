@@ -8,9 +8,10 @@
 #include "common/err.h"
 
 /*
- * Callback for one row. Fields are valid only during the call. len[i] is the length of field i,
- * which may hold zero bytes. `line` is the number of the row, from 1, without empty lines. Blanks
- * around a field are removed, except inside quotes. Returns 0 to continue, or -1 with *err to stop.
+ * Callback for one row. Fields end with a zero byte and are valid only during the call. len[i] is
+ * the length of field i, which may hold zero bytes. `line` is the number of the row, from 1,
+ * without empty lines. Blanks around a field are removed, except inside quotes. Returns 0 to
+ * continue, or -1 with *err to stop.
  */
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len,
                            size_t n_fields, kvd_err *err);

@@ -23,7 +23,8 @@ int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, co
                           const char *const *text, size_t n, kvd_err *err);
 /*
  * Copies the texts of an open dataset to text [n], which must be NULL. Fails if they have no fixed
- * length or are not UTF-8. The caller must free every text, also after a failure.
+ * length or are not UTF-8. `file` and `path` are for messages. The caller must free every text,
+ * also after a failure.
  */
 int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size_t n, char **text,
                          kvd_err *err);
@@ -36,7 +37,10 @@ int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, 
  * effect.
  */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
-/* Joins two labels of texts: "a" and "b" become "a+b". If they are equal, *sum does not change. */
+/*
+ * Joins two labels of texts: "a" and "b" become "a+b". The result is cut to `size` bytes. If the
+ * labels are equal, `sum` does not change.
+ */
 void kvd_field_add_label(char *sum, size_t size, const char *other);
 
 #endif

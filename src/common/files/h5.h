@@ -38,14 +38,18 @@ typedef struct {
     int n_inputs, n_parameters;
 } kvd_h5;
 
-/* Creates PATH.partial. Fails if PATH is one of the run's inputs or in an input folder. */
+/*
+ * Creates PATH.partial. Fails if PATH is one of the run's inputs or in an input folder. If
+ * kvd_h5_create, kvd_h5_create_locked or kvd_h5_reopen fails, *f is closed; kvd_h5_close is still
+ * safe.
+ */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 
 /*
- * Reopens the PATH.partial of an interrupted run, under the lock. If there is no such file, returns
- * 0 with f->id == H5I_INVALID_HID and holds the lock. The caller must then call
- * kvd_h5_create_locked.
+ * Reopens the PATH.partial of an interrupted run, under the lock. Fails if that file has another
+ * schema or version. If there is no such file, returns 0 with f->id == H5I_INVALID_HID and holds
+ * the lock. The caller must then call kvd_h5_create_locked.
  */
 int kvd_h5_reopen(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
@@ -77,7 +81,7 @@ int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
 /*
  * Reads the provenance of an input file: its *schema ("kvdim/moments"), *made_by (git revision of
  * the program), both allocated, and the *seconds that writing it took. If the file is not a valid
- * kvdim file, the results are "", "" and 0.
+ * kvdim file, the results are "", "" and 0. Fails only if memory runs out.
  */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 

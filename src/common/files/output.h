@@ -29,8 +29,8 @@ typedef struct {
 
 /*
  * Takes the lock of the output `path`. Fails if another process holds the lock, if the folder is
- * missing, or if kvd_output_check_derived refuses NAME.partial or NAME.lock. Does not change
- * NAME.partial.
+ * missing, if `path` is a folder, or if kvd_output_check_derived refuses NAME.partial or NAME.lock.
+ * Does not change NAME.partial.
  */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
@@ -43,9 +43,9 @@ int kvd_output_check_derived(const char *path, kvd_err *err);
 
 /*
  * kvd_output_clear removes a file that a killed program left at `path`. kvd_output_create does the
- * same and then creates an empty file, which no other program may create meanwhile. Both fail if
- * kvd_output_check_derived refuses the name. On failure kvd_output_create returns NULL and fills
- * *err.
+ * same and then creates an empty file. kvd_output_create never opens a file that another program
+ * creates meanwhile. Both fail if kvd_output_check_derived refuses the name. On failure
+ * kvd_output_create returns NULL and fills *err.
  */
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);

@@ -8,9 +8,9 @@
 #include "common/files/output.h"
 
 /*
- * Takes the lock of the folder `path` and creates an empty folder NAME.partial. Fails if another
- * process holds the lock, if `path` is a file or a link, or if `path` exists and `replace` is
- * false.
+ * Takes the lock of the folder `path` and creates an empty folder NAME.partial, after removing one
+ * that a killed program left. Fails if another process holds the lock, if the parent folder is
+ * missing, if `path` is a file or a link, or if `path` exists and `replace` is false.
  */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
