@@ -24,6 +24,7 @@ typedef enum {
  */
 typedef struct {
     size_t rows;
+    /* payload, side and entries are the bits that the cache holds after each step. */
     double payload;
     double side; /* bits of scales, tables and indices */
     /* Bits of scores, positions and key bounds that methods keep for cached tokens. */
@@ -40,7 +41,7 @@ typedef struct {
      */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
-    /* Time of each kvd_stepwise_part, summed over threads. */
+    /* Seconds of each kvd_stepwise_part, summed over threads. */
     double seconds[KVD_STEPWISE_PARTS];
 } kvd_stepwise_account;
 
@@ -49,6 +50,7 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
 typedef struct {
     /* Number of calls of the attention hook, one per sequence and layer. */
     size_t calls;
+    /* Number of stored tokens, summed over sequences and layers. */
     size_t tokens;
     /*
      * Number of tokens held at the end, summed over sequences and layers. A layer with an attention
@@ -58,15 +60,20 @@ typedef struct {
     /* Number of stored elements of K and V. */
     size_t elements_kept;
     size_t elements_dense;
-    /* Bytes that the tokens_held tokens take. */
+    /* Bytes that the tokens_held tokens take in the data type of the cache. */
     size_t bytes_stored;
+    /*
+     * Counters of a plan that runs token by token. The elements and bytes above do not include
+     * them.
+     */
     kvd_stepwise_account steps;
 } kvd_cache_account;
 
 /*
  * Checks the counters of one run of n_sequences sequences through layers first_layer .. n_layers-1.
  * There must be one call per sequence and layer. If the plan runs in blocks, elements_kept must
- * follow from the kept dimensions. Otherwise there must be n_steps steps per layer and KV head.
+ * follow from the kept dimensions. Otherwise there must be n_steps steps per layer and KV head. The
+ * steps must then pass kvd_cache_check_steps.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,

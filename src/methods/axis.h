@@ -89,7 +89,8 @@ typedef struct kvd_method_info {
     const kvd_tradeoff *tradeoff; /* NULL: no parameter trades bytes for quality */
     /*
      * Name of a parameter whose value is a path, such as "file", and its meaning for --help. NULL:
-     * none. The file is recorded as an input of the run.
+     * none. The file is recorded as an input of the run. The path may contain '/', which separates
+     * alternative values of other parameters.
      */
     const char *text_key, *text_meaning;
     unsigned needs; /* bits of kvd_needs */
@@ -112,6 +113,7 @@ typedef struct kvd_method_info {
  */
 typedef struct kvd_method_setup {
     const kvd_config *config;
+    /* Model to which the files of the methods must belong. */
     const kvd_model_info *model;
     const char *model_path;
     const kvd_checkpoint *checkpoint;

@@ -21,7 +21,9 @@ typedef struct {
      * NULL.
      */
     const uint8_t *ranked;
+    /* Index of this sequence in `prompts`. */
     size_t sequence;
+    /* Number of tokens of the whole sequence, and of its prompt. */
     size_t n, n0;
     /*
      * Method that chooses which tokens to keep. NULL if there is none, or if the layer's attention
@@ -33,6 +35,7 @@ typedef struct {
      * that leave the attention window at once, because they are coded as one block.
      */
     size_t most, leaving;
+    /* Index of the KV head. */
     int g;
     const kvd_attention_in *in;
     size_t first, base, end;
@@ -48,6 +51,7 @@ typedef struct {
     size_t width[KVD_N_SIDES];
     /* Stored dimensions of K and of V at KVD_LEVEL_LOW. */
     size_t low[KVD_N_SIDES];
+    /* Number of query heads of this KV head. */
     size_t group;
     /* Projection matrices of this head. NULL: K and V keep all dimensions. */
     const kvd_dims_head *dims;
@@ -58,6 +62,7 @@ typedef struct {
      * RoPE.
      */
     bool before_rope;
+    /* Number of KV heads that share a latent. */
     size_t heads;
     /* Number of dimensions of a key that attention multiplies by a query. */
     size_t read;
@@ -76,6 +81,7 @@ typedef struct {
      */
     float *q_cut, *o_cut;
 
+    /* Number of cached tokens: the used length of the arrays [most]. */
     size_t m;
     /* [most] position of each cached token */
     uint32_t *position;
@@ -95,6 +101,7 @@ typedef struct {
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES];
     /* Number of cached tokens, from the oldest on, whose K, and whose V, are quantised. */
     size_t coded[KVD_N_SIDES];
+    /* State of the entropy coder (kvd_bits_block.state). */
     uint32_t stream[KVD_N_SIDES];
     /*
      * [d] Mask of the n_keep key channels that are not pruned. It applies to the first `pruned`
@@ -116,6 +123,7 @@ typedef struct {
      * counts scales, tables and indices, including those stored once per head.
      */
     double held_payload, held_side;
+    /* State of the method `tokens` for this head. */
     void *state;
 
     /* [group][most] Attention scores and probabilities of one decode step. */
@@ -127,10 +135,12 @@ typedef struct {
      * token that the step reads, else 0.
      */
     uint8_t *decision;
+    /* [most] Indices of the cached tokens that remain after dropping. */
     size_t *kept;
     /* [5 + group][n0] Memory for struct `statistics` of stepwise.c. */
     double *statistics;
     kvd_stepwise_account *account;
+    /* Time in seconds at which the last measured part of the work ended. */
     double last;
 } kvd_head;
 
@@ -141,6 +151,7 @@ void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
  * kvd_head_describe. The caller must call kvd_head_release, after a failure too.
  */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);
+/* Frees the arrays that only the prompt needs. */
 void kvd_head_end_prompt(kvd_head *h);
 void kvd_head_release(kvd_head *h);
 
@@ -155,7 +166,7 @@ size_t kvd_head_step_base(const kvd_head *h);
 
 /* Returns the query at position t of the j-th query head of this KV head. */
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t);
-/* Returns the vector at position t in `k`, the K or V array of kvd_attention_in. */
+/* Returns the vector of this KV head at position t in `k`, the K or V array of kvd_attention_in. */
 const float *kvd_head_key(const kvd_head *h, const float *k, size_t t);
 /*
  * Returns the first position that the token at position t attends to, which depends on the
@@ -169,6 +180,7 @@ size_t kvd_head_seen_from(const kvd_head *h, size_t t);
  */
 void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,
                       float *y);
+/* Fills h->cut and h->q_cut for the tokens of this call. */
 void kvd_head_project_rows(kvd_head *h);
 
 /*
@@ -187,7 +199,8 @@ void kvd_head_append(kvd_head *h, size_t t);
 void kvd_head_leave(kvd_head *h, size_t t);
 /*
  * Quantises the cached tokens that are no longer among the newest tokens, which the method keeps
- * exact. If `prompt`, they are coded as one block.
+ * exact. If `prompt`, they are coded as one block. If channels of only the older keys were pruned,
+ * keys are coded as two blocks.
  */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
 /*
@@ -210,6 +223,7 @@ int kvd_head_cut(kvd_head *h, kvd_err *err);
  * step.
  */
 int kvd_head_rebuild(kvd_head *h, kvd_err *err);
+/* Computes h->balance from the prompt, for quantisers that balance K against Q. */
 void kvd_head_balance(kvd_head *h);
 
 #endif

@@ -10,6 +10,7 @@
 
 /* Tokens that one request has in an iteration: number `before` and the n - 1 tokens after it. */
 typedef struct {
+    /* Index in the list of requests. */
     uint32_t request;
     /* cache slot of the request, below max_batch */
     uint32_t slot;
@@ -36,6 +37,7 @@ typedef struct {
     size_t n_steps;
     /* [n_slices] Valid until the next iteration. */
     const kvd_slice *slice;
+    /* Sum of n over all slices. */
     size_t n_tokens;
 } kvd_iteration;
 
@@ -53,7 +55,7 @@ typedef enum {
     KVD_ATTENTION_PAPERS,
     /*
      * Ordinary kernels: every head is padded to the widest head of the layer, and decode steps are
-     * split by length.
+     * split by length. Latents are restored before attention.
      */
     KVD_ATTENTION_STOCK
 } kvd_attention_choice;

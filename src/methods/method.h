@@ -29,7 +29,7 @@ extern const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES];
 
 /*
  * Matrices whose dimensions a method reduces: Q and K together, V, or both. The other matrices keep
- * all d_head dimensions.
+ * all d_head dimensions. The reduced matrices keep as many dimensions as with KVD_CUT_BOTH.
  */
 typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
 
@@ -51,7 +51,7 @@ typedef struct {
      * The fields from here to `ranks` are parameters of method `dims`. Fractions and rates are in
      * [0, 1), or NaN if the user did not give them.
      */
-    /* Parameter `cut`. */
+    /* Parameter `cut`; default both. */
     kvd_cut cut;
     /* Parameter `p`: fraction of the dimensions of Q, K and V to remove. */
     double p;
@@ -64,6 +64,7 @@ typedef struct {
     double r;
     /* Parameter `p_u`: fraction to remove from tokens at KVD_LEVEL_LOW. */
     double p_low;
+    /* Parameters `p_u.qk` and `p_u.v`. */
     double p_low_side[2];
     /* Parameter `ranks`; default eq6. */
     kvd_width_rule ranks;
@@ -157,8 +158,8 @@ typedef struct {
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
 /*
- * Returns the value at fraction `share` of the way from t->most to t->least, rounded to six digits
- * or to a whole number.
+ * Returns the value at fraction `share` of the way from t->most (0) to t->least (1), rounded to six
+ * digits or to a whole number.
  */
 double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
 /* Returns the fraction of the way from t->most (0) to t->least (1) at which `value` is. */

@@ -27,7 +27,8 @@ int kvd_method_find_key(const kvd_keyed *k, const char *key);
 
 /*
  * Sets the parameters in `text`, "KEY=VALUE,...", which is modified; NULL means none. Then sets the
- * defaults of a named combination, and checks that all parameters fit together.
+ * defaults of a named combination that `text` does not give, and checks that all parameters fit
+ * together. Fails as kvd_method_parse does.
  */
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err);
 

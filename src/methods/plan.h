@@ -24,7 +24,7 @@ typedef struct kvd_plan {
     const kvd_tokens_method *tokens;
     /*
      * Method that lowers the precision of tokens at the end of a prompt (importance), used together
-     * with the method in `tokens`. NULL: none.
+     * with the method in `tokens`. The method must have no state and needs no `close`. NULL: none.
      */
     const kvd_tokens_method *levels;
     /* Projections of the heads. If `maker` is set, NULL until the plan is open. */
@@ -74,6 +74,7 @@ typedef struct kvd_plan {
  * is opened, so the check is fast.
  */
 int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
+/* Checks the plan as kvd_plan_check does, and opens its methods. On failure the plan is closed. */
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
@@ -85,7 +86,7 @@ const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
 /*
  * Returns true if the cache must be run token by token, because the stored numbers depend on the
- * order of tokens.
+ * order of tokens. Plans that only project heads or store latents in all layers run in blocks.
  */
 bool kvd_plan_stepwise(const kvd_plan *p);
 
@@ -100,7 +101,10 @@ bool kvd_plan_first_pass(const kvd_plan *p);
  */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
-/* Returns true if a method decides for all KV heads of a layer together. */
+/*
+ * Returns true if a method decides for all KV heads of a layer together. All these KV heads must
+ * then process a token before any of them processes the next token.
+ */
 bool kvd_plan_heads_together(const kvd_plan *p);
 
 /* Returns the bits that methods store per cached token in addition to K and V. */

@@ -37,7 +37,7 @@ typedef struct {
     double *log_denominator;
     /*
      * Numbers that the ranking method computed during the first pass, or NULL. The numbers of
-     * sequence s begin at observed_at[s].
+     * sequence s begin at observed_at[s], in order of layers.
      */
     double *observed;
     /* [n_sequences + 1] First element of each sequence in `observed`. */
@@ -69,7 +69,8 @@ int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
  * Initialises `*p` for the prompts of batch b, calls `pass`, and finishes it. `pass` must run the
  * model over the prompts with p->hook. If b->whole is set, the batch holds prompts only; otherwise
  * the first plan->prompt tokens of each sequence are the prompt. If a method reads prompts twice,
- * `pass` receives every prompt twice in a row, and needs room for twice the tokens.
+ * `pass` receives every prompt twice in a row, and needs room for twice the tokens, in sequences
+ * that may be twice as long.
  */
 typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts *p, kvd_err *err);
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
@@ -83,9 +84,13 @@ bool kvd_prompts_repeated(const kvd_prompts *p);
  * d_head].
  */
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
-/* Returns the stored bits of a prompt in one layer, divided by the uncompressed bits. */
+/*
+ * Returns the stored bits of a prompt in one layer, divided by the uncompressed bits. The ratio can
+ * exceed 1. It is 1 if the layer was not merged.
+ */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 
+/* Returns KVD_LEVEL_* of each token of a prompt, [tokens]. */
 const uint8_t *kvd_prompts_levels(const kvd_prompts *p, int layer, int kv_head, size_t sequence);
 
 bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);

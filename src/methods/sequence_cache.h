@@ -37,6 +37,7 @@ int kvd_sequence_cache_init(kvd_sequence_cache *r, const kvd_config *config, con
  * and positions. Returns 0 for a free slot.
  */
 double kvd_sequence_cache_bits(const kvd_sequence_cache *r, size_t slot);
+/* Frees the memory of the sequence in `slot`, so that another sequence can use the slot. */
 void kvd_sequence_cache_end(kvd_sequence_cache *r, size_t slot);
 void kvd_sequence_cache_release(kvd_sequence_cache *r);
 

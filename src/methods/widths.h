@@ -14,15 +14,16 @@
 /*
  * Returns keep(r), the number of dimensions kept at removal rate r in [0, 1): the largest j + 1
  * with tail(j) > r, where tail(j) = sum_{i >= j} s_i / sum_i s_i. If `energy`, the sums are over
- * squares. sigma [d] must not increase. At least 1 dimension is kept.
+ * squares. sigma [d] must not increase. At least 1 dimension is kept, even if all singular values
+ * are 0.
  */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
 /*
  * Writes the kept dimensions of every layer and KV head at removal rate r to `*w`, which the
  * function allocates. Singular values are those of s->pair[pair[0]] for Q and K, and
- * s->pair[pair[1]] for V. Fails if `*s` lacks them or has one rotation per query head (Z-1 of
- * docs/readings.md).
+ * s->pair[pair[1]] for V. `energy` is as in kvd_keep. Fails if `*s` lacks them or has one rotation
+ * per query head (Z-1 of docs/readings.md).
  */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
@@ -30,7 +31,8 @@ int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool
 /*
  * Tabulates the removed fraction p as a step function of the removal rate r. table_r holds every r
  * at which some width changes, starting with 0; table_p holds p from there to the next r.
- * kvd_widths_eq6 at table_r[i] gives table_p[i] to the last bit. The caller must free both arrays.
+ * kvd_widths_eq6 at table_r[i] gives table_p[i] to the last bit. Both arrays rise strictly, and *n
+ * is at least 1. The caller must free both arrays.
  */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
@@ -69,7 +71,8 @@ int kvd_widths_side_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int s
 
 /*
  * Fails if the error table was measured with other rotations than those of the spectrum. A table
- * that does not name its rotations is accepted.
+ * that does not name its rotations is accepted. The spectrum must have rotations of the same
+ * matrices, such as qk and vw.
  */
 int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
                       const char *spectrum_path, kvd_err *err);

@@ -56,7 +56,7 @@ struct kvd_bits_method {
      * random weights).
      */
     bool drawn;
-    /* True if the method codes keys before RoPE. */
+    /* True if the method codes keys before RoPE. RoPE is applied when keys are read. */
     bool keys_before_rope;
     /* True if tokens at KVD_LEVEL_LOW are coded differently. */
     bool two_levels;
@@ -65,7 +65,8 @@ struct kvd_bits_method {
     /*
      * True if a block holds all KV heads of the layer next to each other. Such a method cannot be
      * combined with methods of other axes. The same block is coded again for every KV head, so the
-     * code of a token may depend only on the numbers in the block.
+     * code of a token may depend only on the numbers in the block. The counted bits are those of
+     * all KV heads.
      */
     bool all_heads;
     /*
@@ -87,8 +88,8 @@ struct kvd_bits_method {
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
      * Returns true if key channels are multiplied by sqrt(max |q| / max |k|), taken over the prompt
-     * (MiKV's balancer). Must return false if `keys_before_rope` is set or a dims method is used.
-     * NULL: never.
+     * (MiKV's balancer). The factors take 16 bits per channel, once. Must return false if
+     * `keys_before_rope` is set or a dims method is used. NULL: never.
      */
     bool (*balances)(const kvd_parameter_values *v);
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,

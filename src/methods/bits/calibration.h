@@ -9,6 +9,7 @@
 
 typedef struct {
     const kvd_method_setup *setup; /* borrowed */
+    /* True: keys are read before RoPE. */
     bool pre;
     size_t n;
     /* `cut` [n][width] is the result of kvd_calibration_rows_read; `rows` is private. */
@@ -26,6 +27,7 @@ int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
  */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
+/* Reads K or V of the first r->n calibration tokens of a KV head into r->cut [n][*width]. */
 int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer, int kv_head,
                               size_t *width, kvd_err *err);
 void kvd_calibration_rows_close(kvd_calibration_rows *r);

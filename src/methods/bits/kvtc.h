@@ -10,8 +10,9 @@ typedef struct {
 } kvd_kvtc_group;
 
 /*
- * Sets `*groups` to the groups of one layer, in ascending order of components, and returns their
- * number. The open method owns `*groups`.
+ * Sets `*groups` to the groups of K or V of one layer, in ascending order of components, and
+ * returns their number. The open method owns `*groups`. The groups contain all n_kv_heads * d_head
+ * components.
  */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
 

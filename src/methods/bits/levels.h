@@ -11,9 +11,9 @@ double kvd_level_bin(int bin, int bins);
 
 /*
  * Writes the n quantisation levels, in ascending order, that minimise the sum over bins of
- * histogram * (middle - nearest level)^2. The optimum is exact (Wang and Song 2011,
- * "Ckmeans.1d.dp"). A level that no bin needs equals a neighbour. If the histogram is empty, all
- * levels are NaN.
+ * histogram * (middle - nearest level)^2. The `bins` bins divide [-1, 1] equally. The optimum is
+ * exact (Wang and Song 2011, "Ckmeans.1d.dp"). A level that no bin needs equals a neighbour. If the
+ * histogram is empty, all levels are NaN.
  */
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err);
 

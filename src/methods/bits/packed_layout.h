@@ -33,7 +33,7 @@
  *
  * Floating-point codes (fp8, mxfp4, nvfp4) have 8 or 4 bits (sign, exponent, mantissa) in one
  * plane. A block of channels of a token has a scale of 8 bits, or no scale. The scales of a block
- * are 64 adjacent bytes, one per token (kvd_packed_block_scale).
+ * are 64 adjacent bytes, one per token (kvd_packed_block_scale), block after block.
  *
  * Codes of rotated vectors (turboquant) have norms, divided by KVD_PACKED_NORM, as scales. Norms of
  * values replace the scales of values. Norms of keys are 64 float16, one per token, after the norms
@@ -71,7 +71,9 @@ typedef struct {
      */
     int32_t v_group;
     int32_t v_apart; /* outliers per value vector */
-    /* Number of key outliers for which a page has room, a multiple of 4. */
+    /*
+     * Number of key outliers for which a page has room, a multiple of 4. 0: no outliers are stored.
+     */
     int32_t k_apart;
     /*
      * Number of exponent bits of floating-point codes. One bit is the sign, the rest are the
@@ -128,7 +130,9 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/* Returns the index of the lane's first word, counted from the start of the codes of K or V. */
+/*
+ * Returns the index of the first word of a unit in a lane, from the start of the codes of K or V.
+ */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;
@@ -174,7 +178,7 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 
 /*
  * Location of some bits of a code. Bits `below` .. below + width - 1 of the code are in words[word]
- * from bit `shift` on.
+ * from bit `shift` on. The next piece starts at bit below + width.
  */
 typedef struct {
     int word, shift, width;

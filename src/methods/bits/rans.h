@@ -50,9 +50,9 @@ int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *
 size_t kvd_rans_room(size_t n);
 
 /*
- * Codes symbol [n] to `out`, which must have room for kvd_rans_room(n) bytes. Symbol i is coded
- * with table[context[i]], or with table[0] if `context` is NULL. If n is 0, no byte is written.
- * Fails if a symbol has frequency 0.
+ * Codes symbol [n] to `out`, which must have room for kvd_rans_room(n) bytes, and sets `*bytes` to
+ * the number of bytes written. Symbol i is coded with table[context[i]], or with table[0] if
+ * `context` is NULL. If n is 0, no byte is written. Fails if a symbol has frequency 0.
  */
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
@@ -66,9 +66,10 @@ int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const 
 
 /*
  * Appends n symbols to a stream and writes the added bytes to `out`, which must have room for
- * kvd_rans_room(n) bytes. `*state` is the coder's state at the end of the stream: 0 for a new
- * stream, then updated by each call. The stream is read from its end: the symbols of the last call
- * come first. In addition to these bytes, a stream stores only the 4 bytes of its last state.
+ * kvd_rans_room(n) bytes. Sets `*bytes` to the number of added bytes. `*state` is the coder's state
+ * at the end of the stream: 0 for a new stream, then updated by each call. The stream is read from
+ * its end: the symbols of the last call come first. In addition to these bytes, a stream stores
+ * only the 4 bytes of its last state.
  */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);

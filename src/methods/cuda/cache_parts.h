@@ -53,6 +53,7 @@ typedef struct {
     /* [max_tokens] RoPE table index of each token. */
     uint32_t *rope_row;
     uint32_t *host_row; /* host copy of rope_row */
+    /* Number of valid elements of rope_row. */
     size_t n_rows;
     /*
      * Kernels set this flag for non-finite numbers. It is never read, because such numbers show in
@@ -79,6 +80,7 @@ typedef struct {
     kvd_cache_latents latents;
 } kvd_cache_products;
 
+/* Allocates the buffers that are not allocated yet. May be called again, with other flags. */
 int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kvd_gpu_share *share,
                             kvd_dtype pass, size_t max_tokens, size_t max_len, bool latents,
                             bool prompts, kvd_err *err);

@@ -4,7 +4,8 @@
  *
  * The steps of a layer are: append (RoPE, rotation, storing new K and V in bf16 pages), callback
  * `appended`, attention of prompts, attention of decode steps, callback `attended`. Callbacks queue
- * work and must not wait for it.
+ * work and must not wait for it. A callback marks the end of a timed phase with
+ * kvd_clock_end(cache->clock, ...).
  *
  * An iteration of decode steps alone is captured into one CUDA graph per number of steps. Lengths,
  * slots and positions must therefore be read from the batch's lists on the device. Padding entries
@@ -50,8 +51,9 @@ typedef struct {
  * n_kv_heads + g of every list is KV head g of step b.
  */
 typedef struct {
+    /* Shape of one KV head with its query heads. All KV heads have this shape. */
     kvd_attn_map map;
-    /* largest number of decode steps in an iteration, times n_kv_heads */
+    /* Largest number of requests of an iteration, times n_kv_heads. */
     size_t rows;
     /* Device [n_layers][rows]: number of cached tokens, including the new one. */
     const int32_t *kv_len;
@@ -125,17 +127,22 @@ struct kvd_gpu_method {
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     /*
      * Returns the number of cached tokens of a slot whose sequence has `before` tokens. It is less
-     * than `before` if tokens were dropped. RoPE positions count dropped tokens.
+     * than `before` if tokens were dropped. New tokens are stored after the cached tokens. RoPE
+     * positions count dropped tokens.
      */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
-    /* Returns the number of cached tokens of a slot, averaged over all KV heads and layers. */
+    /*
+     * Returns the number of cached tokens of a slot, averaged over all KV heads and layers. NULL:
+     * all KV heads hold the same number.
+     */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
     /* Frees the memory that a slot holds outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
+    /* Returns the bytes that all slots together hold. */
     double (*held)(const kvd_gpu_method *m);
     /*
      * Returns the bits that a slot holds after the latest iteration, except the bits that
-     * kvd_plan_entry_bits counts. NULL: every cached token is stored unquantised.
+     * kvd_plan_entry_bits counts. NULL: every cached token is stored in the data type of the cache.
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
 
@@ -159,7 +166,8 @@ typedef struct kvd_gpu_kind {
     bool shares_prompts;
     /*
      * Returns true if tensor-parallel GPUs may divide the KV heads, because what is stored for a KV
-     * head depends on that head alone. NULL: never.
+     * head depends on that head alone. The method then has only the heads of its GPU
+     * (kvd_paged_cache.share). NULL: never.
      */
     bool (*by_head)(const kvd_plan *plan);
     /* Returns true if this GPU code can run the plan. NULL: always. */

@@ -21,6 +21,7 @@ typedef struct kvd_paged_cache {
     kvd_gpu_worker *worker; /* borrowed */
     const kvd_config *config;
     const kvd_gpu_share *share;
+    /* [n_layers] */
     kvd_cache_layer *layer;
     const float *cosine, *sine;
     kvd_step_batch *batch;
@@ -60,6 +61,7 @@ typedef struct kvd_paged_cache {
      */
     int *work_of;
     int n_works;
+    /* [n_works] Layout of the heads for which each work list is made. */
     const kvd_attn_map **work_map;
     /* Number of work lists of decode steps: n_works, or n_layers if method->heads is given. */
     int n_step_works;

@@ -55,6 +55,7 @@ typedef struct {
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
                    kvd_err *err);
 void kvd_pages_release(kvd_pages *p);
+/* Returns the bytes of device memory for the page table. */
 size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
 
 /*
@@ -64,8 +65,8 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
  * Does the same as kvd_pages_hold for a slot whose tokens before `from` are not read any more.
- * Pages that hold only such tokens are freed. If `from` decreased and freed pages are needed again,
- * frees all pages of the slot first.
+ * Pages that hold only such tokens are freed, and no page is assigned for such tokens. If `from`
+ * decreased and freed pages are needed again, frees all pages of the slot first.
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);

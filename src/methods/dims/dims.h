@@ -95,16 +95,17 @@ typedef struct {
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /*
-     * Writes to keep[i] 1 if key channel i is stored, 0 if it is pruned and read as 0. Sets *newest
-     * to the number of newest prompt tokens that keep all channels. Must be thread-safe. NULL if
-     * the method projects.
+     * Writes to keep[i] 1 if key channel i is stored, 0 if it is pruned and read as 0. A quantiser
+     * codes only the stored channels. Sets *newest to the number of newest prompt tokens that keep
+     * all channels. Must be thread-safe. NULL if the method projects.
      */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
      * `width` returns the number of columns of A for heads of d dimensions. `project` computes A
      * [d][width] from K or V of the prompt, x [n][d]. A row x, also of later tokens, is stored as x
-     * A and read as (x A) A^T. Must be thread-safe. NULL if the method prunes.
+     * A and read as (x A) A^T. K and V have different matrices A. Must be thread-safe. NULL if the
+     * method prunes.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(size_t n, size_t d, size_t width, const float *x, float *a, kvd_err *err);
@@ -138,11 +139,12 @@ void kvd_dims_release(kvd_dims *d);
 
 /*
  * Like kvd_dims_build, but shortens only one side (0: Q-K, 1: V) of one head, to `width` dimensions
- * (1 .. d_head).
+ * (1 .. d_head). All other heads keep d_head.
  */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);
 
+/* Returns true if any head has projection matrices for Q-K (side 0) or V (side 1). */
 bool kvd_dims_cuts(const kvd_dims *d, int side);
 
 /*

@@ -30,6 +30,9 @@ int kvd_plugin_option(void *config, const char *path, kvd_err *err);
  */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 
+/*
+ * Records every loaded library as an input of the run, and its version as the parameter "plugin".
+ */
 int kvd_plugins_record(kvd_run *run, kvd_err *err);
 
 /* Returns the path of the i-th loaded library, or NULL if there is none. */

@@ -33,7 +33,10 @@ typedef struct {
         kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
-    /* Copy of the library's own structure for the method. */
+    /*
+     * Copy of the library's own structure for the method. Members that a shorter structure lacks
+     * are 0.
+     */
     union {
         kvdim_method method;
         kvdim_tokens_method tokens;

@@ -32,6 +32,7 @@ typedef struct {
     int32_t keep_own;
 } kvd_evict_budget;
 
+/* Score by which the tokens of a KV head are ranked. The tokens with the largest scores stay. */
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of the attention probabilities received */
     /*
@@ -70,6 +71,7 @@ typedef struct {
     uint64_t seed;
     int32_t window; /* prompt rows whose probabilities are summed; 0: all */
     int32_t smooth; /* number of neighbouring tokens whose scores are summed; odd */
+    /* A kvd_evict_ranking. */
     int32_t ranking;
     /*
      * 1: all KV heads of a layer keep the same tokens, ranked by the score summed over the heads. A
@@ -109,6 +111,7 @@ typedef struct {
 } kvd_evict_request;
 
 typedef struct {
+    /* Number of tokens of the prompt. */
     size_t n;
     int n_layers;
     /*
@@ -116,6 +119,7 @@ typedef struct {
      * the attention (cake.c). Otherwise: scores of the tokens, summed over all query heads.
      */
     const double *x;
+    /* Number of statistics of a layer: 2 with KVD_EVICT_SPREAD, else n. */
     size_t each;
 } kvd_evict_layers;
 

@@ -79,6 +79,7 @@ typedef struct {
     const float *prob;
     const float *score; /* [group][n] attention scores q.k / sqrt(d_head) */
     size_t now;         /* position in the sequence of the newest token */
+    /* Number of tokens of the prompt, and of the whole sequence. */
     size_t prompt, n_expected;
 } kvd_step_attention;
 
@@ -100,7 +101,7 @@ typedef struct {
     /* [group][d] Queries of the step, ldq floats apart. */
     const float *q;
     size_t ldq;
-    kvd_dtype type;
+    kvd_dtype type; /* data type of a stored number */
 } kvd_read_choice;
 
 typedef struct {
@@ -108,7 +109,7 @@ typedef struct {
     size_t n, n_kv_heads, d; /* prompt tokens, KV heads, and dimensions of a head */
     const float *k_pre;      /* [n][n_kv_heads * d] keys of the layer before RoPE */
     const float *k;          /* [n][d] keys of this KV head after RoPE, as stored */
-    kvd_dtype type;
+    kvd_dtype type;          /* data type of a stored number */
 } kvd_prompt_keys;
 
 /* Bits that the rebuilt keys (`rebuild`) take in the cache: per token, and once per KV head. */
@@ -202,15 +203,15 @@ struct kvd_tokens_method {
     /*
      * Replaces the keys of a KV head, at the end of a prompt, by an approximation that is stored in
      * fewer bits. Writes these keys, before RoPE, to k [n][d], and their size to *bits. Sets
-     * exact[i] to 1 if the original key of token i stays. Also fills the state. Requires `select`
-     * and keys before RoPE. May be NULL.
+     * exact[i] to 1 if the original key of token i stays. Also fills the state if the method has
+     * state_bytes. Requires `select` and keys before RoPE. May be NULL.
      */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
     /*
      * Chooses which cached tokens a decode step reads. On entry each read[i] is 1; `select` sets it
      * to 0 if the step must not read token i, which stays in the cache. `prompt` may still drop
-     * tokens. NULL: every step reads all tokens.
+     * tokens, and `prompt` and `step` may fill the state. NULL: every step reads all tokens.
      */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
@@ -237,7 +238,7 @@ int kvd_tokens_layers(const kvd_parameter_values *v);
 
 /*
  * Converts the value of a budget parameter to tokens. A value below 1 is a fraction of `of` tokens,
- * rounded down.
+ * rounded down; any other value is a number of tokens.
  */
 size_t kvd_tokens_budget(double value, size_t of);
 
@@ -245,8 +246,8 @@ size_t kvd_tokens_budget(double value, size_t of);
 int kvd_tokens_check_budget(const char *key, double value, kvd_err *err);
 
 /*
- * Implements `open` of methods whose first parameter is `budget`. Fails if the budget would keep no
- * token.
+ * Implements `open` of methods whose first parameter is `budget`. Stores `v` in *self. Fails if the
+ * budget would keep no token.
  */
 int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
@@ -294,6 +295,7 @@ size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_att
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
 
+/* Returns n, or INT32_MAX if n is larger. */
 int32_t kvd_evict_count(size_t n);
 /*
  * Returns the budget of a method that drops tokens at every step. The `recent` newest tokens and

@@ -40,21 +40,21 @@ typedef struct {
 } kvd_packed_turned;
 
 /*
- * Computes the tables `*t` for the open plan and the heads of `*a`. The caller must call
- * kvd_gpu_packed_turned_free, after a failure too.
+ * Computes the tables `*t` for the plan, which must be open, and for the page layout and heads of
+ * `*a`. The caller must call kvd_gpu_packed_turned_free, after a failure too.
  */
 int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, kvd_packed_turned *t,
                                kvd_err *err);
 void kvd_gpu_packed_turned_free(kvd_packed_turned *t);
 /*
  * Copies the tables of the plan's quantisation method to the device and sets their addresses in
- * layer [n_layers].
+ * layer [n_layers]. The plan must be open.
  */
 int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                           kvd_device_memory *memory, kvd_err *err);
 /*
- * Sets the page layout of `*a` and the sizes that determine which tokens are quantised. All other
- * members become 0.
+ * Sets the page layout of `*a`, for heads of the widths in `map`, and the sizes that determine
+ * which tokens are quantised. All other members become 0.
  */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              kvd_packed_args *a);

@@ -1,6 +1,7 @@
 /*
- * Quantises one token per decode step. Used if no group of keys has become full. Included by
- * packed_code.cu only.
+ * Quantises the value of one token per decode step, and the key of the token if codes are indices
+ * of quantisation levels. Used if no group of keys has become full. Included by packed_code.cu
+ * only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH

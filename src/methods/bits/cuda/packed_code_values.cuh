@@ -26,6 +26,7 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
     return 16 * (s.u0 + i) + 8 * db + lane / 4;
 }
 
+/* Sets lo and hi to the range of a token, without the numbers in the mask `taken`. */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -128,6 +129,10 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
             to[i] = (uint8_t)((to[i] & ~mask) | word);
 }
 
+/*
+ * Quantises tokens 16 k .. 16 k + 15 of the page that are in from .. to - 1, in one group of
+ * channels.
+ */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
     const kvd_packed_args &a = o.a;

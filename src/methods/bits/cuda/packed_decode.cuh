@@ -129,7 +129,8 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
 /*
  * Running softmax of a lane for query heads 2 c and 2 c + 1, c = lane % 4: the largest score as a
  * base-2 logarithm, and this lane's part of the sum of exponentials. `o` is the transposed output
- * without zero points; `zero` is the contribution of zero points.
+ * at dimensions 16 u + lane / 4 and 16 u + lane / 4 + 8, without zero points. `zero` is the
+ * contribution of zero points to the channels of group lane / 4.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -361,6 +362,8 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
  * - BF: type of the probabilities that `values` gets, bfloat16 or float16.
  * - outputs: factor by which sums of values are too small.
  * - for_rows: divides probabilities by that factor for bf16 tokens.
+ * - STRAIGHT: if true, fully quantised pages have a code path of their own.
+ * - RINGS_AHEAD: if true, a warp with few pages (SHORT) first loads its bf16 tokens into L2.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,

@@ -28,7 +28,7 @@ typedef kvd_packed_decode_params packed_params;
 /*
  * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request's
  * `pages` pages. m is the request's number of tokens; the first `keys` keys and `values` values are
- * quantised. `number` has the page numbers of 32 pages, one per lane.
+ * quantised. `number` has the page numbers of 32 pages from a multiple of 32 on, one per lane.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* Loads bytes into L2. `from` and `bytes` must be multiples of 16. */
+/* Starts loading bytes into L2. `from` and `bytes` must be multiples of 16. */
 __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int lane)
 {
 #if __CUDA_ARCH__ >= 900

@@ -66,6 +66,7 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
     return code >> (F::BITS - 1) & 1 ? -y : y;
 }
 
+/* Returns the scale that `byte` encodes, without the tensor's scale. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
     if (F::BLOCK == 32) /* byte 0 means 2^-127, a subnormal number */
@@ -73,7 +74,10 @@ template <class F> static __device__ __forceinline__ float block_scale(uint32_t 
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/* Returns the stored byte of the scale of a block whose largest magnitude is `most`. */
+/*
+ * Returns the stored byte of the scale of a block whose largest magnitude is `most`, given the
+ * tensor's scale.
+ */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {

@@ -123,6 +123,7 @@ __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, 
                  : "memory");
 }
 
+/* Returns the address of K of first token t in a KV head, in float16; V follows. */
 __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
 {
     const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS;

@@ -55,6 +55,7 @@ typedef struct {
     size_t matrix_slot; /* elements of the projection matrices of one slot */
     uint32_t *tokens;   /* number of tokens in each slot, [n_slots] */
     size_t n_slots, slot_bytes;
+    /* Bytes that all slots hold, those of requests that end in the latest iteration included. */
     double held;
 } kvd_latent_store;
 
@@ -81,6 +82,10 @@ void kvd_latent_store_release(kvd_latent_store *s);
  * of its first n prompts (or parts of prompts).
  */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n);
+/*
+ * Sets the members of `*a` for a layer's tables and pool. The caller must set the members for
+ * queries.
+ */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
 /*
  * Returns the arguments with which kvd_latent_restore computes the pages of a layer. `prompts` and
@@ -90,6 +95,7 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 
+/* Updates `tokens` and `held`. Must be called after each iteration. */
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
 
 #endif

@@ -70,7 +70,8 @@ typedef struct {
     float *lse;
     /*
      * Scratch, device [n_heads][n_q8]: score of every token in each query head, such as the sum of
-     * attention probabilities that it received.
+     * attention probabilities that it received. Not used if tokens are ranked by keys alone or by
+     * position.
      */
     float *mass;
     /* Output, device [n_kv_heads][n_q8]: score of every token. Not written with KVD_EVICT_FIRST. */
@@ -81,15 +82,15 @@ typedef struct {
 } kvd_evict_prompts_args;
 
 /*
- * Computes the scores of all prompt tokens, chooses the tokens that stay, and moves their K and V
- * to the front of the cache pages.
+ * Every prompt must start at position 0. Computes the scores of its tokens, chooses the tokens that
+ * stay, and moves their K and V to the front of the cache pages.
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
  * The steps of kvd_evict_prompts. kvd_evict_score and kvd_evict_score_sm90 (for sm_90 only) write
  * attention probabilities to `mass`. kvd_evict_score_keys and kvd_evict_score_expected write
  * `score`. kvd_evict_score_any runs the one of these functions that the rule and the device
- * require.
+ * require. kvd_evict_choose then chooses the tokens that stay and moves them.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -129,7 +130,11 @@ typedef struct {
  * divide the tokens of a KV head among them: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
+/* Returns the size of kvd_evict_steps_args.work for at most `room` cached tokens per KV head. */
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);
+/*
+ * Returns the number of CTAs per KV head (`splits`) that fills a device of n_sms multiprocessors.
+ */
 int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int n_sms);
 
 #ifdef __cplusplus

@@ -6,7 +6,9 @@
 
 /*
  * For tests: copies the scores and positions of the cached tokens of one slot, layer and KV head to
- * host arrays. The arrays must have room for the largest number of tokens that a request can have.
+ * host arrays, and sets `*n` to the number of these tokens. Only for methods that drop tokens after
+ * steps by score. The arrays must have room for the largest number of tokens that a request can
+ * have.
  */
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);

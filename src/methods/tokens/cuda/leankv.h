@@ -5,7 +5,9 @@
  * The cached tokens (entries) of a KV head are divided into two sections, of high and of low
  * precision. High-precision pages fill the head's page table from the left, low-precision pages
  * from the right. If an entry leaves a section, another entry takes its index, so sections have no
- * holes. All lists, counts and page tables are on the device.
+ * holes. The order of entries has no meaning; every entry stores its position. All lists, counts
+ * and page tables are on the device. The functions that return cudaError_t queue kernels on the
+ * stream and do not wait.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_H
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_H
@@ -143,6 +145,10 @@ typedef struct {
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
+    /*
+     * Length of the page table of a KV head: room for the pages of the largest number of tokens,
+     * and for one partly filled page of each precision.
+     */
     int32_t table_length;
     /* [n_pages] Ring buffer of free page numbers (kvd_leankv_state). */
     int32_t *list;
@@ -159,6 +165,7 @@ typedef struct {
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
+/* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
  * Assigns pages in layers first_layer .. first_layer + n_layers - 1 to the n slots in `slot`
@@ -168,7 +175,10 @@ cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
-/* Returns all pages of the n slots to the pool. `slot` [n] is device memory. */
+/*
+ * Returns all pages of the n slots to the pool and marks their KV heads as empty. `slot` [n] is
+ * device memory.
+ */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
 
@@ -213,9 +223,13 @@ typedef struct {
  * and the new token in bf16.
  */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
+/*
+ * Returns the number of CTAs per KV head (`splits`) for `rows` requests on n_sms multiprocessors.
+ */
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
 /*
- * Stores the new token by Algorithm 1 of the paper. Must run after kvd_leankv_attend. Pages must
+ * Adds the step's attention probabilities to the scores and stores the new token by Algorithm 1 of
+ * the paper, which may lower or drop other tokens. Must run after kvd_leankv_attend. Pages must
  * have room for one more token of each precision.
  */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);

@@ -20,7 +20,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 
 /*
  * Finds the digit of the k-th largest key: the bin at which the count of keys, from the last bin
- * downwards, reaches *k. Then reduces *k by the keys in later bins. The first warp calls it.
+ * downwards, reaches *k. Then reduces *k by the keys in later bins, and sets *all to true if all
+ * keys of the bin are wanted. The first warp calls it.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -50,8 +51,9 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 }
 
 /*
- * Returns a threshold such that exactly k of the n keys are equal or larger; 0 < k < n. `bin` is
- * scratch [KVD_SELECT_BINS] in shared memory. All threads of the CTA must call it.
+ * Returns a threshold such that exactly k of the n keys are equal or larger; 0 < k < n. key(t)
+ * returns the key of token t. `bin` is scratch [KVD_SELECT_BINS] in shared memory. All threads of
+ * the CTA must call it.
  */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)

@@ -80,7 +80,10 @@ cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t
  */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Moves K and V of the tokens in `kept` to the front of the pages of their KV head. */
+/*
+ * Moves K and V of the tokens in `kept` to the front of the pages of their KV head, which must hold
+ * all tokens. kvd_uneven_choose calls it if `stored` is 1.
+ */
 cudaError_t kvd_uneven_compact(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for one decode step of every request of a batch, in one layer. */
@@ -107,7 +110,7 @@ typedef struct {
     void *heads;          /* device memory of the pages, each of one KV head */
 } kvd_uneven_step_args;
 
-/* Copies K and V of the new token of every request to the pages of each KV head. */
+/* Copies K and V of the new token of every request to the end of the pages of each KV head. */
 cudaError_t kvd_uneven_step(const kvd_uneven_step_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -7,7 +7,8 @@
  *
  * A slot has a list of pages: one page of its own, then the pages of its row of the page table. In
  * every layer the first pages, at least one, hold the less important tokens. The following pages
- * hold the important tokens and then the tokens after the prompt. All pages have the same size.
+ * hold the important tokens and then the tokens after the prompt. All pages have the same size. The
+ * important tokens, and the other tokens, keep their order.
  *
  * The attention of decode steps is one launch (kernels/cuda/decode.h, second_len), in which a layer
  * has twice its number of heads. The second half of the heads reads the less important tokens with
@@ -120,7 +121,7 @@ typedef struct {
     const void *from;
     /* Device pages of the layer to which kvd_zdc_move copies the rows. */
     void *store;
-    size_t page;
+    size_t page; /* number of elements of a page */
 } kvd_zdc_move_args;
 
 /*
@@ -144,7 +145,7 @@ typedef struct {
     int32_t count[KVD_ZDC_STORES];
     /* Number of elements of an important token, and of any other token, in `rows`. */
     int32_t entry[KVD_ZDC_STORES];
-    /* Outputs of kvd_zdc_choose, on the device. */
+    /* Outputs of kvd_zdc_choose for all tokens of the prompt, on the device. */
     const uint8_t *level;
     const int32_t *place;
     /*
@@ -158,7 +159,7 @@ typedef struct {
      */
     void *pages;
     const int32_t *table; /* device: page numbers of the prompt */
-    size_t page;
+    size_t page;          /* number of elements of a page */
 } kvd_zdc_rows_args;
 
 /*
