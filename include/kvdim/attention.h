@@ -125,7 +125,10 @@ int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 typedef struct kvdim_batch {
     size_t struct_size; /* the caller must set this to sizeof(kvdim_batch) */
     int32_t n_requests; /* at least 1 */
-    /* Number of columns of page_table: the most cache pages that one request can have. */
+    /*
+     * Number of columns of page_table: the most cache pages that one request can have. A plan can
+     * be advanced until a request has 64 max_pages tokens.
+     */
     int32_t max_pages;
     /* Number of pages in kvdim_append_args.pool. A CPU layer refuses higher page numbers. */
     int32_t pool_pages;
@@ -226,7 +229,7 @@ typedef struct kvdim_attend_args {
     /* The caller must set this to sizeof(kvdim_attend_args). */
     size_t struct_size;
     const void *q;    /* Q as kvdim_append wrote it with the same plan */
-    const void *pool; /* pages of this layer's cache */
+    const void *pool; /* pages of this layer's cache, filled by kvdim_append */
     /*
      * Attention output [kvdim_plan_rows][o_stride]. Row kvdim_plan_first_row(b) + t is new token t
      * of request b. Rows between two requests are not written.

@@ -20,7 +20,7 @@
  * and are valid during the call.
  *
  * Threads. kvdim calls kvdim_plugin_v1 and `open` on one thread. All other functions may be called
- * by several threads at the same time, with the same `self`.
+ * by several threads at the same time, for different heads and sequences, with the same `self`.
  *
  * Errors. A function that returns int returns 0, or another number if it fails. A failing function
  * writes one line with a final zero byte to `error`, which has KVDIM_ERROR_BYTES bytes. The run

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* Rows (tokens) of K or V of one KV head that are coded together. */
+/* Rows (tokens) of K or V that are coded together, of one KV head of one layer of one sequence. */
 typedef struct kvdim_block {
     uint32_t struct_size;
     /* KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES. Keys are after RoPE, unless keys_before_rope is 1. */
@@ -56,17 +56,19 @@ typedef struct kvdim_bits_method {
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*
-     * Sets *window, the number of newest tokens that stay uncoded (0 .. 2^24), and *block, the
-     * number of tokens that are coded together (1 .. 2^20). If m tokens are stored, the first (m -
-     * window) / block * block are coded. The later ones stay exact in the type of the cache. All
-     * tokens of a prompt up to that limit are coded in one call. If this pointer is NULL, window is
-     * 0 and block is 1.
+     * Sets, for keys or values (`side`), *window, the number of newest tokens that stay uncoded (0
+     * .. 2^24), and *block, the number of tokens that are coded together (1 .. 2^20). If m tokens
+     * are stored, the first (m - window) / block * block are coded. The later ones stay exact in
+     * the type of the cache. All tokens of a prompt up to that limit are coded in one call. Later
+     * tokens are coded block by block as blocks fill up. If this pointer is NULL, window is 0 and
+     * block is 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*
      * Codes block `b`. Writes to `decoded` [n][d] the finite numbers that later reads of the codes
      * return. Sets *payload to the number of bits of the codes, and *side_bits to that of scales,
-     * tables and indices. Must accept constant rows, zeros and any n of at least 1.
+     * tables and indices. Both are at least 0. Must accept constant rows, zeros and any n of at
+     * least 1.
      */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error);

@@ -23,7 +23,10 @@ typedef struct {
     size_t k_at[KVD_HEADS_MAX], v_at[KVD_HEADS_MAX];
 } kvd_attn_plain;
 
-/* Fails if a number is out of range or a request has more queries than keys. */
+/*
+ * Fails if a number is out of range, n_kv_heads does not divide n_heads, or a request has more
+ * queries than keys.
+ */
 int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                         kvd_attn_plain *plain, kvd_err *err);
 
@@ -63,8 +66,8 @@ typedef struct {
  *
  * - `token_start`: input, [batch], first row of request b in `x`.
  * - `x`: input, [n_q][(n_heads + 2 n_kv_heads) d_head], Q, K and V of the new tokens before RoPE.
- * - `r_qk`, `r_v`: inputs, one row-major rotation [d_head][d_qk] or [d_head][d_v] per KV head. If
- *   NULL, the first d columns of the identity are used.
+ * - `r_qk`, `r_v`: inputs, one row-major rotation [d_head][d_qk] or [d_head][d_v] per KV head, head
+ *   after head. If NULL, the first d columns of the identity are used.
  * - `q`: output, PLAIN Q, float64: the first d_qk columns of rope(x_q) R_qk.
  * - `k`, `v`: outputs, [n_kv_heads][n_q][d_qk] and [n_kv_heads][n_q][d_v], float64: K and V of the
  *   new tokens alone, one request after another.

@@ -58,7 +58,7 @@ enum {
 
 typedef struct {
     int n_heads, n_kv_heads;
-    /* number of dimensions before compression */
+    /* number of dimensions before compression; the scale of scores is 1/sqrt(d_head) */
     int d_head;
     int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions of Q and K */
     int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] kept dimensions of V */
@@ -93,8 +93,8 @@ typedef struct {
 } kvd_attn_map;
 
 /*
- * Returns -1 if a number is outside the limits above. Every d_qk and d_v must be a multiple of
- * KVD_WIDTH_STEP of at most KVD_WIDTH_MAX.
+ * Returns -1 if a number is outside the limits above or the window is negative. d_head is at most
+ * KVD_WIDTH_MAX. Every d_qk and d_v must be a multiple of KVD_WIDTH_STEP of at most KVD_WIDTH_MAX.
  */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 

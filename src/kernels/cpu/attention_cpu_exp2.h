@@ -3,8 +3,8 @@
  * vi, v_fma, v_max and v_set1.
  *
  * Adding 1.5 * 2^23 + 127 rounds x to n and leaves n + 127, the exponent field of 2^n, in the low
- * bits. For x below -127 the exponent field is 0, so the result is 0. The minimax polynomial of
- * degree 6 has the relative error 2e-9.
+ * bits. For x below -127 the exponent field is 0, so the result is 0. NaN stays NaN. The minimax
+ * polynomial of degree 6 has the relative error 2e-9.
  */
 static inline vf v_exp2(vf x)
 {

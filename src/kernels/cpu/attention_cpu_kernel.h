@@ -146,8 +146,9 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
 }
 
 /*
- * Replaces scores by softmax weights. If all scores of a row are -inf, -FLT_MAX replaces the
- * maximum, so that the row's sums are 0 and not NaN.
+ * Replaces scores by softmax weights. Sets p->max to the new maximum of each row, and p->alpha to
+ * the factor of older sums. If all scores of a row are -inf, -FLT_MAX replaces the maximum, so that
+ * the row's sums are 0 and not NaN.
  */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {

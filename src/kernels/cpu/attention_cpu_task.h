@@ -15,7 +15,7 @@ typedef struct {
     /* number of elements from one query head to the next */
     size_t q_head, out_head;
     const float *k, *v; /* keys [kv_len][d_qk] and values [kv_len][d_v] of the request */
-    float *out;         /* used if `partial` is NULL */
+    float *out;         /* output, addressed as `q` is; used if `partial` is NULL */
     size_t d_qk, d_v, group;
     size_t position;  /* position of the request's first query: kv_len - q_len */
     size_t row, rows; /* the task has rows row .. row + rows - 1 */
@@ -33,7 +33,10 @@ typedef struct {
     size_t row_unit; /* the work grows with the rows rounded up to a multiple of this */
     /* Number of keys per block, counted from kvd_cpu_task.key. */
     size_t key_block;
-    /* Returns the number of floats of scratch memory. The caller aligns the memory to 64 bytes. */
+    /*
+     * Returns the number of floats of scratch memory that one thread needs. The caller aligns the
+     * memory to 64 bytes.
+     */
     size_t (*scratch)(size_t d_qk, size_t d_v);
     /* `scale` is log2(e) / sqrt(d_head). */
     void (*run)(const kvd_cpu_task *task, float scale, float *scratch);

@@ -52,12 +52,13 @@ typedef struct {
      */
     int32_t rope_interleaved;
     /*
-     * Device: one row-major matrix [d_head][d_qk] per KV head. NULL: the first d_qk dims are kept.
+     * Device: one row-major matrix [d_head][d_qk] per KV head, head after head. NULL: the first
+     * d_qk dims are kept.
      */
     const void *r_qk;
     /* Device: one matrix [d_head][d_v] per KV head. NULL: V is only truncated. */
     const void *r_v;
-    void *q, *pool;
+    void *q, *pool; /* outputs */
     /*
      * Decode only, device; NULL: not measured. *began is the time (%globaltimer, ns) at which the
      * preceding kernels had ended, *ended that at which the last CTA ended. The caller sets *ended
@@ -66,7 +67,10 @@ typedef struct {
     unsigned long long *began, *ended;
 } kvd_append_args;
 
-/* Returns cudaErrorInvalidValue if `args` is outside the limits above. */
+/*
+ * Launches the kernel and does not wait for it. Returns cudaErrorInvalidValue if `args` is outside
+ * the limits above.
+ */
 cudaError_t kvd_append(const kvd_append_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

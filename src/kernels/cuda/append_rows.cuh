@@ -48,9 +48,9 @@ struct params {
     rope_kind rope;
     uint32_t zero; /* always 0, which the compiler does not know */
     int32_t x_pitch;
-    int32_t r_pitch, r_rows;
-    int32_t columns;
-    int32_t slots;
+    int32_t r_pitch, r_rows; /* rotation matrix in shared memory: bytes per row, rows */
+    int32_t columns;         /* decode: columns of the rotation matrix that a CTA computes */
+    int32_t slots; /* prefill: blocks of 16 rows that are reserved for all requests together */
     /* Prefill: KV head g has CTAs first_cta[g] .. first_cta[g + 1] - 1. */
     int16_t first_cta[KVD_HEADS_MAX + 1];
 };
@@ -72,7 +72,7 @@ struct unit {
     size_t second;
     bool rope;
     bool applies_rope; /* true if the rows are multiplied by the rotation matrix */
-    uint32_t r;
+    uint32_t r;        /* address of the rotation matrix in shared memory */
     bool zero[2]; /* decode: the token starts a group of 8 tokens, whose other rows become zero */
 };
 
@@ -98,7 +98,7 @@ template <int ROPE> __device__ __forceinline__ int columns_needed(const params &
     return u.applies_rope || (u.rope && kind == ROPE_HALF_128) ? p.a.d_head : u.d;
 }
 
-/* Copies a lane's two rows of x to shared memory. Rows without a token become zero. */
+/* Starts the copy of a lane's two rows of x to shared memory. Rows without a token become zero. */
 template <int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lane, uint32_t stage)
 {
@@ -294,7 +294,10 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
                     a.f[h][s][w][e] ^= p.zero;
 }
 
-/* Computes columns first .. first + n - 1 of the product of `a` and the rotation matrix. */
+/*
+ * Computes columns first .. first + n - 1 of the product of `a` and the rotation matrix for the
+ * first COUNT heads. n is a multiple of 16. Shared memory holds these columns of the matrix.
+ */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
                                        const rows<HEADS, SLABS> &a)
@@ -372,8 +375,8 @@ __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
 }
 
 /*
- * Copies columns first .. first + n - 1 of the rotation matrix `r` to shared memory, with zeros
- * from row d_head on.
+ * Starts the copy of columns first .. first + n - 1 of the rotation matrix `r` to shared memory,
+ * with zeros from row d_head on.
  */
 __device__ __forceinline__ void fetch_r(const params &p, const void *r, int columns_before, int d,
                                         int first, int n, uint32_t to)
@@ -416,9 +419,9 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
 }
 
 /*
- * Sets `u` to the k-th unit of KV head g. For k < n_q that is a query head, or two of them if
- * `heads` is 2. For k = n_q it is K, for k = n_q + 1 V. Returns the index of the (first) head in a
- * row of x.
+ * Sets `u`, except for its rows, to the k-th unit of KV head g. For k < n_q that is a query head,
+ * or two of them if `heads` is 2. For k = n_q it is K, for k = n_q + 1 V. Returns the index of the
+ * (first) head in a row of x.
  */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)

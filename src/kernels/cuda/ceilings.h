@@ -39,8 +39,9 @@ int kvd_ceiling_read(size_t bytes, kvd_ceiling *out, kvd_err *err);
 int kvd_ceiling_ex2(kvd_ceiling *out, kvd_err *err);
 
 /*
- * Measures FLOP per second of a bf16 GEMM n x n x n with float32 sums in cuBLAS. `n` 0 selects
- * 8192.
+ * Measures FLOP per second of a bf16 GEMM n x n x n with float32 sums in cuBLAS, 2 n^3 FLOP per
+ * product. The result is the better of row-major times row-major and row-major times transposed.
+ * `n` 0 selects 8192.
  */
 int kvd_ceiling_gemm(int n, kvd_ceiling *out, kvd_err *err);
 

@@ -83,7 +83,8 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
  * These functions create the plans of several layers in one launch. Call kvd_decode_plan_describe
  * once per layer: `layer` is host memory of kvd_decode_plan_layer_bytes() bytes, and every layer
  * has its own workspace. Copy the descriptions to the device, one after another, and call
- * kvd_decode_plan_layers before every step.
+ * kvd_decode_plan_layers before every step. The argument `args` may be that of any layer; batch,
+ * n_kv_heads and n_ctas must be equal in all layers.
  */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,

@@ -57,6 +57,7 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
+/* Arrivals that the barrier `full` of a page expects. The copy of the page completes on `full`. */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 

@@ -18,7 +18,11 @@ typedef struct {
     /* Number of tokens from the start of the first page to the end of the segment. */
     int32_t n_tokens;
     int32_t first_cta, span, live;
-    /* Number of tokens of the first page that precede the segment. */
+    /*
+     * Number of tokens of the first page that precede the segment: a multiple of 32, unless the
+     * segment begins with the oldest token of a sliding window. Tokens from the last multiple of 32
+     * up to `skip` are read and masked.
+     */
     int32_t skip;
 } kvd_decode_segment;
 

@@ -63,8 +63,8 @@ typedef struct {
 } kvd_clock_stamp;
 
 /*
- * Queues a time stamp on the stream. The caller must have set *stamp to zero. Returns a cudaError_t
- * as int.
+ * Queues a time stamp of the current device on `stream`, a cudaStream_t. *stamp is device memory,
+ * which the caller must have set to zero. Returns a cudaError_t as int.
  */
 int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream);
 
@@ -75,8 +75,8 @@ int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream);
 double kvd_clock_between(const kvd_clock_stamp *before, const kvd_clock_stamp *after);
 
 /*
- * Measures the SM clock while every SM computes FMAs for about `ms` milliseconds (1 .. 1000). A
- * compute-bound kernel would run at this clock.
+ * Measures the SM clock of the current device while every SM computes FMAs for about `ms`
+ * milliseconds (1 .. 1000). A compute-bound kernel would run at this clock.
  */
 int kvd_clock_measure(double ms, double *mhz, kvd_err *err);
 

@@ -31,6 +31,7 @@ typedef struct {
 
 /* Fills blocked Q of prefill. Unused rows of a request's last group of 8 rows become zero. */
 cudaError_t kvd_fill_q(const kvd_fill_args *args, void *q, cudaStream_t stream);
+/* Fills Q of decode, row-major. */
 cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t stream);
 /* Fills K and V, and the zeros that the layout requires. Leaves the rest of the pool unchanged. */
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
@@ -63,8 +64,9 @@ typedef struct {
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
 
 /*
- * Fills the latents of K and V in the pages (layout PAGED of kernels/rivals/palu_layout.h). Rows of
- * the last page from kv_len on become zero. args->map and args->q_start are not used.
+ * Fills the latents of K and V in the pages (layout PAGED of kernels/rivals/palu_layout.h). The
+ * latents are values of kvd_value with the latent group as head and the rank as dim. Rows of the
+ * last page from kv_len on become zero. args->map and args->q_start are not used.
  */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);

@@ -14,15 +14,15 @@
 extern "C" {
 #endif
 
-enum { KVD_PREFILL_ROWS = 192 }; /* 3 warpgroups of 64 */
+enum { KVD_PREFILL_ROWS = 192 }; /* most rows of a tile: 3 warpgroups of 64 */
 
 /*
  * Query rows of one head of one request, which a CTA computes together. 16 bytes; arrays must be
  * aligned to 16 bytes.
  */
 typedef struct {
-    int32_t request, head;
-    int32_t row, n_rows; /* first row in the request, a multiple of 64, and number of rows */
+    int32_t request, head; /* indices of the request and of the query head */
+    int32_t row, n_rows;   /* first row in the request, a multiple of 64, and number of rows */
 } kvd_prefill_tile;
 
 /* Assignment of tiles to CTAs, filled on the device by prefill_plan.h. */

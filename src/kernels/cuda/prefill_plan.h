@@ -36,13 +36,13 @@ extern const kvd_prefill_cost kvd_prefill_cost_sm90, kvd_prefill_cost_mma;
 
 /* Returns the most tiles that any schedule creates for this batch. */
 size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batch);
-/* Returns the bytes of the device memory `scratch` of kvd_prefill_plan. */
+/* Returns the bytes of the device memory `scratch` of kvd_prefill_plan, per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
 /*
- * Fills tile [max_tiles], sets *next to zero, and fills first [n_ctas + 1] unless the schedule is
- * KVD_SCHEDULE_OURS. Fills args->work with these pointers and n_tiles. The lengths in `batch` must
- * equal those on the device.
+ * Reads map, lengths and n_ctas from *args. Fills tile [max_tiles], sets *next to zero, and fills
+ * first [n_ctas + 1] unless the schedule is KVD_SCHEDULE_OURS. Fills args->work with these pointers
+ * and n_tiles. The lengths in `batch` must equal those on the device.
  */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,

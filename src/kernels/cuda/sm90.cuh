@@ -80,8 +80,8 @@ __device__ __forceinline__ void mbar_meet(uint32_t bar)
 }
 
 /*
- * Copies `bytes` bytes (a multiple of 16) to shared memory. The mbarrier `bar` counts the bytes
- * that have arrived.
+ * Starts the copy of `bytes` bytes (a multiple of 16) to shared memory. The mbarrier `bar` counts
+ * the bytes that have arrived.
  */
 __device__ __forceinline__ void bulk_copy(uint32_t dst, const void *src, uint32_t bytes,
                                           uint32_t bar)

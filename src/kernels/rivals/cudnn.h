@@ -55,7 +55,7 @@ typedef struct {
 typedef struct {
     const void *q, *k, *v;
     void *o; /* output; if ragged, rows from q_len on are unspecified */
-    /* Aligned to 256 bytes, with kvd_cudnn_workspace() bytes. */
+    /* kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if that is 0. */
     void *workspace;
     /* [batch] Lengths 1 .. shape.q_len, read only if ragged and shape.q_len is above 1. */
     const int32_t *q_len;
@@ -71,7 +71,7 @@ int kvd_cudnn_version(int *version, kvd_err *err);
 
 /*
  * Opens a plan, which the caller must close. Takes from 10 ms to several seconds, because cuDNN may
- * compile. Fails if cuDNN is missing or does not support the shape.
+ * compile. Fails if cuDNN is missing or does not support the shape, or if a number is out of range.
  */
 int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err *err);
 void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */

@@ -43,7 +43,10 @@ typedef struct {
 /* Functions of libcudnn, filled by kvd_cudnn_load. */
 extern kvd_cudnn_library kvd_cudnn_lib;
 
-/* Loads libcudnn.so.9 once and keeps it loaded. Fails if the library or a function is missing. */
+/*
+ * Loads libcudnn.so.9 once and keeps it loaded. Returns 0, or -1 with *err filled if the library or
+ * a function is missing.
+ */
 int kvd_cudnn_load(kvd_err *err);
 
 enum { KVD_CUDNN_DESCS_MAX = 4096 };
@@ -154,7 +157,8 @@ typedef struct {
 } kvd_cudnn_form;
 
 /*
- * Builds one graph of attention.
+ * Builds one graph of attention for a checked shape. Adds its descriptors to `heap`. Returns 0, or
+ * -1 with *err filled.
  *
  * - `number`: index of the graph in the plan.
  * - `folded`: 1 makes the query heads of a KV head the rows of one head (requires q_len 1).

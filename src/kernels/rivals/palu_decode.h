@@ -30,7 +30,10 @@ typedef struct {
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* number from kvd_palu_decode_clusters() */
-    /* Device memory, whose contents must be kept from kvd_palu_decode_plan to kvd_palu_decode. */
+    /*
+     * kvd_palu_decode_workspace_bytes() bytes of device memory, whose contents must be kept from
+     * kvd_palu_decode_plan to kvd_palu_decode.
+     */
     void *workspace;
 } kvd_palu_decode_args;
 
@@ -41,7 +44,10 @@ typedef struct {
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
-/* One plan serves every layer with the same kv_len. */
+/*
+ * Fills args->workspace from kv_len on the device. One plan serves every layer with the same
+ * kv_len.
+ */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
 /* Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);

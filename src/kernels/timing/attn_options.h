@@ -15,8 +15,8 @@ typedef struct {
 
 /*
  * Functions that set the kept dimensions of each head. The caller sets the head counts and d_head.
- * A list of dimensions that is shorter than the number of KV heads is repeated. Functions of type
- * int return 0, or -1 with *err filled.
+ * A list of dimensions that is shorter than the number of KV heads is repeated; a longer list is an
+ * error. Functions of type int return 0, or -1 with *err filled.
  */
 
 /*
@@ -102,6 +102,7 @@ typedef struct {
     bool ok; /* true if the error is within the tolerance or was not checked */
 } kvd_kernels_row;
 
+/* Adds a copy of *row and of its time samples to the table. Returns 0, or -1 with *err filled. */
 int kvd_kernels_add(kvd_rows *r, const kvd_kernels_row *row, kvd_err *err);
 
 enum { KVD_KERNELS_LINE = 256 };

@@ -26,7 +26,7 @@ typedef struct {
 } kvd_checked_row;
 
 typedef struct {
-    size_t n; /* number of rows to check */
+    size_t n; /* number of rows to check; 0: nothing is checked */
     kvd_checked_row *row;
     double *ref;
 } kvd_row_check;
@@ -89,12 +89,13 @@ typedef struct {
 } kvd_floors;
 
 /*
- * `heads` has the dimensions at which the implementation computes, which may exceed those of the
- * case.
+ * Sets bytes, flop and exps of *f. `heads` has the dimensions at which the implementation computes,
+ * which may exceed those of the case.
  */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
 /*
- * In decode, memory time is computed from the read rate if that is known, else from the copy rate.
+ * Sets the times of *f from bytes, flop and exps, which must be set. In decode, memory time is
+ * computed from the read rate if that is known, else from the copy rate.
  */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
@@ -109,12 +110,14 @@ int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /*
  * Returns a page table [batch][max_pages] in host memory, which the caller frees. Its pages are
- * scattered over a pool of *n_pages pages, as on a server that has run for a while.
+ * scattered over a pool of *n_pages pages, as on a server that has run for a while. All pages of
+ * the pool are used. On failure returns NULL and fills *err.
  */
 int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err);
 
 /* Returns the largest q_len if `queries` is true, else the largest kv_len. */
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
+/* Returns true if the requests differ in kv_len. */
 bool kvd_problem_ragged(const kvd_problem *p);
 
 /*
@@ -163,7 +166,7 @@ typedef struct {
     /*
      * NULL unless `runs` is KVD_WIDTH_USE_LATENT. `stored` returns the dimensions stored per KV
      * head. `answer` returns those of the reference, and `make_rows` makes the inputs of the
-     * reference.
+     * reference. `count` sets bytes, flop and exps of *f.
      */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
@@ -175,13 +178,16 @@ typedef struct {
      * The caller has already checked phase and element type.
      */
     int (*can)(const kvd_problem *p, kvd_err *why);
-    /* *p must outlive *self. All work runs on `stream`, a cudaStream_t (NULL on the CPU). */
+    /*
+     * Creates the inputs and everything else that a launch needs, in *self. *p must outlive *self.
+     * All work runs on `stream`, a cudaStream_t (NULL on the CPU).
+     */
     int (*open)(const kvd_problem *p, kvd_scheduler scheduler, void *stream, void **self,
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Assigns the work of plan_layers [phase] layers of equal widths to CTAs. Timed separately. May
-     * be NULL.
+     * Assigns the work of plan_layers [phase] layers of equal widths (1 layer if that is 0) to
+     * CTAs. Timed separately. May be NULL.
      */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
@@ -192,9 +198,11 @@ typedef struct {
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
+    /* Fills the output with NaN. */
     int (*poison)(void *self, void *stream, kvd_err *err);
     /* Copies the output to host memory. The caller must have waited for the stream. */
     int (*fetch)(void *self, kvd_err *err);
+    /* Copies one row [d_v] of the fetched output to `row`. May be called only after `fetch`. */
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
     /*
      * Computes attention once and measures how long each CTA is busy. Waits for the stream. May be
@@ -217,14 +225,18 @@ extern const kvd_impl kvd_impl_palu;
 
 int kvd_impl_count(void);
 const kvd_impl *kvd_impl_at(int i);
-/* Fails if the implementation is not part of this build. */
+/* Returns NULL and fills *err if this build has no implementation of this name. */
 const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
-/* Returns the dimensions from which operations and bytes are counted, without padding. */
+/*
+ * Returns the dimensions from which operations and bytes are counted, without padding: d_head for
+ * KVD_WIDTH_USE_DENSE, else those of the case.
+ */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
+/* Sets bytes, flop and exps of *f to the work of the implementation in this case. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /* Computes the reference rows. Implementations with the same output can share them. */
 int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode,

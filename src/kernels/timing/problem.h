@@ -61,7 +61,9 @@ size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
 /* Returns the fraction of K and V that is removed: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */
 double kvd_heads_p(const kvd_attn_heads *heads);
 double kvd_heads_mean(const int *width, int n);
+/* Returns the largest d_qk or d_v of all heads. */
 int kvd_heads_widest(const kvd_attn_heads *heads);
+/* Returns a copy of *heads with every d_qk and d_v set to d_head. */
 kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
 /*

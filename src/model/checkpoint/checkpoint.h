@@ -9,7 +9,8 @@
  *     Face names, with interleaved RoPE,
  *   - a GGUF file (NAME.gguf), whose tensors are found under the Hugging Face names too.
  *
- * Files are memory-mapped, so a checkpoint larger than memory can be opened.
+ * Files are memory-mapped, so a checkpoint larger than memory can be opened. A folder that holds
+ * both model.safetensors and an index is read from model.safetensors.
  */
 #ifndef KVD_MODEL_CHECKPOINT_CHECKPOINT_H
 #define KVD_MODEL_CHECKPOINT_CHECKPOINT_H
@@ -26,7 +27,9 @@ typedef struct kvd_checkpoint kvd_checkpoint;
  *
  * Fails if the safetensors files contradict their index, or if the embedding or output head is
  * missing. Also fails if the file has a tensor that such a model does not have, because the forward
- * pass would silently ignore it.
+ * pass would silently ignore it. The shape of a tensor is checked later, by kvd_checkpoint_tensor.
+ * If a file's tensor names lack the family's prefix, because the model was saved without its output
+ * head, the tensors are found under the full names.
  *
  * If the output head is tied, both the name of the embedding and that of the head find the one
  * stored tensor. If a file stores both tensors, their values must be equal.
@@ -47,8 +50,8 @@ kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const 
                                       uint64_t seed, kvd_err *err);
 /*
  * Replaces the weights by the random weights that kvd_checkpoint_random makes from `seed`.
- * Configuration, path and tokenizer stay. Must be called before any tensor is read. On failure
- * returns -1 and fills *err.
+ * Configuration, path and tokenizer stay. The content hash then follows from seed and
+ * configuration. Must be called before any tensor is read. On failure returns -1 and fills *err.
  */
 int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err);
 void kvd_checkpoint_close(kvd_checkpoint *c);
@@ -65,7 +68,8 @@ const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
  * Makes kvd_weight_read (weights.h) quantise the matrices that it returns to `bits` bits. The
  * quantisation covers the matrices of Q, K, V, attention output and feed-forward network, not
  * norms, biases, embeddings or output head. Each matrix row (the weights of one output) is rounded
- * to nearest in groups of `group` weights (common/quantise.h).
+ * to nearest in groups of `group` weights (common/quantise.h). Other readers of tensors see the
+ * values of the file.
  *
  * `bits` is 2 to 8, or 0 to undo the quantisation. `group` is 1 to KVD_WEIGHT_GROUP.
  */

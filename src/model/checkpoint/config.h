@@ -29,6 +29,7 @@ typedef enum {
     KVD_ROPE_YARN
 } kvd_rope_scaling;
 
+/* x / rms(x) * gain (RMS), or (x - mean(x)) / std(x) * gain + bias (LAYER). */
 typedef enum { KVD_NORM_RMS, KVD_NORM_LAYER } kvd_norm;
 
 /* Order of the steps of a layer; x is the residual stream. */
@@ -46,17 +47,17 @@ typedef enum {
 } kvd_order;
 
 typedef enum {
-    KVD_SWIGLU,
+    KVD_SWIGLU,     /* silu(x W_gate) * (x W_up) */
     KVD_GEGLU_TANH, /* gelu(x W_gate) * (x W_up), gelu approximated by tanh */
     KVD_GELU,       /* gelu(x W_up) by the error function, without W_gate */
     KVD_GELU_TANH,  /* gelu(x W_up) approximated by tanh, without W_gate */
-    KVD_RELU
+    KVD_RELU        /* max(x W_up, 0), without W_gate */
 } kvd_activation;
 
 enum {
-    KVD_CONFIG_MAX_SIZE = 1 << 24, /* upper bound of each model size, and of n_heads * d_head */
-    KVD_CONFIG_WINDOW_LAYERS = 512,
-    KVD_CONFIG_EXPERT_LAYERS = 512,
+    KVD_CONFIG_MAX_SIZE = 1 << 24,  /* upper bound of each model size, and of n_heads * d_head */
+    KVD_CONFIG_WINDOW_LAYERS = 512, /* most layers of a model with sliding windows */
+    KVD_CONFIG_EXPERT_LAYERS = 512, /* most layers of a model with routed experts */
     KVD_CONFIG_EXPERTS = 4096,
     /* Largest d_head / 2 with LongRoPE. */
     KVD_CONFIG_LONGROPE_PAIRS = 256
@@ -80,8 +81,8 @@ typedef struct {
     bool qk_norm; /* an RMS norm is applied to each head of Q and K before RoPE */
     /* With qk_norm: one RMS norm covers all heads of a token's Q (or K) together. */
     bool qk_norm_whole;
-    bool bias_qkv, bias_o, bias_ffn;
-    double embed_scale;
+    bool bias_qkv, bias_o, bias_ffn; /* a layer norm always has a bias */
+    double embed_scale;              /* factor on the embedding; 0 means no factor */
     /* Factor on the attention score q . k; 0 means 1/sqrt(d_head). */
     double score_scale;
     /* An attention score s becomes softcap * tanh(s / softcap); 0 means no softcap. */
@@ -181,7 +182,10 @@ typedef struct {
      */
     int extra_layers;
     bool tied_head;
-    /* Ids of the tokens that begin and end a text; -1 if the file states none. */
+    /*
+     * Ids of the tokens that begin and end a text; -1 if the file states none, the first id if it
+     * states a list.
+     */
     int bos_id, eos_id;
 } kvd_config;
 
@@ -189,7 +193,8 @@ typedef struct {
  * Read the configuration of a model from config.json into *c. Return 0, or -1 with *err. In
  * kvd_config_parse, `name` is the file's name in messages.
  *
- * An absent or null key takes the default that the Hugging Face library has for the model family.
+ * An absent or null key takes the default that the Hugging Face library has for the model family. A
+ * size or norm_eps is required if the library's default is only the value of one published model.
  *
  * Unknown families, quantised weights and unsupported settings that change the arithmetic are
  * errors. Sizes that do not fit each other, and statements that contradict each other, are errors

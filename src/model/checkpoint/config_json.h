@@ -26,6 +26,7 @@ int kvd_cfg_positive(const json_t *root, const char *key, double *out, kvd_err *
 /* Reads a positive finite number into *out; if the key is absent, *out stays unchanged. */
 int kvd_cfg_positive_or(const json_t *root, const char *key, double *out, kvd_err *err);
 
+/* Reads true or false. If the key is absent, *out does not change. */
 int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err);
 
 /*
@@ -38,9 +39,10 @@ int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
  * Reads num_key_value_heads into c->n_kv_heads and head_dim into c->d_head. kvd_cfg_sizes must have
  * been called before. kv_heads and d_head are the defaults if these keys are absent. If such a
  * default is 0 or the key is null, n_kv_heads becomes n_heads, and d_head becomes d_model /
- * n_heads.
+ * n_heads. Fails if n_heads is not a multiple of n_kv_heads, or n_heads * d_head is too large.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
+/* Sets d_head to d_model / n_heads, and makes the checks of kvd_cfg_heads. */
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 
 /*

@@ -194,7 +194,8 @@ bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, 
 
 /*
  * Finds which weight, or bias, the stored tensor `tensor` holds. If it holds several, *part is the
- * first. Returns false if a model of this configuration has no such tensor.
+ * first. A tied output head is found under its own name. Returns false if a model of this
+ * configuration has no such tensor.
  */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);

@@ -65,7 +65,10 @@ size_t kvd_gguf_count(const kvd_gguf *g);
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
 /* Returns the index of the tensor `name`, or kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
-/* Fills *out with tensor i. Returns -1 with *err if its type is not supported. */
+/*
+ * Fills *out with tensor i, whose dimensions are [rows][columns]. Returns -1 with *err if its type
+ * is not supported.
+ */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
 /*

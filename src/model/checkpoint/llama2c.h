@@ -14,7 +14,7 @@
 
 /*
  * Reads the header of a llama2.c file into *c, and fails unless the file has exactly the size that
- * the header implies. Returns 0, or -1 with *err.
+ * the header implies. Sets bos_id to 1 and eos_id to 2. Returns 0, or -1 with *err.
  */
 int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_config *c, kvd_err *err);
 

@@ -53,6 +53,7 @@ KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
     return scale * 2.64289979e-5f;
 }
 
+/* Returns an element as bits of bf16, rounded to nearest even, from its random words a and b. */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;

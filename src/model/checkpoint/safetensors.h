@@ -75,7 +75,10 @@ const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const c
 /* Returns "F32", "F16" or "BF16". */
 const char *kvd_safetensors_dtype(kvd_dtype t);
 
-/* Comparison function for qsort of tensor specs: larger elements first, then by name. */
+/*
+ * Comparison function for qsort of tensor specs, or of structs that begin with one: larger elements
+ * first, then by name.
+ */
 int kvd_tensor_spec_order(const void *a, const void *b);
 
 /*

@@ -15,7 +15,7 @@ typedef struct {
     const char *name;  /* on the command line, such as "llama-3.1-8b" */
     const char *title; /* in messages, such as "Llama 3.1 8B" */
     const char *source;
-    const char *json;
+    const char *json; /* keys of config.json that the family's reader uses */
 } kvd_shape;
 
 /* Seed of the random weights; the option --seed of the programs does not change it. */

@@ -59,8 +59,9 @@ typedef struct {
 int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err);
 
 /*
- * Opens the files in `folder` that the index model.safetensors.index.json names. Fails if a tensor
- * is in two files, or if the index and the files disagree.
+ * Opens the files in `folder` that the index model.safetensors.index.json names, and fills *s as
+ * kvd_shards_open_file does. Fails if a tensor is in two files, or if the index and the files
+ * disagree.
  */
 int kvd_shards_open_index(kvd_shards *s, const char *folder, const char *index_path, kvd_err *err);
 void kvd_shards_release(kvd_shards *s);

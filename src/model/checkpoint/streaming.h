@@ -11,7 +11,10 @@
 
 #include "model/checkpoint/weights.h"
 
-/* Lets the kernel drop the tensor's memory pages if it is in a mapped file. */
+/*
+ * Lets the kernel drop the tensor's memory pages if it is in a mapped file. The tensor can still be
+ * read.
+ */
 void kvd_tensor_drop(const kvd_tensor *t);
 /* Lets the kernel drop the memory pages of `data`, which must be in a mapped file. */
 void kvd_mapped_drop(const void *data, size_t bytes);
@@ -29,6 +32,7 @@ typedef struct {
  * kvd_prefetch_wait. If the system cannot start a thread, nothing is read ahead.
  */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
+/* Waits until all tensors are read. Returns at once if no thread was started. */
 void kvd_prefetch_wait(kvd_prefetch *p);
 
 #endif

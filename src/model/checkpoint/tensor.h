@@ -65,9 +65,9 @@ void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t firs
                     float *out);
 
 /*
- * Dequantises n 4-bit codes of an MXFP4 block, beginning with code `first`. `codes` holds two codes
- * per byte, the first in the low 4 bits. A scale of 255 means NaN, as in the OCP Microscaling
- * Formats specification, version 1.0.
+ * Dequantises n 4-bit codes of an MXFP4 block, beginning with code `first`: writes the E2M1 values
+ * times 2^(scale - 127) to `out`. `codes` holds two codes per byte, the first in the low 4 bits. A
+ * scale of 255 means NaN, as in the OCP Microscaling Formats specification, version 1.0.
  */
 void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t first, size_t n,
                     float *out);
@@ -93,8 +93,8 @@ typedef enum {
 } kvd_row_order;
 
 typedef struct {
-    const char *name;
-    kvd_dtype dtype; /* KVD_F32 if the elements are quantised */
+    const char *name; /* valid as long as `data` */
+    kvd_dtype dtype;  /* KVD_F32 if the elements are quantised */
     kvd_packing packing;
     int rank;
     size_t dims[KVD_TENSOR_RANK];

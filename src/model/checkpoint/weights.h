@@ -33,6 +33,7 @@ int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer
 int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int expert,
                            kvd_weight *w, kvd_err *err);
 
+/* Returns the index of an element of the weight in the stored tensor. */
 size_t kvd_weight_at(const kvd_weight *w, size_t row, size_t col);
 
 /*
@@ -49,8 +50,8 @@ void kvd_weight_read(const kvd_weight *w, size_t first, size_t n, float *out);
 
 /*
  * Stores in *bytes the size of all weights. Quantised weights count with codes, scales and zero
- * points, random weights with 2 bytes each. A tied output head is counted once. Fails if
- * kvd_weight_find fails.
+ * points, random weights with 2 bytes each, other weights with their size in the file. A tied
+ * output head is counted once. Fails if kvd_weight_find fails.
  */
 int kvd_weights_bytes(const kvd_checkpoint *c, double *bytes, kvd_err *err);
 

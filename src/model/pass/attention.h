@@ -25,7 +25,10 @@ typedef struct {
     const float *q; /* Q after RoPE: [n_tokens][n_heads][d_head] */
     const float *k; /* K after RoPE: [n_tokens][n_kv_heads][d_head] */
     const float *v; /* [n_tokens][n_kv_heads][d_head] */
-    /* Q and K before RoPE, in the shapes of q and k; NULL unless the hook set wants_pre. */
+    /*
+     * Q and K before RoPE, in the shapes of q and k; NULL unless the hook set wants_pre. Without
+     * RoPE, q_pre and k_pre point to q and k.
+     */
     const float *q_pre;
     const float *k_pre;
     /*
@@ -68,7 +71,7 @@ struct kvd_attention {
 
 /*
  * Callback that receives the attention probabilities of one head of one sequence; row i of prob
- * belongs to query i.
+ * [n][n] belongs to query i.
  */
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);

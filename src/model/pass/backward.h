@@ -90,8 +90,9 @@ void kvd_backward_free(kvd_backward *w);
 
 /*
  * Passes the gradients of layers n_layers - 1 .. first_layer to *sink. Adds the losses to *loss,
- * and the number of positions that predict a token to *n_predicted. Fails if an activation or a
- * gradient is not finite, or if the batch is invalid.
+ * and the number of positions that predict a token to *n_predicted. A sequence of one token
+ * predicts nothing, and its gradients are 0. Fails if an activation or a gradient is not finite, or
+ * if the batch is invalid.
  */
 int kvd_backward_run(kvd_backward *w, const kvd_batch *b, int first_layer,
                      const kvd_gradient_sink *sink, double *loss, size_t *n_predicted,

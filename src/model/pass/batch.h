@@ -13,7 +13,9 @@
 
 typedef struct {
     size_t n_sequences;
-    /* First token of each sequence, then the number of tokens: [n_sequences + 1]. */
+    /*
+     * First token of each sequence, then the number of tokens: [n_sequences + 1]; offset[0] is 0.
+     */
     const size_t *offset;
     /* Index in the corpus of sequence 0 of the batch. */
     size_t first_sequence;
@@ -42,6 +44,7 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
  * sliding window may have their own sets.
  */
 size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
+/* Fills the RoPE tables, [kvd_batch_rope_rows][d_head / 2] each. */
 void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *sine);
 
 /* Returns the first row of the RoPE tables that this layer reads. */
@@ -55,8 +58,8 @@ size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
 /*
- * Checks a batch, and computes for each token its position and its row of the RoPE tables. On
- * failure *err names the sequence and the position in the corpus.
+ * Checks a batch, and computes for each token its position and its row of the RoPE tables,
+ * [max_tokens] each. On failure *err names the sequence and the position in the corpus.
  */
 int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, size_t max_len,
                     uint32_t *position, uint32_t *rope_row, kvd_err *err);

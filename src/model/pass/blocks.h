@@ -33,7 +33,7 @@ void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out,
 
 /*
  * Computes kvd_linear, and writes the result to columns of a wider matrix: row i starts at y + i *
- * ldy.
+ * ldy, and ldy is at least `out`.
  */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);

@@ -37,8 +37,8 @@ int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len
 
 /*
  * Runs layers 0 .. last_layer (-1: all layers). `hidden` [n_tokens][d_model], which requires all
- * layers, receives the input of the output head. If `hidden` is NULL, the last layer ends after its
- * attention.
+ * layers, receives the input of the output head, after the final norm if the model has one. If
+ * `hidden` is NULL, the last layer ends after its attention.
  *
  * Fails on an invalid batch and on an activation that is not finite. The message is like "layer 3,
  * row 17 (sequence 2, position 5): ...", with the token's row in the batch and the sequence's index
@@ -48,9 +48,9 @@ int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int
                     float *hidden, kvd_err *err);
 
 /*
- * For studies that change one layer at a time. kvd_forward_residual writes the residual stream that
- * enters `layer`, and kvd_forward_run_from continues from it. Together they give the same bits as
- * kvd_forward_run.
+ * For studies that change one layer at a time. kvd_forward_residual writes the residual stream
+ * [n_tokens][d_model] that enters `layer`, and kvd_forward_run_from continues from it. Together
+ * they give the same bits as kvd_forward_run.
  */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);

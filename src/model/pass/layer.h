@@ -119,7 +119,8 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
  * expert, if any, is added for every token.
  *
  * p is the softmax of the router's logits. The n_chosen experts with the largest p are chosen; ties
- * go to the lower index. Their p may be divided by its sum over the chosen experts.
+ * go to the lower index. Their p may be divided by its sum over the chosen experts. DeepSeek models
+ * choose by groups (routing.h).
  *
  * The weights of one expert at a time are converted to float32. Experts that no token of the batch
  * chose are not read.

@@ -1,6 +1,8 @@
 /*
- * Gradients of one layer of any model family (layer.h) on a block of tokens, in float32. dy is the
- * gradient of a loss with respect to a function's output, dx with respect to its input.
+ * Gradients of one layer of any model family (layer.h) on a block of tokens, in float32. Several
+ * threads may call these functions on different blocks at once, between kvd_blas_serial and
+ * kvd_blas_restore; each call then runs on the calling thread. dy is the gradient of a loss with
+ * respect to a function's output, dx with respect to its input.
  */
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
@@ -77,8 +79,8 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
 typedef struct {
     const float *cosine, *minus_sine; /* RoPE tables for the inverse rotation; NULL without RoPE */
     const uint32_t *rope_row;
-    const float *dq, *dk, *dv;
-    float *dq_pre, *dk_pre;
+    const float *dq, *dk, *dv; /* input: gradients of Q and K after RoPE, and of V */
+    float *dq_pre, *dk_pre;    /* output: gradients of Q and K before RoPE */
     /* Output: gradient of the K projection's output, before the norm of K. */
     float *dk_raw;
     /* Output: recomputed input of the projections to Q, K and V, [rows][d_model]. */

@@ -41,10 +41,10 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
 }
 
 /*
- * Chooses the experts of one token with router logits [n_experts]; bias [n_experts] may be NULL.
- * Writes the n_chosen indices to `expert`, best first, and the factors on the experts' outputs to
- * `factor`. Ties go to the lower index. If a logit is NaN, the factor of its expert or all factors
- * are NaN.
+ * Chooses the experts of one token, for models whose expert_groups is not 0, with router logits
+ * [n_experts]; bias [n_experts] may be NULL. Writes the n_chosen indices to `expert`, best first,
+ * and the factors on the experts' outputs to `factor`. Ties go to the lower index. If a logit is
+ * NaN, the factor of its expert or all factors are NaN.
  */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
                       float *factor);

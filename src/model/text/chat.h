@@ -27,16 +27,17 @@ typedef struct {
     const char *end;
     /* Token with which the model ends its answer; in a continued conversation `end` replaces it. */
     const char *stop;
-    bool trim;
+    bool trim; /* true if white space at both ends of a user's message is removed */
     /*
      * True if the template removes reasoning from earlier answers. A KV cache still holds the
      * reasoning, so such a format is only correct for one turn.
      */
     bool one_turn;
-    bool end_eos;
+    bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
     /*
-     * A chat template has this format if it contains all strings of `has` and none of `lacks`. NULL
-     * ends a list.
+     * A chat template has this format if it contains all strings of `has` and none of `lacks`.
+     * Before the comparison, escapes \n in the template become line feeds, double quotes become
+     * single quotes, and 'a' + 'b' becomes 'ab'. NULL ends a list.
      */
     const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
 } kvd_chat;
@@ -45,15 +46,18 @@ typedef struct {
 extern const char *const kvd_chat_words[];
 enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 
+/* Returns the chat format named kvd_chat_words[word], or NULL for "none" and "auto". */
 const kvd_chat *kvd_chat_form(int word);
 
+/* Returns the chat format of a template, or NULL if no format matches. */
 const kvd_chat *kvd_chat_recognise(const char *template_text);
 
 /*
  * Reads chat_template.jinja in the model's folder or, without it, chat_template in
- * tokenizer_config.json. *path receives the allocated path of that file. Returns NULL and fills
- * *err if no format matches, or if tokenizer_config.json names another bos_token or eos_token than
- * the format.
+ * tokenizer_config.json: a string, or a list of templates of which "default" is used. *path
+ * receives the allocated path of that file. Returns NULL and fills *err if there is no template, if
+ * no format matches, or if tokenizer_config.json names another bos_token or eos_token than the
+ * format.
  */
 const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 
@@ -65,7 +69,7 @@ typedef struct {
      * user's message.
      */
     const char *before[3];
-    const char *text;
+    const char *text; /* user's message, `len` bytes inside the caller's text */
     size_t len;
     /* Text after the user's message, up to and including the header of the assistant's answer. */
     const char *after;

@@ -80,6 +80,7 @@ size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
  * number of tokens before it in the batch, then the number of all tokens of the batch.
  */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
+/* Returns the XXH3-128 hash of all ids and window lengths, "xxh3:...". */
 const char *kvd_corpus_hash(const kvd_corpus *c);
 /*
  * Computes the hash that a corpus of only the first n_sequences sequences has. Reads their ids from

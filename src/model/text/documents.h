@@ -18,10 +18,11 @@ typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *er
 /*
  * Calls `document` for each document of the file, in order. Returns 0, or 1 if `document` stopped
  * the reading. Returns -1 with *err that names the file and the line (or the entry of a JSON list).
- * Lines of white space in a .jsonl file are skipped.
+ * An empty file is an error, and so is a row whose field is missing or empty. Lines of white space
+ * in a .jsonl file are skipped.
  *
- *   field  JSON key or CSV column of the text. "a,b" joins two by a line feed. NULL means "text", or
- *          the value itself in a JSON list of strings. Not used for plain text.
+ *   field  JSON key or CSV column of the text. "a,b" joins two by a line feed. NULL means "text",
+ *          or the value itself in a JSON list of strings. Not used for plain text.
  */
 int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx,
                        kvd_err *err);

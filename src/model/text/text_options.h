@@ -1,6 +1,6 @@
 /*
  * Rows of option tables (common/options.h) for programs that read a model and texts. T is the
- * program's struct of option values.
+ * program's struct of option values, whose fields must have the names that the rows use.
  */
 #ifndef KVD_MODEL_TEXT_TEXT_OPTIONS_H
 #define KVD_MODEL_TEXT_TEXT_OPTIONS_H

@@ -29,6 +29,7 @@
 
 typedef struct kvd_tokenizer kvd_tokenizer;
 
+/* List of token ids. A zeroed list is empty. */
 typedef struct {
     uint32_t *id;
     size_t n, capacity;
@@ -61,9 +62,9 @@ bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *
 
 /*
  * Appends the token ids of one document to *ids. If add_special, includes the special tokens of the
- * post-processor (BOS, ...). Invalid UTF-8 is an error that states the byte offset; after an error
- * *ids is unchanged. Several threads may use t at once. Fails within a second after a request to
- * stop (kvd_interrupted).
+ * post-processor (BOS, ...), or BOS for llama2.c. Invalid UTF-8 is an error that states the byte
+ * offset; after an error *ids is unchanged. Several threads may use t at once. Fails within a
+ * second after a request to stop (kvd_interrupted).
  */
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special,
                          kvd_ids *ids, kvd_err *err);

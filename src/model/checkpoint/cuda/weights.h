@@ -86,7 +86,10 @@ typedef struct {
      * [d_model][n_heads * d_value].
      */
     void *o;
-    /* Gate and up matrix: [2 n_ffn][d_model]; without a gate only up [n_ffn][d_model]. */
+    /*
+     * Gate matrix followed by up matrix: [2 n_ffn][d_model]; without a gate only up
+     * [n_ffn][d_model].
+     */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
     /* Biases; bias_o and bias_down are not split among GPUs. */

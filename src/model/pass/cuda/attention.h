@@ -40,7 +40,10 @@ typedef struct {
      */
     const void *q, *k, *v;
     size_t ld;
-    /* Q and K before RoPE; NULL unless the hook set wants_pre. */
+    /*
+     * Q and K before RoPE; NULL unless the hook set wants_pre. Without RoPE, q_pre and k_pre point
+     * to q and k.
+     */
     const void *q_pre, *k_pre;
     size_t ld_pre;
     size_t window; /* sliding window in tokens; 0: none */
@@ -71,7 +74,8 @@ struct kvd_gpu_attention {
 };
 
 /*
- * Exact attention on one device and one stream, by kernels or by cuBLAS.
+ * Exact attention on one device and one stream, by kernels or by cuBLAS. The hook does not wait for
+ * the device, except for the copy of the last batch's lengths if the lengths differ.
  *
  * The attention kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 128, at most
  * KVD_HEADS_MAX heads, no softcap, no sinks, and no sliding window shorter than max_len. The
@@ -99,9 +103,9 @@ const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d, size_t window);
  * parameters; its members q, k, v, type and n_tokens are not read. Heads with fewer than d_head
  * dimensions must be padded with zeros.
  *
- * kvd_gpu_attend_scratch returns the bytes of `scratch` for sequences of up to max_len tokens and
- * n_heads query heads: about 256 MiB at most, or the scores of one query of one head if these are
- * larger.
+ * kvd_gpu_attend_scratch returns the bytes of `scratch` for sequences of up to max_len tokens (at
+ * least in->longest) and n_heads query heads: about 256 MiB at most, or the scores of one query of
+ * one head if these are larger.
  */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,

@@ -23,7 +23,7 @@ typedef struct {
     const size_t *offset;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype type;
-    const void *q, *k, *v; /* tokens are ld elements apart */
+    const void *q, *k, *v; /* of `type`; tokens are ld elements apart */
     size_t ld;
     /* Gradient of the output of attention: [n][n_heads * d_head] of `type`. */
     const void *d_o;

@@ -34,8 +34,9 @@ typedef struct {
     size_t first_sequence, n_tokens;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
     /*
-     * Queries after RoPE (q), tokens ld elements apart; outputs of attention (o) [n_tokens][n_heads
-     * * d_head]; inputs of the projections to Q, K and V (in) [n_tokens][d_model].
+     * Arrays of `type`: queries after RoPE (q), tokens ld elements apart; outputs of attention (o)
+     * [n_tokens][n_heads * d_head]; inputs of the projections to Q, K and V (in)
+     * [n_tokens][d_model].
      */
     const void *q, *o, *in;
     size_t ld;

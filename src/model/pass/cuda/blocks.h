@@ -41,17 +41,18 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const 
                           float *x, cudaStream_t stream);
 
 /*
- * y [n][d] is the norm of x; with KVD_F32 it may be x itself. If `add` [d] is not NULL, it is added
- * to every row of x first, and x keeps the sum. If `gain` is NULL, y receives x without a norm, or
- * y may be NULL. The first row of x that is not finite is recorded in *bad with the check number
- * `stage`.
+ * y [n][d], of `type`, is the norm of x; with KVD_F32 it may be x itself. If `add` [d] is not NULL,
+ * it is added to every row of x first, and x keeps the sum. If `gain` is NULL, y receives x without
+ * a norm, or y may be NULL. The first row of x that is not finite is recorded in *bad with the
+ * check number `stage`.
  */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 /*
  * Computes kvd_gpu_norm for rows first .. first + n - 1 only; x and y point to row 0. Row i of x is
- * increased by the d values at add + i * add_ld; add_ld may be 0.
+ * increased by the d values at add + i * add_ld; if add_ld is 0, all rows by the same values. The
+ * row in *bad is counted from row 0.
  */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
@@ -112,8 +113,8 @@ cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in
 
 /* Parameters of the attention scores of a block of queries. A unit is one head of one sequence. */
 typedef struct {
-    float scale, softcap;
-    const float *sinks; /* logits of the attention sinks: [n_heads], or NULL */
+    float scale, softcap; /* softcap 0: none */
+    const float *sinks;   /* logits of the attention sinks: [n_heads], or NULL */
     /* Unit i belongs to head (first + i) % n_heads. */
     size_t first, n_heads;
 } kvd_gpu_scores;

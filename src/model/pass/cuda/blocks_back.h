@@ -77,8 +77,9 @@ cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float 
 /*
  * Loss -log softmax(logits)[target] of n positions in nats, and its gradient d_logits [n][vocab] in
  * the element type `type`. With KVD_F32, d_logits may be the logits. If u is not NULL, the target
- * is drawn from the model first: the first token at which the cumulative probability exceeds u[i].
- * A position with target UINT32_MAX predicts nothing; its d_logits and loss are 0.
+ * is drawn from the model first and written to `target`: the first token at which the cumulative
+ * probability exceeds u[i]. A position with target UINT32_MAX predicts nothing; its d_logits and
+ * loss are 0.
  */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,

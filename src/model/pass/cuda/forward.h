@@ -3,7 +3,8 @@
  * version).
  *
  * Products run on cuBLAS: KVD_F32 in float32 without TF32, KVD_BF16 from bf16 with float32 sums.
- * The residual stream is float32 in both cases.
+ * The residual stream is float32 in both cases. Equal batches on equal GPUs give bitwise equal
+ * results. The grouping of sequences into batches changes results by rounding.
  */
 #ifndef KVD_MODEL_PASS_CUDA_FORWARD_H
 #define KVD_MODEL_PASS_CUDA_FORWARD_H

@@ -22,8 +22,8 @@ typedef struct {
 /*
  * Makes *h a hook that calls the CPU hook `inner`, which is borrowed. The GPU must hold all heads.
  * *h must be zeroed before; the caller must call kvd_host_hook_release after a failure too. `pass`
- * is the element type of the forward pass, to which the output is rounded. Returns 0, or -1 with
- * *err.
+ * is the element type of the forward pass, to which the output is rounded. The hook waits for the
+ * device in every layer. Returns 0, or -1 with *err.
  */
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,
                        kvd_dtype pass, size_t max_tokens, kvd_attention *inner, kvd_err *err);

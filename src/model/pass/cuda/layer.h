@@ -35,7 +35,7 @@ typedef struct {
     int device;
     size_t max_tokens, max_len;
     kvd_gpu_weights weights;
-    bool borrowed;
+    bool borrowed;        /* true if the arrays of `weights` belong to the caller */
     kvd_gpu_dense *dense; /* NULL if the caller always passes an attention hook */
     kvd_gpu_sum *sum;     /* borrowed; NULL on one GPU */
     cudaStream_t stream;
@@ -47,9 +47,10 @@ typedef struct {
     kvd_gpu_queued queued; /* callback for timing, or NULL */
     void *queued_ctx;
 
+    /* Elements of void arrays have the type of the pass; rows are tokens. */
     kvd_device_memory memory;
-    float *x; /* residual stream: [max_tokens][d_model] */
-    void *normed;
+    float *x;     /* residual stream: [max_tokens][d_model] */
+    void *normed; /* input of the projections: [max_tokens][d_model] */
     /*
      * Input [max_tokens][d_model] of the feed-forward block, if it has its own norm of the layer's
      * input; else NULL.
@@ -165,6 +166,7 @@ int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
                            kvd_err *err);
 int kvd_gpu_latent_values(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 
+/* Makes `stream` wait for the sums over GPUs on the second stream. */
 int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 
 /* Replaces the residual stream by its sum over the GPUs; does nothing on one GPU. */
@@ -182,6 +184,7 @@ int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits
 /* Computes logits as kvd_gpu_head does, from n rows `in` in the element type of the pass. */
 int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
+/* Waits for the device and copies w->bad to *bad. */
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
 /*

@@ -29,7 +29,7 @@ struct kvd_gpu_backward {
     float *between;
     /* Input of the feed-forward block in the element type of the pass: [max_tokens][d_model]. */
     void *y;
-    float *d_ffn;
+    float *d_ffn; /* gradient inside the feed-forward block: [max_tokens][d_ffn] */
     /* Gradient of the output of attention: [max_tokens][width_q]. */
     float *d_o;
     /*
@@ -37,7 +37,7 @@ struct kvd_gpu_backward {
      * [max_tokens][width_q + 2 width_k].
      */
     float *d_qkv, *d_raw;
-    float *d_pre;
+    float *d_pre; /* gradients of Q and K before RoPE: [max_tokens][width_q + width_k] */
     /*
      * Output of the QKV projection before the norms of Q and K, [max_tokens][width_q + 2 width_k];
      * NULL without such norms.
@@ -105,6 +105,10 @@ int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matr
 /* Computes kvd_gpu_norm_back with the model's kind of norm. */
 int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, size_t n,
                   const float *dy, float *dx, int add, kvd_err *err);
+/*
+ * Records the first row of x [n][width] that is not finite, with check number `stage`, in the
+ * worker's `bad`.
+ */
 int kvd_back_check(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                    unsigned stage, kvd_err *err);
 

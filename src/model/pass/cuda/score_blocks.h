@@ -27,9 +27,10 @@ typedef struct {
 size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
 /*
- * Advances *b (zeroed at first) to the next block of queries of a sequence of len tokens. A block
- * has up to 256 queries, or fewer if one head would have more than `room` scores. Returns false if
- * no block is left.
+ * Advances *b (zeroed at first) to the next block of queries of a sequence of len tokens. Each
+ * query sees the last `window` keys up to its position; 0 means all of them. A block has up to 256
+ * queries, or fewer, but at least one, if one head would have more than `room` scores. Returns
+ * false if no block is left.
  */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 

@@ -12,10 +12,15 @@
 
 #include "common/err.h"
 
-/* Fails if the object has a field that is not in `known`, a list separated by spaces. */
+/*
+ * Fails if `o` is not an object, or has a field that is not in `known`, a list separated by spaces.
+ */
 int kvd_json_known(const json_t *o, const char *what, const char *known, kvd_err *err);
 
-/* Reads true or false. If the field is absent, *value does not change. */
+/*
+ * Read an optional field: true or false, or a count. If the field is absent, *value does not
+ * change.
+ */
 int kvd_json_bool(const json_t *o, const char *what, const char *field, bool *value, kvd_err *err);
 int kvd_json_count(const json_t *o, const char *what, const char *field, uint32_t *value,
                    kvd_err *err);

@@ -49,7 +49,8 @@ size_t kvd_vocab_end(const kvd_vocab *v);
 
 /*
  * The "normalizer" of tokenizer.json, applied to the text between added tokens. Normal forms are
- * those of Unicode 9.0, as in Hugging Face tokenizers.
+ * those of Unicode 9.0, as in Hugging Face tokenizers. Lowercase fails on characters that the
+ * Unicode version of utf8proc lacks.
  */
 
 typedef struct kvd_normalizer kvd_normalizer;
@@ -91,8 +92,10 @@ void kvd_added_tokens_free(kvd_added_tokens *a);
  */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
+/* Returns the text of *len bytes, or NULL if the id is not an added token. */
 const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len);
 
+/* Returns the largest id of an added token + 1, or 0 if there are no added tokens. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 /*
@@ -133,6 +136,7 @@ typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and a cache of words, for o
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
 
+/* Returns the vocabulary, which the model owns. */
 const kvd_vocab *kvd_bpe_vocab(const kvd_bpe *m);
 
 kvd_bpe_work *kvd_bpe_work_new(const kvd_bpe *m, kvd_err *err);
@@ -140,9 +144,9 @@ void kvd_bpe_work_free(kvd_bpe_work *w);
 
 /*
  * Appends the ids of one word, which is valid UTF-8 unless the model is byte-level. A character
- * outside the vocabulary becomes unk_token; without an unk_token it is left out, as in Hugging Face
- * tokenizers. If `open`, `word` is the beginning of a longer word, and only ids that do not depend
- * on its continuation are appended.
+ * that is neither in the vocabulary nor covered by byte fallback becomes unk_token; without an
+ * unk_token it is left out, as in Hugging Face tokenizers. If `open`, `word` is the beginning of a
+ * longer word, and only ids that do not depend on its continuation are appended.
  */
 int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t len, bool open,
                    kvd_ids *ids, kvd_err *err);
@@ -198,6 +202,7 @@ void kvd_strings_release(kvd_strings *l);
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
+/* Appends the decoded text to *out. The contents of *strings are overwritten. */
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 
@@ -280,6 +285,7 @@ typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
 void kvd_pair_set_free(kvd_pair_set *set);
+/* Adds all pairs of neighbouring characters of the merged token `product`. */
 void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 
 typedef struct {
@@ -290,6 +296,7 @@ typedef struct {
      * its two parts.
      */
     const kvd_vocab *vocab;
+    /* Must hold the pairs of all joined symbols. */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
