@@ -25,7 +25,7 @@ typedef struct {
      * prompts, one at a time. False for tensor parallel: the GPUs divide heads and weights.
      */
     bool sequence;
-    bool graphs;
+    bool graphs; /* true to replay decode steps from captured CUDA graphs */
     /* Attention kernels to use. The CPU engine ignores this field. */
     kvd_attention_choice attention;
     /* True to measure the time of each phase, not only the total. */
@@ -43,7 +43,10 @@ typedef struct {
 } kvd_engine_spec;
 
 typedef struct {
-    /* Bytes of all pages of the KV cache, over all layers and GPUs. */
+    /*
+     * Bytes of all pages of the KV cache, over all layers and GPUs. Layers with a sliding window
+     * have pages only for the window and for the prompts of an iteration.
+     */
     double cache_bytes;
     /*
      * Stored bytes per token, over all layers and GPUs. The GPU cache rounds the kept dimensions of
@@ -56,8 +59,8 @@ typedef struct {
     /* Number of pages of 64 tokens in every layer without a window. */
     size_t pages;
     /*
-     * Number of pages of layers with a window, and the most that one request holds. Both are 0 if
-     * no window is shorter than the requests.
+     * Number of pages of layers with a window, without those that prompts take while they run, and
+     * the most that one request holds. Both are 0 if no window is shorter than the requests.
      */
     size_t window_pages, window_share;
     /* Description such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
@@ -68,8 +71,8 @@ typedef struct {
      */
     bool anywhere;
     /*
-     * Bit p is set if phase p is not timed separately. Its time is then part of the phase that
-     * follows p in enum kvd_phase.
+     * Bit p is set if phase p is not timed separately. Its time is then 0, and is counted in the
+     * phase that follows p in enum kvd_phase.
      */
     unsigned fused;
 } kvd_engine_facts;
@@ -87,25 +90,25 @@ struct kvd_engine {
                 kvd_phase_times *times, kvd_err *err);
     /*
      * Returns the bytes that the KV cache held after the latest iteration. If the pointer is NULL,
-     * the cache holds bytes_per_token bytes for every cached token. The GPU engine counts whole
-     * pages if the model has a window.
+     * the cache holds bytes_per_token bytes for every cached token. Otherwise bytes_per_token is
+     * the amount reserved per token. The GPU engine counts whole pages if the model has a window.
      */
     double (*held)(const kvd_engine *e);
     /*
-     * Stores the bytes that GPUs have sent to each other: bytes[0] of Q, K and V, bytes[1] of
-     * attention output. The pointer is NULL if the engine sends none.
+     * Stores the bytes that GPUs sent to each other in the latest iteration: bytes[0] of Q, K and
+     * V, bytes[1] of attention output. The pointer is NULL if the engine sends none.
      */
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /*
-     * Reports the cache of the request in `slot`. *entries is the mean number of tokens that a KV
-     * head caches. *bits is the number of bits of the cache that kvd_plan_entry_bits does not
-     * count. If tokens are stored unquantised, *bits is NaN. The pointer is NULL if the engine
-     * cannot count.
+     * Reports the cache of the request in `slot`, which has `tokens` tokens. *entries is the mean
+     * number of tokens that a KV head caches. *bits is the number of bits of the cache that
+     * kvd_plan_entry_bits does not count. If every cached token is stored unquantised with the kept
+     * dimensions of the plan, *bits is NaN. The pointer is NULL if the engine cannot count.
      */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, double *entries, double *bits);
     /*
-     * Frees the slot of a request that no iteration marked with kvd_slice.last. The pointer is NULL
-     * if the engine cannot do this.
+     * Frees the slot of a request that was ended or preempted, so that no iteration marked it with
+     * kvd_slice.last. The pointer is NULL if the engine cannot do this.
      */
     void (*drop)(kvd_engine *e, size_t slot);
     /* Writes the logits [vocab_size] of the i-th request of the latest iteration. */

@@ -79,7 +79,7 @@ typedef struct {
     kvd_inputs_options in;
     /* Numbers of bits in --weights-bits, allocated. */
     size_t *weights_bits, n_weights_bits;
-    size_t weights_group;
+    size_t weights_group; /* number of weights that share a scale */
     /* Fraction of the uncompressed accuracy to keep; NaN means no search. */
     double target;
     /* Parameter that --target varies; NULL means the usual parameter of each method. */
@@ -108,7 +108,7 @@ void kvd_eval_options_release(kvd_eval_options *cfg);
  */
 
 typedef struct {
-    char *path;
+    char *path; /* path of OUT.h5.rows; NULL if no results are saved */
     kvd_run_key key;
     kvd_accuracy from;
     /* Index of the next saved row of results to copy into those of this run. */
@@ -158,19 +158,21 @@ typedef struct {
 
 /* Opens all input files and texts. Fails if a file was not made from the model v->checkpoint. */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
+/* Evaluates all compression settings of all methods into v->accuracy. */
 int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
 /* Prints on stdout the results added since the last call. Prints nothing with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates one compression setting, or copies its results that an earlier run saved. *row receives
- * the index of the results. full_rank_error is NaN if it was not measured.
+ * Evaluates one compression setting, or copies its results that an earlier run saved. point->method
+ * may be a copy of a method with other parameters. *row receives the index of the results.
+ * full_rank_error is NaN if it was not measured.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 
 /*
- * Returns a runner for another checkpoint of the same shape. On failure returns NULL and fills
- * *err.
+ * Returns a runner for another checkpoint of the same shape, with the batch sizes of v->evaluator.
+ * On failure returns NULL and fills *err.
  */
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
 
@@ -184,8 +186,9 @@ int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
 /*
- * Implements --points-only: finds the strongest compression from existing results, without new
- * measurements, and stores it in t->found.
+ * Implements --points-only: finds the strongest compression without new measurements, and stores it
+ * in t->found. Uses the results of all methods that differ from t->method in nothing but the varied
+ * parameter.
  */
 int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err);
 /*
@@ -201,15 +204,16 @@ int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
 int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd_err *err);
 
 /*
- * Measures the loss if K or V of a single head keeps fewer dimensions: mean KL divergence from the
- * uncompressed model, in nats per predicted token. Covers every layer and KV head. Numbers of kept
- * dimensions are d/8, d/4, 3d/8, d/2, 5d/8, 3d/4 and d; the loss at d is 0. `type` is the number
- * type of the projected K and V. The evaluator must have keep_reference. On success the caller
- * releases *t with kvd_error_table_release.
+ * Measures the loss if only Q and K, or only V, of a single head keep fewer dimensions: mean KL
+ * divergence from the uncompressed model, in nats per predicted token. Covers every layer and KV
+ * head. Numbers of kept dimensions are d/8, d/4, 3d/8, d/2, 5d/8, 3d/4 and d; the loss at d is 0.
+ * `type` is the number type of the projected K and V. The evaluator must have keep_reference. On
+ * success the caller releases *t with kvd_error_table_release.
  */
 int kvd_error_scan(kvd_evaluator *e, const kvd_method *m, const kvd_model_info *model,
                    kvd_dtype type, kvd_progress *progress, kvd_error_table *t, kvd_err *err);
 
+/* Returns the number of forward passes of kvd_error_scan. */
 size_t kvd_error_scan_runs(const kvd_config *c);
 
 #endif

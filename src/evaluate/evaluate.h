@@ -24,7 +24,7 @@ typedef struct {
     size_t n_texts;
     /* Index of the first sequence of each text: [n_texts + 1], borrowed. */
     const size_t *text_first;
-    size_t n_steps;
+    size_t n_steps; /* number of tokens after the prompts, over all sequences */
     /*
      * Number of scored predictions. The last token of a sequence is not scored, because its next
      * token is unknown.
@@ -41,6 +41,7 @@ typedef struct {
      * 0, every call runs the uncompressed model again.
      */
     size_t bytes_not_kept;
+    /* Private fields follow. */
     bool keeps_attention;
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
     /*
@@ -63,7 +64,9 @@ typedef struct {
 
 /*
  * Initialises an evaluator. Only predictions after the first `prompt` tokens of a sequence are
- * scored. Fails if no sequence has at least two tokens more than the prompt.
+ * scored. If keep_reference is true, the final hidden states of the uncompressed model stay in
+ * memory if they fit, and later calls of kvd_evaluate do not run it again. Fails if no sequence has
+ * at least two tokens more than the prompt.
  */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
@@ -95,6 +98,7 @@ typedef struct {
      */
     kvd_model_runner *runner;
     double weight_bytes;
+    /* kvd_evaluate fills the fields below. */
     kvd_quality *per_sequence; /* prediction quality of each sequence: [n_sequences] */
     /*
      * Change of each scored prediction from the uncompressed model, [n_each]; NULL if the results
@@ -108,9 +112,14 @@ typedef struct {
     /* Number of random seeds over which the results are means; 0 or 1 means a single run. */
     size_t n_seeds;
     kvd_seed_spread spread;
-    /* True if any final hidden state differs from that of the uncompressed model. */
+    /*
+     * True if a final hidden state at a scored position differs from that of the uncompressed
+     * model.
+     */
     bool differs;
-    /* True if nothing is compressed and the model was not run. */
+    /*
+     * True if nothing is compressed, and the results are copies of those of the uncompressed model.
+     */
     bool is_reference;
     /* Name of the engine that computed the attention, such as "CPU, f32". */
     char engine[96];
@@ -120,7 +129,8 @@ typedef struct {
 /*
  * Evaluates n compression settings over all texts. `first_layer` is the first compressed layer. If
  * it is above 0, the runs start in that layer, from the hidden states of the uncompressed model.
- * `attention_errors` asks for errors of attention outputs.
+ * `attention_errors` asks for errors of attention outputs; the uncompressed model then runs again
+ * unless kvd_evaluator_keep_attention kept its outputs.
  *
  * Fails if a number is not finite, if a cache missed a layer or sequence or kept a wrong number of
  * dimensions, or if removing dimensions changes no prediction at all. The caller releases each

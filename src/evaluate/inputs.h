@@ -34,7 +34,7 @@ typedef struct {
     bool no_special;
     /* True if all texts have equal weight; `tokens` is then the number of tokens per text. */
     bool by_text;
-    size_t tokens, seq_len, batch;
+    size_t tokens, seq_len, batch; /* 0 if not given */
     /* Number of tokens of a sequence that are a prompt; later tokens are decode steps. */
     size_t prompt;
     /* True if every sequence has a prompt even without the option that sets its length. */
@@ -43,9 +43,9 @@ typedef struct {
     kvd_method method[KVD_EVAL_METHODS];
     const char *method_text[KVD_EVAL_METHODS];
     size_t n_methods;
-    char *own_text[KVD_EVAL_METHODS];
+    char *own_text[KVD_EVAL_METHODS]; /* strings in method_text that must be freed */
     size_t n_own;
-    const char *calibration, *fisher;
+    const char *calibration, *fisher; /* NULL if not given */
     const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
     size_t n_spectra, n_rates;
     kvd_dtype cache;
@@ -83,7 +83,9 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
 
+/* Records the checkpoint, texts and files of methods as provenance of the run. */
 int kvd_inputs_record(kvd_inputs *in, kvd_err *err);
+/* Loads the files that methods read. Fails if one is not of the open checkpoint's model. */
 int kvd_inputs_load(kvd_inputs *in, kvd_err *err);
 /*
  * Completes the list of methods. Without --method, adds every method for which the loaded files

@@ -27,6 +27,7 @@ typedef struct {
      * Index among the recorded prompt tokens of the current batch's first one; set by the caller.
      */
     size_t first;
+    /* Private fields follow. */
     /*
      * Attention callback that puts the recorded prompts before the tokens of the run and then calls
      * `inner`.
@@ -61,7 +62,10 @@ int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t promp
                           size_t max_tokens, kvd_err *err);
 void kvd_kept_prompts_release(kvd_kept_prompts *p);
 
-/* Attention callback that records Q, K, V and K before RoPE. `ctx` is a kvd_kept_prompts. */
+/*
+ * Attention callback that records Q, K, V and K before RoPE, all of which the run must have. `ctx`
+ * is a kvd_kept_prompts.
+ */
 int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 
 /* Passes the recorded Q, K and V of prompts, layer by layer, to the callback `hook`. */
@@ -86,7 +90,7 @@ typedef struct {
     size_t n;
     const uint32_t *target;
     const int *sequence;
-    /* Change of each prediction from the uncompressed model, [n]; NULL if not wanted. */
+    /* Output: change of each prediction from the uncompressed model, [n]; NULL if not wanted. */
     kvd_prediction_change *each;
 } kvd_predictions;
 
@@ -151,7 +155,7 @@ struct kvd_model_runner {
     /*
      * Runs a batch with a compressed cache. If first_layer is not 0, the run starts in that layer,
      * from the hidden states `residual`. Adds cache sizes to *account and, unless `error` is NULL,
-     * attention errors to *error.
+     * attention errors to *error. Returns after the run has ended.
      */
     int (*plan_run)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan, int first_layer,
                     const float *residual, float *hidden, kvd_cache_account *account,

@@ -67,7 +67,9 @@ int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_
 /*
  * Means over sequences with 95 % confidence intervals, from 2000 bootstrap resamples of the
  * sequences. perplexity is exp(mean nll). top1_share is top-1 accuracy divided by that of the
- * uncompressed model. Values that do not exist are NaN, such as the interval of a single sequence.
+ * uncompressed model; only the compare functions set it. Values that do not exist are NaN, such as
+ * the interval of a single sequence, or top1_share if the uncompressed model has no correct
+ * prediction.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;

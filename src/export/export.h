@@ -37,7 +37,10 @@ int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_er
 /* Computes the size in bytes of the weights that kvd_checkpoint_write will write. */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
-/* Writes the index of weight files. `bytes` is the total size of the written weights. */
+/*
+ * Writes model.safetensors.index.json, for a checkpoint with several weight files. `bytes` is the
+ * total size of the written weights.
+ */
 int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
                          kvd_err *err);
 
@@ -72,7 +75,7 @@ typedef struct {
     kvd_dtype dtype;
 } kvd_export_options;
 
-/* Wrong usage ends the program with status 2. */
+/* Reads argv into *cfg, which must be zeroed. Wrong usage ends the program with status 2. */
 void kvd_export_parse(int argc, char **argv, kvd_export_options *cfg);
 void kvd_export_options_release(kvd_export_options *cfg);
 
@@ -83,7 +86,7 @@ void kvd_export_options_release(kvd_export_options *cfg);
 typedef struct {
     const char *form; /* "checkpoint" or "rotations" */
     const kvd_model_info *model;
-    /* Scale and softcap of the attention scores. */
+    /* Scale and softcap of the attention scores, as kvd_config_scores returns them. */
     double scale, softcap;
     /* Kept dimensions and projections of all heads. */
     const kvd_point *point;

@@ -34,7 +34,7 @@ void kvd_text_markdown(kvd_text *t, const char *s);
 /* Appends item i of a list of n items, of which at most `most` are named: "a, b and 3 more". */
 void kvd_text_item(kvd_text *t, size_t i, size_t n, size_t most, const char *item);
 
-/* Never returns NULL. */
+/* Returns "" if the text is empty, never NULL. */
 const char *kvd_text_get(const kvd_text *t);
 int kvd_text_check(const kvd_text *t, kvd_err *err);
 void kvd_text_release(kvd_text *t);
@@ -131,7 +131,7 @@ typedef struct {
     kvd_text why;
 } kvd_figure;
 
-/* Columns of a table that one panel of a figure draws. */
+/* Columns of a table that one panel of a figure draws, by their names in CSV files. */
 typedef struct {
     const char *title;
     /* Columns of the axes. If x is NULL, the rows are spread evenly along the horizontal axis. */
@@ -148,7 +148,7 @@ typedef struct {
 
 typedef struct {
     const char *id, *title;
-    kvd_text words;
+    kvd_text words; /* paragraphs as HTML */
     kvd_table **table;
     size_t n_tables;
     kvd_figure *figure;
@@ -156,7 +156,7 @@ typedef struct {
 } kvd_section;
 
 typedef struct {
-    kvd_text title;
+    kvd_text title; /* plain text */
     kvd_section **section;
     size_t n;
 } kvd_report;
@@ -206,8 +206,8 @@ void kvd_report_release(kvd_report *r);
 
 /*
  * Writes index.html: one page without scripts and without references to other servers. If
- * `figures`, the SVG files of figures/ become part of the page. Otherwise the page gives the reason
- * why a figure is missing.
+ * `figures`, the SVG files of figures/ become part of the page. Otherwise, and for a figure with a
+ * `why`, the page gives the reason why the figure is missing.
  */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 

@@ -133,9 +133,9 @@ int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
 /*
- * Compares the conditions of result row a of file x and result row b of file y, which are
- * accuracy, serving or jct files. Returns NULL if all conditions are equal. Otherwise returns the
- * name of the first column that differs, "model" or "schema".
+ * Compares the conditions of result row a of file x and result row b of file y, which are accuracy,
+ * serving or jct files. Returns NULL if all conditions are equal. Otherwise returns the name of the
+ * first column that differs, "model" or "schema".
  *
  * `but` lists conditions that may differ, separated by commas: columns, "model", or a group:
  *
@@ -143,15 +143,17 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
  *   "sample"  how much was evaluated: n_tokens, n_sequences, n_predictions
  *
  * Numbers are equal if they differ by less than 1e-9, or if neither result row has a value. A
- * missing `prompt` counts as 0. Only device and number type of an engine are compared.
+ * missing value differs from any number, but a missing `prompt` counts as 0. Only device and number
+ * type of an engine are compared.
  */
 const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, size_t b,
                             const char *but);
 
 /*
- * Fails if two files give the same label to texts of different content. Two texts conflict if
- * label, token count and sequence length are equal and the content hashes are not. `also` is a
- * second set of results, or NULL. Must be called before kvd_results_name, which may change labels.
+ * Fails if two files of one model give the same label to texts of different content. Two texts
+ * conflict if label, token count and sequence length (if recorded) are equal and the content hashes
+ * are not. `also` is a second set of results, or NULL. Must be called before kvd_results_name,
+ * which may change labels.
  */
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err);
 

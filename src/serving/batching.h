@@ -12,13 +12,14 @@
  *
  * `admission` says how a request gets pages of 64 tokens:
  *
- * - KVD_ADMIT_WHOLE: a request gets pages for all input and output tokens when it enters.
+ * - KVD_ADMIT_WHOLE: a request gets pages for all input and output tokens when it enters, and is
+ *   never preempted.
  * - KVD_ADMIT_STORED, as in vLLM (Kwon et al. 2023): a request gets pages for its prompt when it
  *   enters, and one more page whenever a step needs it. Unless nothing runs, a hundredth of the
  *   pages must stay free when a request enters. If no page is free for a step, the running request
- *   that arrived last is preempted: it loses its pages and waits again. When it enters again, the
- *   tokens that it has emitted are part of its prompt (recomputation). An iteration in which a
- *   request is preempted admits none.
+ *   that arrived last is preempted: it loses its pages and waits again, before all requests that
+ *   arrived later. When it enters again, the tokens that it has emitted are part of its prompt
+ *   (recomputation). An iteration in which a request is preempted admits none.
  */
 #ifndef KVD_SERVING_BATCHING_H
 #define KVD_SERVING_BATCHING_H

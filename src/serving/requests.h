@@ -77,7 +77,10 @@ bool kvd_requests_lengths_from_file(const char *lengths);
 
 /* Divides all arrival times by `factor`. */
 void kvd_requests_faster(kvd_requests *r, double factor);
-/* Keeps only the first n requests. Fails if there are fewer than n. */
+/*
+ * Keeps only the first n requests and adds the number of the others to n_skipped. Fails if there
+ * are fewer than n.
+ */
 int kvd_requests_first(kvd_requests *r, size_t n, kvd_err *err);
 /*
  * Returns requests per second: (n - 1) / time between the first and the last arrival; 0 if that

@@ -28,23 +28,27 @@ typedef struct {
     double bytes;
 } kvd_cpu_rows;
 
+/* Returns the bytes that kvd_cpu_rows_init allocates. */
 double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys);
 /* If `keys` is true, keys before RoPE are stored too. */
 int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len,
                       bool keys, kvd_err *err);
 void kvd_cpu_rows_release(kvd_cpu_rows *r);
 
+/* Fills `position` and `rope_row` of every token of the iteration. */
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
 /*
- * Computes the part of a layer before attention. Adds the times to the phases norm, qkv and rope.
+ * Computes q, k and v of a layer from the residual stream x of n tokens. Adds the times to the
+ * phases norm, qkv and rope.
  */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
+/* Projects q and k of n tokens to q_cut and k_cut. */
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
 /*
- * Computes the part of a layer after attention and updates the residual stream. Adds the times to
- * the phases o, norm and mlp.
+ * Computes the part of a layer after attention: updates x from the attention output o. Adds the
+ * times to the phases o, norm and mlp.
  */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);

@@ -17,7 +17,10 @@ typedef struct {
     size_t n, tokens;
     /* number of elements of one slot, over all layers and heads */
     size_t elements;
-    /* The cache. For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v]. */
+    /*
+     * The cache. For each slot, layer and KV head: keys [rows][d_qk], then values [rows][d_v].
+     * `rows` is the number of tokens for which the slot has room in the layer.
+     */
     char *store;
     /* Projected K and V of one layer as float32, if attention cannot read the cache directly. */
     float *decoded;
@@ -28,6 +31,7 @@ typedef struct {
     float *scores;
 } kvd_cpu_slots;
 
+/* Returns the number of elements that the cache stores for a request of n tokens. */
 size_t kvd_cpu_slot_elements(const kvd_cpu_weights *w, size_t n);
 
 int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype type, size_t n,
@@ -35,7 +39,8 @@ int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype typ
 void kvd_cpu_slots_release(kvd_cpu_slots *s);
 
 /*
- * Stores the projected K and V of an iteration's tokens.
+ * Stores the projected K and V of an iteration's tokens. A row of k and v holds all KV heads of one
+ * token.
  *
  * In a layer with an attention window, a chunk of a prompt overwrites older tokens to which it
  * still attends. The function therefore first copies K and V of these older tokens and of the chunk
@@ -44,12 +49,16 @@ void kvd_cpu_slots_release(kvd_cpu_slots *s);
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
 
-/* Converts the stored K and V that attention will read to float32. */
+/*
+ * Converts the stored K and V that attention will read to float32, except those that
+ * kvd_cpu_slots_append gathered. Does nothing if the cache is float32.
+ */
 void kvd_cpu_slots_decode(kvd_cpu_slots *s, int layer, const kvd_iteration *it);
 
 /*
  * kvd_cpu_slots_step computes attention for decode steps, and kvd_cpu_slots_prefill for chunks of
- * prompts. A row of q and o holds all query heads of one token.
+ * prompts. A row of q and o holds all query heads of one token, at the kept dimensions of their KV
+ * heads.
  */
 void kvd_cpu_slots_step(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *q,
                         float *o);

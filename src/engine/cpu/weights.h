@@ -1,7 +1,7 @@
 /*
  * All weights of a small model in float32. Projections of V are folded (multiplied) into W_V and
- * W_O. Projections of Q and K are folded into W_Q and W_K only if no operation between these and
- * the attention scores prevents it (methods/folded.h).
+ * W_O, which then have only the kept dimensions. Projections of Q and K are folded into W_Q and W_K
+ * only if no operation between these and the attention scores prevents it (methods/folded.h).
  */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
@@ -38,8 +38,8 @@ typedef struct {
     float *own_head;
     /* Weights [0] and biases [1] that belong to no layer. NULL if the model has none. */
     float *once[KVD_N_PARTS - KVD_N_LAYER_PARTS][2];
-    double bytes;
-    double own_bytes;
+    double bytes;     /* of all weights, mapped or copied */
+    double own_bytes; /* of the copied and folded weights */
 } kvd_cpu_weights;
 
 /*

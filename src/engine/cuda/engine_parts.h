@@ -26,13 +26,16 @@ typedef struct {
     kvd_paged_cache cache;
     kvd_step_batch batch;
     kvd_pages pages;
-    kvd_pages near; /* pages of the layers with a sliding window */
+    kvd_pages near; /* pages of the layers with a sliding window; empty if there are none */
     /*
      * near_share: largest number of pages of `near` that a request holds between iterations.
      * near_spare: pages that all prompts of an iteration need in addition.
      */
     size_t near_share, near_spare;
-    /* If the model has a window: bytes of the pages that all requests hold. */
+    /*
+     * If the model has a window: bytes of the pages that all requests hold after the latest
+     * iteration.
+     */
     double held;
     kvd_clock clock;
     kvd_device_memory memory;
@@ -57,7 +60,10 @@ typedef struct {
     kvd_step_graph *graph;
     /* Device memory that the CUDA graphs read. */
     kvd_device_memory graph_memory;
-    /* Row of `logits` for each request, [max_slices]. -1: the request emits no token. */
+    /*
+     * Row of `logits` for each request of the latest iteration, [max_slices]. -1: the request emits
+     * no token.
+     */
     int32_t *emit;
     size_t n_slices, n_emit;
     int failed;
@@ -103,16 +109,20 @@ double kvd_cuda_engine_held(const kvd_cuda_engine *e);
  * has a window.
  */
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
+/* Frees the pages that a slot has in all layers. */
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
-/* Fail if the engine does not support the model, the plan or the spec. */
+/*
+ * Fail if the engine does not support the model, the plan or the spec: on one GPU, or tensor
+ * parallel on several.
+ */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
 /*
- * These functions open an engine on several GPUs, tensor parallel or sequence parallel. The
- * contract is that of kvd_engine_open_cuda.
+ * These functions open an engine on several GPUs: tensor parallel or, if s->sequence is true,
+ * sequence parallel. The contract is that of kvd_engine_open_cuda.
  */
 kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
@@ -135,7 +145,10 @@ void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /* Returns true if n decode steps use the products of few_rows.h. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
-/* `id` holds the token ids and `at` the positions, both in device memory. */
+/*
+ * `id` holds the token ids and `at` the positions, both in device memory. kvd_cuda_layers calls
+ * kvd_cuda_layers_begin itself.
+ */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n,
                     kvd_err *err);
@@ -144,6 +157,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
  * row. Does nothing on a GPU without the output head.
  */
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err);
+/* Queues the copies of an iteration's results to the host, with the keys of n emitted tokens. */
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err);
 
 #endif

@@ -48,8 +48,8 @@ typedef struct {
      */
     const void *x;
     /*
-     * If x is NULL, the input is the RMS norm of `residual` [n][in] times `gain` [in], both
-     * float32.
+     * If x is NULL, the input is the RMS norm of `residual` [n][in] times `gain` [in], both float32
+     * in device memory.
      */
     const float *residual, *gain;
     double eps;
@@ -58,13 +58,17 @@ typedef struct {
     kvd_gpu_bad *bad;
     void *y;
     /*
-     * Receives the GPU's time (%globaltimer, in ns) when the preceding kernels have ended. May be
-     * NULL.
+     * Device memory that receives the GPU's time (%globaltimer, in ns) when the preceding kernels
+     * have ended. May be NULL.
      */
     unsigned long long *began;
 } kvd_few_rows;
 
-/* Returns true if n rows of `in` columns fit into shared memory. */
+/*
+ * Returns true if kvd_few_rows_run supports n rows of `in` columns on the current device: n is at
+ * most KVD_FEW_ROWS, and the rows fit into shared memory. KVD_FEW_ADD and KVD_FEW_PUT may divide
+ * the columns among several launches.
+ */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);
 

@@ -68,7 +68,10 @@ typedef struct {
     size_t n_out, n_in;
     /* Position of the first token of this GPU's part of the prompt, and number of its tokens. */
     size_t first, n;
-    /* Bytes sent to other GPUs: sent[0] of Q, K and V, sent[1] of attention output. */
+    /*
+     * Bytes sent to other GPUs in the latest iteration: sent[0] of Q, K and V, sent[1] of attention
+     * output.
+     */
     double sent[2];
     /* State for zdc with layers=N. sets.in is NULL if all tokens keep equally many dimensions. */
     kvd_sequence_sets sets;
@@ -87,9 +90,10 @@ struct kvd_sequence {
     const uint32_t *id;
 };
 
-/* Each GPU's part of the prompt is a whole number of pages, and may be empty. */
+/* Each GPU's part of the prompt begins at a page boundary, and may be empty. */
 
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
+/* Returns the position of the first token of a GPU's part. */
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu);
 /*
@@ -102,17 +106,18 @@ kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
 
 /*
  * Computes the attention output [n][o_pitch] of this GPU's part of the prompt for all heads. If
- * `in` is NULL, this GPU has no tokens. Collective: all GPUs must call it at the same time.
+ * `in` is NULL, this GPU has no tokens, and `out` is not used. Collective: all GPUs must call it at
+ * the same time.
  */
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
 /*
  * Collective: all GPUs must call these functions at the same time.
  *
- * kvd_sequence_to_heads sends the projected Q, K and V of this GPU's part of the prompt. It
- * receives Q, K and V of all tokens for this GPU's heads. kvd_sequence_to_tokens sends the
- * attention output of this GPU's heads. It receives the output of this GPU's part of the prompt for
- * all heads.
+ * kvd_sequence_to_heads sends the projected Q, K and V of this GPU's part of the prompt. It stores
+ * Q, K and V of all tokens for this GPU's heads in r->own. kvd_sequence_to_tokens sends the
+ * attention output r->own.o of this GPU's heads. It fills `out` with the output of this GPU's part
+ * of the prompt for all heads.
  *
  * Every block that is sent has a multiple of 16 bytes.
  */
@@ -126,8 +131,8 @@ int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStrea
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
 /*
- * Connects all GPUs with each other. NCCL otherwise connects two GPUs at their first exchange and
- * waits for both, which blocks if one GPU has failed.
+ * Connects all GPUs with each other. Collective, before the first iteration. NCCL otherwise
+ * connects two GPUs at their first exchange and waits for both, which blocks if one GPU has failed.
  */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 

@@ -14,7 +14,8 @@ void kvd_gpu_quality_free(kvd_gpu_quality *q);
 
 /*
  * Adds the quality of n <= max_rows predictions to per_sequence[sequence[i]], like
- * kvd_quality_add_each on the CPU. A prediction with sequence -1 is checked but not added.
+ * kvd_quality_add_each on the CPU. A prediction with sequence -1 is checked but not added; its
+ * target must also be below vocab. Waits for the stream.
  *
  * `logits` and `reference` (uncompressed model) are float32 [n][vocab] in GPU memory. If
  * `reference` is NULL, the KL divergence, the agreement and `each` do not change. `target`,

@@ -14,7 +14,10 @@ extern "C" {
  * column and the other fields are invalid. Otherwise `bad` is the vocabulary size.
  */
 typedef struct {
-    /* Negative log-likelihood of the next token; KL divergence from the uncompressed model. */
+    /*
+     * Negative log-likelihood of the next token; KL divergence from the uncompressed model, 0
+     * without such a model.
+     */
     double nll, kl;
     /* Negative log-likelihood under the uncompressed model; equals nll without such a model. */
     double ref_nll;
@@ -25,8 +28,8 @@ typedef struct {
 
 /*
  * Computes the prediction quality of every row of logits. `logits` and `reference` (uncompressed
- * model; may be NULL) are [n][vocab], `target` and `row` are [n], all in GPU memory. Queues one
- * kernel.
+ * model; may be NULL) are [n][vocab], `target` [n] holds token ids below vocab, and `row` [n] is
+ * the output, all in GPU memory. Queues one kernel.
  *
  * Sums are in double, because with float a KL of 1e-5 nats would have only three correct digits.
  * Rows of equal logits have a KL of exactly 0.

@@ -84,7 +84,7 @@ typedef struct {
      * kvd_continuations.ended is set.
      */
     uint32_t *token;
-    /* Log probability of the next input. */
+    /* Natural logarithm of the probability of the next input. */
     double *log_p;
     /* 1 + the number of tokens with a larger logit than the next input. */
     uint32_t *rank;
@@ -108,7 +108,7 @@ typedef struct {
     size_t part, n_parts;
     /*
      * Tokens in one forward pass. With the cache in host memory it limits the sequences that run
-     * together; in the engine the prompts of one iteration.
+     * together, of which at least one runs; in the engine the prompts of one iteration.
      */
     size_t max_tokens;
     /* Tokens of a prompt and its continuation. */
@@ -138,14 +138,17 @@ typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 
 /*
- * Generates with the open plan. plan->prompt is ignored. Only one thread at a time calls `step`,
- * c->ended or c->advanced. Errors name sequences by their index in *c. Groups depend on *c and the
- * memory of a GPU, so results do not depend on the number of equal GPUs.
+ * Generates with the open plan and fills *out. *account receives cache sizes and the bits that
+ * attention read, added over the decode steps. `account` and `step` may be NULL. plan->prompt is
+ * ignored. Only one thread at a time calls `step`, c->ended or c->advanced. Errors name sequences
+ * by their index in *c. Groups depend on *c and the memory of a GPU, so results do not depend on
+ * the number of equal GPUs.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,
                  void *ctx, kvd_err *err);
 
+/* Returns device and number type, for result files. */
 const char *kvd_generator_name(const kvd_generator_spec *s);
 
 #endif

@@ -84,7 +84,10 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
                                           kvd_err *err);
 #endif
 
-/* Cache on the CPU. `weights` are in GPU memory, borrowed; NULL to compute on the CPU. */
+/*
+ * Cache on the CPU. `weights` are in GPU memory, borrowed; NULL to compute on the CPU. On failure
+ * returns NULL and fills *err.
+ */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
@@ -94,7 +97,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
                               char why[KVD_GENERATOR_WHY]);
 /*
  * CUDA engine for this plan and n_sequences sequences. `weights` is borrowed. Only with `scores`
- * can kvd_generate_path.read return logits.
+ * can kvd_generate_path.read return logits. On failure returns NULL and fills *err.
  */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,

@@ -13,7 +13,7 @@
 
 typedef struct {
     char *question;      /* "" if the context contains it */
-    char *answer_prefix; /* beginning of the answer, part of the prompt */
+    char *answer_prefix; /* beginning of the answer, part of the prompt; "" for none */
     char **reference;    /* at least one: [n_references] */
     size_t n_references;
 } kvd_benchmark_turn;
@@ -28,7 +28,7 @@ typedef struct {
     char **choice; /* class names of a classification: [n_choices] */
     size_t n_choices;
     kvd_metric metric;
-    size_t max_new_tokens;
+    size_t max_new_tokens; /* per answer, at least 1 */
     /*
      * Text that ends an answer and is not part of it; "" if only the end-of-text token does. If
      * it is a line feed, line feeds at the beginning of an answer are dropped.
@@ -46,6 +46,7 @@ typedef struct {
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
 /* Appends to the item added last. */
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
+/* Appends a copy of `text` to a list of *n strings, which is reallocated. */
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
@@ -63,6 +64,7 @@ typedef enum {
 } kvd_benchmark_form;
 extern const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1];
 
+/* Upper limit of max_new_tokens. */
 enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20 };
 
 typedef struct {

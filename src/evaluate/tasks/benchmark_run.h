@@ -36,8 +36,8 @@ typedef struct {
     kvd_generator_spec generator;
     bool no_special; /* leave out the begin-of-text token (BOS) */
     /*
-     * Chat template around context and question; the answer prefix follows the assistant's
-     * header. NULL means none.
+     * Chat template around context and question; the answer prefix follows the assistant's header.
+     * The template writes BOS itself. NULL means none.
      */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
@@ -79,8 +79,9 @@ typedef struct {
 
 /*
  * Builds the token sequences of all items. A prompt that is too long loses its middle, as in
- * LongBench. Fails, naming the item, if a question does not fit into max_len, or has no text of
- * its own although compress_at is KVD_COMPRESS_CONTEXT. *r can be released after a failure too.
+ * LongBench. Fails, naming the item, if a question does not fit into max_len, or has no text of its
+ * own although compress_at is KVD_COMPRESS_CONTEXT. Fails if the tokenizer lacks tokens of the chat
+ * template. *r can be released after a failure too.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -88,10 +89,10 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
 /*
- * Runs and scores all items with the open plan. `name` identifies the setting in the journal.
- * With --part, only this process's items are generated, and nothing is scored. Fails if the
- * counted bytes do not show that the plan compressed something. The caller releases *out, which
- * must be zeroed, also after a failure.
+ * Runs and scores all items with the open plan. `name` identifies the setting in the journal. With
+ * --part, only this process's items are generated and saved in the journal, and nothing is scored.
+ * Fails if the counted bytes do not show that the plan compressed something. The caller releases
+ * *out, which must be zeroed, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

@@ -14,8 +14,8 @@ enum { KVD_BENCHMARK_LINE = 400 };
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
 /*
- * Returns an empty table. `r` and `config` are borrowed. `calibrated` names the calibration
- * text; `seed` is that of the bootstrap.
+ * Returns an empty table. On failure returns NULL and fills *err. `r` and `config` are borrowed.
+ * `calibrated` names the calibration text; `seed` is that of the bootstrap.
  */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
@@ -37,6 +37,7 @@ int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, k
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);
 extern const char kvd_benchmark_heading[];
+/* Writes row i as text into line [KVD_BENCHMARK_LINE] and returns `line`. */
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line);
 
 int kvd_benchmark_table_write(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err);

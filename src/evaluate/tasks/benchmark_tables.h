@@ -24,7 +24,7 @@ typedef struct {
     const char *prompt;
     size_t max_new_tokens;
     kvd_metric metric;
-    const char *stop;
+    const char *stop; /* text that ends an answer; NULL if there is none */
 } kvd_benchmark_row;
 
 /* NULL if the benchmark has no such task. */

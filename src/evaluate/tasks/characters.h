@@ -16,6 +16,7 @@ typedef struct {
     size_t n;
 } kvd_characters;
 
+/* Converts UTF-8 text to code points. The caller frees x->c. */
 int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err);
 /* Converts the code points of x to lower case, one by one (towlower of the locale C.UTF-8). */
 int kvd_characters_lower(kvd_characters *x, kvd_err *err);
@@ -26,6 +27,7 @@ int kvd_characters_lower(kvd_characters *x, kvd_err *err);
 bool kvd_character_is_word(uint32_t c);
 /* Returns true for characters that Python's str.split treats as white space. */
 bool kvd_character_is_space(uint32_t c);
+/* Returns the index of the first occurrence of y in x, or SIZE_MAX. */
 size_t kvd_characters_find(const kvd_characters *x, const kvd_characters *y);
 
 typedef struct {

@@ -66,12 +66,13 @@ typedef struct {
 /*
  * Scores an answer. If there are several references, the best score counts, except that match-all
  * is a mean over them, leading-numbers takes them as one list, and letter and option as text and
- * letter of one answer. Texts are UTF-8; an invalid byte counts as one character.
+ * letter of one answer. Texts are UTF-8; an invalid byte counts as one character. Fails if a
+ * reference does not have the form that the metric needs.
  */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);
 
-/* The message does not name the item. */
+/* Fails if the metric cannot use these references. The message does not name the item. */
 int kvd_metric_check(kvd_metric metric, const kvd_metric_key *key, kvd_err *err);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct {
     size_t length;                /* largest number of tokens of a prompt with its answer */
     size_t items;                 /* per task; 0 means KVD_RULER_ITEMS */
     uint64_t seed;
-    /* UTF-8 text that hides needles; may be NULL if no task needs it. */
+    /* Path of a UTF-8 text that hides needles; may be NULL if no task needs it. */
     const char *essay;
     /* The length includes special tokens such as BOS. */
     bool special;
@@ -35,10 +35,11 @@ typedef struct {
 bool kvd_ruler_needs_essay(size_t k);
 
 /*
- * Appends the items of every chosen task. A prompt and its answer have at most s->length tokens.
- * The first items do not depend on s->items. *changes can set another metric, number of answer
- * tokens or stop text. Fails, naming the task, if its shortest item is too long, or if the essay
- * is missing or has no words.
+ * Appends the items of every chosen task. A prompt and its answer have at most s->length tokens. An
+ * item has one question; its `id` is its number within the task, from 0. Equal settings and
+ * tokenizers give equal items, and the first items do not depend on s->items. *changes can set
+ * another metric, number of answer tokens or stop text. Fails, naming the task, if its shortest
+ * item is too long, or if the essay is missing or has no words.
  */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,

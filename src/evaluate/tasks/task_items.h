@@ -19,8 +19,8 @@ typedef enum {
 enum { KVD_TASK_CLASSES = 64 };
 
 /*
- * An item is one sequence of `run`; in task classify it is n_classes sequences, one per class.
- * The prompt is compressed at once. In tasks needle and classify the question is the first
+ * An item is one sequence of `run`; in task classify it is n_classes sequences, in the order of the
+ * classes. The prompt is compressed at once. In tasks needle and classify the question is the first
  * `lead` tokens of the continuation, and is read through the compressed cache.
  */
 typedef struct {
@@ -58,7 +58,7 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
 
 typedef struct {
-    const char *const *text; /* [n_text] */
+    const char *const *text; /* paths of files, [n_text] */
     size_t n_text;
     const char *field; /* field with the text of a document */
     /* Question after every document; NULL for none. */

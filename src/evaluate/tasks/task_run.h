@@ -95,7 +95,7 @@ size_t kvd_task_run_sequences(const kvd_task_run *f);
 /*
  * Runs all items with the open plan. `name` identifies the setting in the journal. Fails if the
  * counted bytes do not show that the plan compressed something. *r must be zeroed or of the same
- * tasks.
+ * tasks. The caller releases *r with kvd_task_result_release.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);

@@ -15,11 +15,12 @@
  *                           likewise, for the verdict "trend holds"
  *   beside                  other measures to show, separated by blanks; NAME=UNIT changes the unit
  *   null                    if the paper prints no number: the range of the measure if the claim
- *                           were false, as words or "LO:HI words"
+ *                           were false, as words or "LO:HI words"; LO:HI is used for values whose
+ *                           measure computes no range
  *   setting                 models, texts and machines of the paper
  *   rule                    the tests in words
  *   needs                   programs to run if nothing was measured
- *   cannot                  reason why the claim cannot be measured
+ *   cannot                  reason why the claim cannot be measured; measure may then be empty
  *
  * figures.csv lists every figure and table of the papers in the columns figure, title and because.
  * `because` is the reason why a figure has no claim in ledger.csv. Every other figure must have a
@@ -45,12 +46,13 @@
  *   between A:B              if A <= v <= B
  *   loads-at-most L, loads-at-least L
  *                            if a curve passes at 99 % of its loads (request rate / highest rate of
- *                            the baseline); undecided if loads are missing
+ *                            the baseline); undecided if it passes at all simulated loads but
+ *                            loads are missing
  *   above-null, below-null   if v is above (below) its range if the claim were false
  *
  * A value with a 95 % interval passes if the whole interval passes, and fails if none of the
- * interval passes. Otherwise the value is undecided. A claim passes if every value passes, and
- * fails if any value fails.
+ * interval passes. Otherwise the value is undecided. Without an interval the value itself counts. A
+ * claim passes if every value passes, and fails if any value fails.
  */
 
 typedef enum {
@@ -112,7 +114,7 @@ typedef struct {
     char *id, *source, *claim, *setting, *rule, *needs, *unit, *cannot;
     double low, high; /* published range; NaN if the paper prints no number */
     size_t n_values;
-    double least, most;
+    double least, most; /* smallest and largest measured value of the claim */
     /*
      * Number of curves over the request rate on which the claim was tested, one for each simulated
      * serving setup.
@@ -141,8 +143,8 @@ typedef struct {
     size_t measured;
     /* Number of figures with claims, none of which was measured in the result files. */
     size_t unmeasured;
-    size_t cannot; /* number of figures whose claims cannot be measured */
-    size_t nothing;
+    size_t cannot;  /* number of figures whose claims cannot be measured */
+    size_t nothing; /* number of figures without a measurable claim */
 } kvd_figure_counts;
 
 typedef struct {
@@ -250,8 +252,8 @@ typedef struct {
 
 /*
  * Finds equal columns in two published tables. At least four lines must be in both tables, and at
- * least three quarters of these lines must be equal. Lines are matched by model and dataset. The
- * caller frees *out.
+ * least three quarters of these lines must be equal. Lines are matched by model and dataset. Tables
+ * whose name contains "traces" are left out. The caller frees *out.
  */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 

@@ -48,9 +48,11 @@ typedef struct {
 
 /*
  * Compares the rotations of a calibration text, computed from different numbers of tokens, with
- * that of a reference text (ZACK Fig. 18, FDC Fig. 14). With several reference texts, *points also
- * has the mean over all of them for each number of tokens. The elements are ordered by calibration
- * text, kind of rotation, reference text and number of tokens. The caller frees *points.
+ * that of a reference text (ZACK Fig. 18, FDC Fig. 14). Calibration texts with only one number of
+ * tokens are left out. With several reference texts, *points also has the mean over all of them for
+ * each number of tokens at which every reference text has a value. The elements are ordered by
+ * calibration text, kind of rotation, reference text and number of tokens. The caller frees
+ * *points.
  */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
@@ -105,8 +107,9 @@ typedef struct {
  *
  * A rotation is the orthogonal matrix of the right singular vectors of a head. epsilon is the mean
  * absolute element of a rotation, delta the mean absolute difference of two rotations. D is the
- * relative error of the attention output. n_rows is the number of decomposed vectors.
- * docs/definitions.md has the formulas.
+ * relative error of the attention output. n_rows is the number of decomposed vectors. If the claim
+ * is false, trailing-share has the value of random weights or, without such files, of random
+ * vectors; energy-ratio has that of a random rotation. docs/definitions.md has the formulas.
  *
  * Singular values:
  *
@@ -134,20 +137,23 @@ typedef struct {
  * Error of the attention output:
  *
  *   degradation:all        D on another text / D on the calibration text
- *   degradation-half:all   D on text NAME-b / D on text NAME-a, the halves of one text
+ *   degradation-half:all   D on text NAME-b / D on text NAME-a, the halves of one text, which
+ *                          degradation:all leaves out
  *   degradation-norm:all, degradation-half-norm:all
  *                          the same with D as a ratio of norms
  *
  * Calibration on fewer vectors, with pruned sequences or K-means centroids:
  *
- *   prune-spectrum:qk      largest change of the mean singular values / sqrt(n_rows) if half of
- *                          the sequences are pruned, over head dimensions, percent
+ *   prune-spectrum:qk      largest change of the mean singular values / sqrt(n_rows) if half (0.45
+ *                          to 0.55) of the sequences are pruned, over head dimensions, percent
  *   prune-rise:all         perplexity at the largest fraction pruned / at the smallest
  *   prune-time:all         seconds at the largest fraction pruned / at the smallest
  *   centroids-fall:all     perplexity with the most centroids / with the fewest
  *   centroids-time:all     seconds with the most centroids / with the fewest
  *   ...-weighted           the same with weighted centroids
  *   prune-...-rows         the same without K-means
+ *
+ * Calibrations on pruned sequences or centroids have no other measure.
  *
  * Measures that other functions compute:
  *
@@ -166,6 +172,7 @@ int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt,
     KVD_PRINTF(4, 5);
 /*
  * Set the 95 % interval, or the range expected if the claim is false, of the value appended last.
+ * If kvd_values_put has appended no value, they do nothing.
  */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
@@ -271,8 +278,8 @@ int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out,
 typedef struct {
     /* The kvdim/rates file in which kvdim-fit stored the proposed parameters. */
     const kvd_result *file;
-    size_t proposal;
-    const kvd_result *accuracy;
+    size_t proposal;            /* index of the proposal in `file` */
+    const kvd_result *accuracy; /* accuracy file with the measurement in result row `row` */
     size_t row;
     /* Allowed loss: perplexity / perplexity of the uncompressed model - 1. */
     double asked;
@@ -285,11 +292,14 @@ typedef struct {
      * a 16-bit cache; NaN if there is none.
      */
     double oracle_asked;
-    /* Smallest cache measured with other parameters and a loss of at most measured.value. */
+    /*
+     * Smallest cache measured with other parameters and a loss of at most measured.value; NaN if
+     * there is none.
+     */
     double oracle_measured;
     /*
      * Smallest caches measured with other parameters and a loss of at most measured.lo and
-     * measured.hi.
+     * measured.hi; NaN if there are none.
      */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
@@ -339,8 +349,8 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 /*
  * Returns true if the file serves only the comparison of calibrations (ZDC Fig. 15 and 26): it is
- * reduced by pruning or centroids, is of one half of a text, or has the tokens that other files
- * prune.
+ * reduced by pruning or centroids, is of one half of a text whose other half is among the results,
+ * or has the tokens that other files prune while a further file of the model exists.
  */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
@@ -406,12 +416,14 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
 
 /*
  * Measures "serving-WHAT-A-over-B:TRACE" compare methods A and B in simulated serving. "zack"
- * matches all parameters of zack, "zack,p=0.3" one value of p, and "zack,!p" rows without p. A
- * load is a request rate / the highest rate of B; loads above 1 are left out. WHAT is one of:
+ * matches all parameters of zack, "zack,p=0.3" one value of p, and "zack,!p" rows without p.
+ * Results of A and B are compared if only method and request rate differ (report/rows.h). A load is
+ * a request rate / the highest rate of B; loads above 1 are left out. WHAT is one of:
  *
  *   ttft, tbt, jct   mean time of A / of B, less 1, in percent; one value per load
  *   rate             rate at which A has the latency that B has at a load / that rate of B; one
- *                    value per load; 0 if A never has so low a latency
+ *                    value per load; 0 if A never has so low a latency, and the highest rate
+ *                    of A counts if its latency is lower at all rates
  *   top              highest rate of A / of B under the same bound on latency
  *   throughput       output tokens per second of A / of B at rates at which memory is short: B
  *                    serves less than arrives and runs at most half of max_batch at once
@@ -428,6 +440,7 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
 typedef struct {
     /*
      * Conditions of the measurement: kind of file, labels, method, removed fraction p and others.
+     * Only numbers with equal `key` are compared.
      */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];

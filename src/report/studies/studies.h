@@ -108,7 +108,7 @@ int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /*
  * Adds tables of the quality of generated text, of needles (facts hidden in a text) and of
- * classification.
+ * classification. Adds nothing if there are no such results.
  */
 int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* Compares quantised weights with quantised caches, for files that have both (ZDC Fig. 3). */
@@ -143,8 +143,8 @@ int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *rep
  */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
 /*
- * Lists the results of models with random weights. Must be called before the functions that add
- * other sections.
+ * Lists the results of models with random weights. Must be called after kvd_study_summary and
+ * before the functions that add other sections.
  */
 int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);

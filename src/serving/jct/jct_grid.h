@@ -29,7 +29,7 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
 
 /*
  * Runs the iteration *p several times and fills second [samples] with its times in seconds. For
- * decode steps *context receives the mean number of tokens in the cache.
+ * decode steps *context receives the mean number of tokens in the cache, otherwise 0.
  */
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err);

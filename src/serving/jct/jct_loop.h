@@ -42,6 +42,10 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
                   kvd_err *err);
 void kvd_jct_served_release(kvd_jct_served *s);
 
+/*
+ * Returns the random token id at position p of the prompt of request r. It depends only on the
+ * arguments.
+ */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 
 double kvd_jct_now(void);

@@ -10,7 +10,10 @@
 #include "serving/jct/jct_options.h"
 
 typedef struct {
-    /* Method with parameters, such as "zack,p=0.5". */
+    /*
+     * Method with parameters, such as "zack,p=0.5". If the kept dimensions come from a kvdim/rates
+     * file, the label ends with the removed fraction p.
+     */
     char label[256];
     const kvd_point *point;
     /*
@@ -30,7 +33,7 @@ typedef struct {
     kvd_error_table table;
     kvd_activations calibration;
     kvd_fisher fisher;
-    bool weighted;
+    bool weighted; /* true if `fisher` (Fisher information of gradients) is loaded */
     /*
      * calibrated  the file `calibration` (recorded Q, K and V) is open
      * made        the rotations in spectrum[0] are random

@@ -44,8 +44,8 @@ typedef struct {
     size_t iterations, running;
     /* Number of preemptions, and number of tokens that the model processed again after them. */
     size_t preempted, recomputed;
-    double held_bytes;
-    double held_tokens;
+    double held_bytes;  /* largest size of the KV cache during the run */
+    double held_tokens; /* number of tokens in the KV cache when it was largest */
     /* Bytes that were sent between GPUs: [0] of Q, K and V, [1] of attention outputs. */
     double sent[2];
     /* Energy that the GPUs used during the run, in joules; NaN if not known. */
@@ -54,7 +54,8 @@ typedef struct {
 
 /*
  * Adds the result row of a job that was run n_runs times. The row describes the run with the median
- * JCT. gap [n_gaps] holds the seconds between tokens of all runs.
+ * JCT; its samples are the JCTs of all runs. gap [n_gaps] holds the seconds between tokens of all
+ * runs.
  */
 int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t input,
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,

@@ -44,7 +44,8 @@ int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
 /*
  * Creates OUT.h5.partial. With --resume, also reads the results in OUT.h5.rows or, if that file
- * does not exist, in OUT.h5.
+ * does not exist, in OUT.h5. Without --resume, the first new results replace the results of an
+ * interrupted run, and a message on stderr says so.
  */
 int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 

@@ -40,7 +40,8 @@ void kvd_spread_release(kvd_spread *s);
 
 /*
  * Adds random rotations and singular values for the matrices `pair` to *b. The caller has set the
- * model, pairing and n_layers of *b. All heads get one rotation, drawn by `seed`.
+ * model, pairing and n_layers of *b. All heads get one rotation, drawn by `seed`. In balanced
+ * projections, which have two matrices per head, the right matrix is a second rotation.
  *
  * The measured heads are used in random order, each equally often. If they have another number of
  * dimensions, their singular values are interpolated linearly. If s is NULL, all singular values

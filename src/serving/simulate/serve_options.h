@@ -39,7 +39,10 @@ typedef struct {
 
 /* Wrong usage ends the program with status 2. */
 void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg);
-/* Records the options in /parameters of the output file. */
+/*
+ * Records the options in /parameters of the output file. `n_requests` is the number of requests
+ * that the options select.
+ */
 int kvd_serve_record(const kvd_serve_options *cfg, size_t n_requests, kvd_run *r, kvd_err *err);
 void kvd_serve_options_release(kvd_serve_options *cfg);
 

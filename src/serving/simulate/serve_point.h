@@ -66,7 +66,8 @@ int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, 
  * unchanged.
  *
  * The search covers base_rate / 2^20 to base_rate * 2^20. If the mean is above `bound` everywhere,
- * *rate is 0. If the mean is below `bound` everywhere, *rate is infinite.
+ * *rate is 0. If the mean is below `bound` everywhere, *rate is infinite. In both cases the trace
+ * is too short to tell.
  */
 int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests, double base_rate,
                        double bound, double *rate, kvd_err *err);

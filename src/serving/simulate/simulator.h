@@ -39,7 +39,7 @@ typedef struct {
      * Number of requests that can never fit into the cache. All times in their kvd_served are NaN.
      */
     size_t refused;
-    kvd_err refusal;
+    kvd_err refusal; /* reason why the first refused request can never fit */
     /* Integral over time of cache pages in use, in page seconds, all replicas. */
     double page_seconds;
     /* Integral of the number of running requests over the time of iterations, all replicas. */
@@ -50,9 +50,9 @@ typedef struct {
 
 /*
  * Simulates serving n requests on a number of replicas. served [n] receives the times of each
- * request. `gap`, if not NULL, receives output - 1 gaps between tokens for every request, in
- * seconds; NaN for refused requests. Fails if memory runs out, on limits that no batcher accepts,
- * and if the user interrupts.
+ * request. `gap`, if not NULL, receives output - 1 gaps between tokens for every request, one
+ * request after another, in seconds; NaN for refused requests. Fails if memory runs out, on limits
+ * that no batcher accepts, and if the user interrupts.
  */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,
                  const kvd_costs *costs, int replicas, kvd_route route, kvd_served *served,
