@@ -4,14 +4,18 @@
 # Rows between `<!-- targets: FOLDER -->` and `<!-- /targets -->` are seven columns of the table target-tasks.
 . tests/lib/cases.sh
 
-# rows FILE: the rows of its marked tables, without headings
-rows() { awk '/^<!-- (leaderboard|report): /{ on = 1; next } /^<!-- \/(leaderboard|report) -->/{ on = 0 } on && /^\| [^-]/ && !/^\| (at most|method) \|/' "$1"; }
-# agrees FILE: every marked row is one of the report's, and there are some
+# agrees FILE: every row below a marker is one of its report's, and there are some
 agrees() {
-  arguments=$(sed -n 's/^<!-- \(leaderboard\|report\): \(.*\) -->$/\2/p' "$1" | head -n 1)
-  "$B/bin/kvdim-report" $arguments --no-plots -q -o "$D/page" && rows "$1" >"$D/rows" && [ -s "$D/rows" ] || return 1
-  cat "$D"/page/tables/*.md >"$D/tables"
-  ! grep -vxF -f "$D/tables" "$D/rows"
+  sed -n 's/^<!-- \(leaderboard\|report\): \(.*\) -->$/\2/p' "$1" | sort -u >"$D/arguments"
+  while read -r arguments; do
+    page=$D/page-$(echo "$arguments" | md5sum | cut -c1-8)
+    [ -d "$page" ] || "$B/bin/kvdim-report" $arguments --no-plots -q -o "$page" || return 1
+    cat "$page"/tables/*.md >"$D/tables"
+    # The first row of a table is its heading.
+    awk -v marked=": $arguments -->" '/^<!-- (leaderboard|report): /{ on = index($0, marked); n = 0; next } /^<!-- \//{ on = 0 }
+      on && /^\| [^-]/ && n++' "$1" >"$D/rows"
+    [ -s "$D/rows" ] && ! grep -vxF -f "$D/tables" "$D/rows" || return 1
+  done <"$D/arguments"
 }
 # targets FILE: every marked row is one of the table of targets, and every row of that table is there
 targets() {
