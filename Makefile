@@ -326,7 +326,7 @@ claims: $(BUILD)/bin/kvdim-report $(BUILD)/unpacked
 # The figure of README from committed results; needs h5py. docs/figures/readings.svg is published-readings.svg of
 # kvdim-report --published results/kvdim-25m/similarity-*.h5.
 readme-figure: $(BUILD)/unpacked
-	$(PYTHON) scripts/readme_figure.py docs/figures/quality-by-bytes.svg results/kvdim-25m/methods-sweep/*-on-wikipedia-t2048.h5
+	$(PYTHON) scripts/readme_figure.py docs/figures/quality-by-bytes.svg results/kvdim-25m/methods-sweep/*-on-wikipedia-t4096.h5
 
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
