@@ -18,6 +18,7 @@ METHODS = {  # name in the file: label, colour on a light page, colour on a dark
     "kivi": ("kivi (bits)", "#00785a", "#4fd1a5"),
     "kvquant": ("kvquant (bits)", "#6b3fa0", "#c39bf0"),
     "palu+allot": ("palu + allot (dims and bits)", "#444444", "#dddddd"),
+    "waterfill": ("waterfill (bits)", "#b5179e", "#ff8ae2"),
 }
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 380, 78, 18, 236, 62
 LOW, HIGH = 1e-4, 1.0  # KL in nats
