@@ -309,6 +309,7 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
         advance(&u, 1);
     path->end(path, status ? NULL : account);
     path->layer_done = NULL;
+    path->layer_ctx = NULL;
     release(&u);
     return status ? kvd_in(err, "generating after prompts from %zu on", first) : 0;
 }
