@@ -5,8 +5,9 @@
 #        archives.sh pack FOLDER...  writes the archive of each FOLDER from the files in it
 #
 # All files of an archive have one date. A file with that date came from an archive and is replaced
-# when the archive changes. A file with another date was made here: `unpack` never replaces it, but
-# prints its name and fails. Run the script from the root of the tree. `pack` needs xz.
+# or removed when the archive changes. A file with another date was made here: `unpack` never
+# replaces it, but prints its name and fails. Run the script from the root of the tree. `pack` needs
+# xz.
 set -eu
 date=1767225600 # 2026-01-01 in seconds since 1970
 
@@ -47,6 +48,9 @@ unpack() {
   open_archive "$1"
   (cd "$1" && xargs -d '\n' stat -c '%Y %n' <"$tmp/names" 2>/dev/null) | sed -n "/^$date /!s/^[0-9]* //p" >"$tmp/other"
   tar -xf "$tmp/files.tar" -C "$1" --no-wildcards --anchored -X "$tmp/other"
+  # Files of an earlier archive.
+  names "$1" | LC_ALL=C comm -23 - "$tmp/names" >"$tmp/more"
+  (cd "$1" && xargs -d '\n' stat -c '%Y %n' <"$tmp/more" 2>/dev/null | sed -n "s/^$date //p" | xargs -d '\n' rm -f --)
   while IFS= read -r f; do
     same "$1" "$f" && continue
     echo "kept $1/$f, which differs from $1/files.tar.xz: store it with 'sh scripts/archives.sh pack $1'," \

@@ -124,5 +124,12 @@ check "pack again" sh "$script" pack results/h200/a
 cp "$tmp/old.tar.xz" results/h200/a/files.tar.xz
 check "unpack another archive" sh "$script" unpack
 check "a file of an archive is replaced" grep -qx two "results/h200/a/two words.log"
+echo three >results/h200/a/three.h5
+check "pack three" sh "$script" pack results/h200/a
+cp "$tmp/old.tar.xz" results/h200/a/files.tar.xz
+echo new >results/h200/a/new.h5
+check "unpack an archive with fewer files" sh "$script" unpack
+check "a file of an earlier archive is removed, a file made here is not" [ ! -e results/h200/a/three.h5 -a -e results/h200/a/new.h5 ]
+rm results/h200/a/new.h5
 echo "not xz" >results/h200/a/files.tar.xz
 refused "a damaged archive" "cannot read results/h200/a/files.tar.xz" sh "$script" unpack
