@@ -204,6 +204,47 @@ static int on_hopper(void)
     return major == 9;
 }
 
+/*
+ * Copies the prompts and the log-sum-exps `lse` [n_heads][n_q8] to the device, and allocates the
+ * outputs there. The caller must call free_prompts.
+ */
+static kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule, int layer,
+                                         const float *lse)
+{
+    const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads,
+                 rows = (size_t)f->n_q8, batch = (size_t)f->batch;
+    kvd_evict_prompts_args a = {
+        .map = f->map,
+        .rule = *rule,
+        .budget = on_device(f->budget, sizeof f->budget),
+        .hopper = on_hopper(),
+        .layer = layer,
+        .batch = f->batch,
+        .n_q8 = f->n_q8,
+        .max_pages = f->max_pages,
+        .q_start = on_device(f->start, sizeof f->start),
+        .q_len = on_device(f->len, sizeof f->len),
+        .slot = on_device(f->slot, sizeof f->slot),
+        .page_table = on_device(f->table, batch * (size_t)f->max_pages * sizeof *f->table),
+        .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
+        .pool = on_device(f->pool, f->pool_n * 2),
+        .lse = on_device(lse, heads * rows * sizeof *lse),
+        .mass = on_device(NULL, heads * rows * sizeof *lse),
+        .score = on_device(NULL, kv * rows * sizeof *lse),
+        .kept = on_device(NULL, kv * rows * sizeof(int32_t))};
+    for (int b = 0; b < f->batch; b++)
+        a.longest = f->len[b] > a.longest ? f->len[b] : a.longest;
+    return a;
+}
+
+static void free_prompts(const kvd_evict_prompts_args *a)
+{
+    const void *const all[] = {a->budget, a->q_start, a->q_len, a->slot,  a->q,   a->page_table,
+                               a->pool,   a->lse,     a->mass,  a->score, a->kept};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check(cudaFree((void *)all[i]), "cudaFree");
+}
+
 typedef struct {
     float *score, *mass;
     int32_t *kept, *count, *table;
@@ -216,32 +257,11 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
 {
     const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads,
                  rows = (size_t)f->n_q8, batch = (size_t)f->batch;
-    kvd_uneven_prompts_args a = {
-        .prompt = {.map = f->map,
-                   .rule = *rule,
-                   .budget = on_device(f->budget, sizeof f->budget),
-                   .hopper = on_hopper(),
-                   .layer = u->layer,
-                   .batch = f->batch,
-                   .n_q8 = f->n_q8,
-                   .max_pages = f->max_pages,
-                   .q_start = on_device(f->start, sizeof f->start),
-                   .q_len = on_device(f->len, sizeof f->len),
-                   .slot = on_device(f->slot, sizeof f->slot),
-                   .page_table =
-                       on_device(f->table, batch * (size_t)f->max_pages * sizeof *f->table),
-                   .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
-                   .pool = on_device(f->pool, f->pool_n * 2),
-                   .lse = on_device(lse, heads * rows * sizeof *lse),
-                   .mass = on_device(NULL, heads * rows * sizeof *lse),
-                   .score = on_device(NULL, kv * rows * sizeof *lse),
-                   .kept = on_device(NULL, kv * rows * sizeof *o->kept)},
-        .least = on_device(NULL, batch * (kv + 1) * sizeof *a.least),
-        .count = on_device(NULL, batch * kv * sizeof *a.count),
-        .table = on_device(o->table, o->pages * sizeof *o->table),
-        .heads = on_device(NULL, o->heads_n * 2)};
-    for (int b = 0; b < f->batch; b++)
-        a.prompt.longest = f->len[b] > a.prompt.longest ? f->len[b] : a.prompt.longest;
+    kvd_uneven_prompts_args a = {.prompt = prompts_of(f, rule, u->layer, lse),
+                                 .least = on_device(NULL, batch * (kv + 1) * sizeof *a.least),
+                                 .count = on_device(NULL, batch * kv * sizeof *a.count),
+                                 .table = on_device(o->table, o->pages * sizeof *o->table),
+                                 .heads = on_device(NULL, o->heads_n * 2)};
     check(kvd_uneven_prompts(&a, NULL), "kvd_uneven_prompts");
     check(cudaDeviceSynchronize(), "prompts");
     fetch(o->score, a.prompt.score, kv * rows * sizeof *o->score);
@@ -249,10 +269,8 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     fetch(o->kept, a.prompt.kept, kv * rows * sizeof *o->kept);
     fetch(o->count, a.count, batch * kv * sizeof *o->count);
     fetch(o->heads, a.heads, o->heads_n * 2);
-    const void *const all[] = {
-        a.prompt.budget,     a.prompt.q_start, a.prompt.q_len, a.prompt.slot, a.prompt.q,
-        a.prompt.page_table, a.prompt.pool,    a.prompt.lse,   a.prompt.mass, a.prompt.score,
-        a.prompt.kept,       a.least,          a.count,        a.table,       a.heads};
+    free_prompts(&a.prompt);
+    const void *const all[] = {a.least, a.count, a.table, a.heads};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree((void *)all[i]), "cudaFree");
 }
@@ -561,25 +579,7 @@ static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule)
     for (size_t t = 0; t < tables; t++)
         table[t] = (int32_t)(tables - 1 - t);
     l.a = (kvd_uneven_prompts_args){
-        .prompt = {.map = f->map,
-                   .rule = *rule,
-                   .budget = on_device(f->budget, sizeof f->budget),
-                   .hopper = on_hopper(),
-                   .layer = i,
-                   .batch = f->batch,
-                   .n_q8 = f->n_q8,
-                   .max_pages = f->max_pages,
-                   .q_start = on_device(f->start, sizeof f->start),
-                   .q_len = on_device(f->len, sizeof f->len),
-                   .slot = on_device(f->slot, sizeof f->slot),
-                   .page_table =
-                       on_device(f->table, batch * (size_t)f->max_pages * sizeof *f->table),
-                   .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
-                   .pool = on_device(f->pool, f->pool_n * 2),
-                   .lse = on_device(l.lse, heads * rows * sizeof *l.lse),
-                   .mass = on_device(NULL, heads * rows * sizeof *l.lse),
-                   .score = on_device(NULL, kv * rows * sizeof *l.lse),
-                   .kept = on_device(NULL, kv * rows * sizeof(int32_t))},
+        .prompt = prompts_of(f, rule, i, l.lse),
         .least = on_device(NULL, batch * (kv + 1) * sizeof *l.a.least),
         .table = on_device(table, tables * sizeof *table),
         .heads = on_device(
@@ -588,8 +588,6 @@ static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule)
         .statistic = on_device(NULL, batch * 2 * sizeof(double)),
         .spread = on_device(NULL, heads * (rows / KVD_PAGE_TOKENS + batch) * 2 * sizeof(float)),
         .layer_counts = batch * kv};
-    for (int b = 0; b < f->batch; b++)
-        l.a.prompt.longest = f->len[b] > l.a.prompt.longest ? f->len[b] : l.a.prompt.longest;
     l.rank = need(kv * rows * sizeof *l.rank);
     l.heads = need(tables * (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2);
     free(table);
@@ -599,11 +597,8 @@ static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule)
 static void layer_free(layer *l)
 {
     const kvd_uneven_prompts_args *const a = &l->a;
-    const void *const all[] = {
-        a->prompt.budget,     a->prompt.q_start, a->prompt.q_len, a->prompt.slot, a->prompt.q,
-        a->prompt.page_table, a->prompt.pool,    a->prompt.lse,   a->prompt.mass, a->prompt.score,
-        a->prompt.kept,       a->least,          a->table,        a->heads,       a->rank,
-        a->statistic,         a->spread};
+    free_prompts(&a->prompt);
+    const void *const all[] = {a->least, a->table, a->heads, a->rank, a->statistic, a->spread};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree((void *)all[i]), "cudaFree");
     void *const host[] = {l->lse,    l->rank, l->heads,   l->f.table,

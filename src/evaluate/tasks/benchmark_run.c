@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/run.h"
 #include "methods/cache.h"
 
 const char *const kvd_compress_at_words[3] = {"prompt", "context", NULL};
@@ -360,23 +359,6 @@ static int score(const kvd_benchmark_run *r, const uint32_t *token, kvd_benchmar
     return 0;
 }
 
-static void on_advance(void *ctx, double n)
-{
-    kvd_progress *const progress = ctx;
-    if (progress)
-        kvd_progress_step(progress, progress->done + n);
-}
-
-/* Counts sequences from the journal, which kvd_generate has not counted while they ran. */
-static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
-                   kvd_err *err)
-{
-    (void)first;
-    if (!account)
-        on_advance(ctx, (double)n);
-    return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
-}
-
 static size_t steps_of(const kvd_benchmark_run *r, const kvd_benchmark_result *out)
 {
     size_t steps = 0;
@@ -398,11 +380,8 @@ int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_pla
                      ? 0
                      : kvd_no_memory(err, "answers", places * sizeof *token);
     const kvd_continued to = {.token = token, .cost = out->cost};
-    kvd_continuations sequences = r->run;
-    sequences.advanced = on_advance;
-    sequences.advanced_ctx = progress;
-    status = status || kvd_journal_generate(r->journal, name, r->generator, plan, &sequences, &to,
-                                            &out->account, on_step, progress, err);
+    status = status || kvd_journal_generate(r->journal, name, r->generator, plan, &r->run, &to,
+                                            &out->account, progress, err);
     if (!status && r->settings.generator.n_parts < 2)
         status = score(r, token, out, err) ||
                  kvd_cache_check_steps(&out->account, plan, steps_of(r, out), err);

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "common/files/output.h"
+#include "common/run.h"
 
 struct kvd_journal {
     char *path;
@@ -341,9 +342,25 @@ typedef struct {
     bool *done;
     /* At the index of the first sequence of each group: [c->n_sequences]. */
     kvd_stepwise_account *account;
-    kvd_generate_step step;
-    void *ctx;
+    kvd_progress *progress;
 } saved_call;
+
+static void on_advance(void *ctx, double n)
+{
+    kvd_progress *const progress = ctx;
+    if (progress)
+        kvd_progress_step(progress, progress->done + n);
+}
+
+static int check_interrupted(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
+                             kvd_err *err)
+{
+    (void)ctx;
+    (void)first;
+    (void)n;
+    (void)account;
+    return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
+}
 
 /* Takes a saved group, unless one of its sequences already has results. */
 static int take_group(saved_call *r, json_t *group, size_t *n)
@@ -387,8 +404,11 @@ static int take_saved(saved_call *r, kvd_err *err)
                             "without --resume",
                             json_string_value(json_object_get(group, "file")),
                             (long long)json_integer_value(json_object_get(group, "line")));
-        if (n && r->step && r->step(r->ctx, 0, n, NULL, err))
-            return -1;
+        if (!n)
+            continue;
+        on_advance(r->progress, (double)n);
+        if (kvd_interrupted())
+            return kvd_fail_interrupted(err);
     }
     return 0;
 }
@@ -406,16 +426,18 @@ static int save_step(void *ctx, size_t first, size_t n, const kvd_stepwise_accou
         line ? write_line(r->journal, line, err) : kvd_no_memory(err, "a line of the journal", n);
     json_decref(line);
     r->account[first] = *account;
-    return status || (r->step && r->step(r->ctx, first, n, account, err)) ? -1 : 0;
+    return status || check_interrupted(NULL, first, n, account, err) ? -1 : 0;
 }
 
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,
-                         kvd_stepwise_account *account, kvd_generate_step step, void *ctx,
-                         kvd_err *err)
+                         kvd_stepwise_account *account, kvd_progress *progress, kvd_err *err)
 {
+    kvd_continuations counted = *c;
+    counted.advanced = on_advance;
+    counted.advanced_ctx = progress;
     if (!j)
-        return kvd_generate(g, plan, c, out, account, step, ctx, err);
+        return kvd_generate(g, plan, &counted, out, account, check_interrupted, NULL, err);
     const size_t n = c->n_sequences;
     saved_call r = {.journal = j,
                     .run = run,
@@ -423,13 +445,11 @@ int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, cons
                     .out = out,
                     .done = calloc(n + 1, sizeof *r.done),
                     .account = calloc(n + 1, sizeof *r.account),
-                    .step = step,
-                    .ctx = ctx};
-    kvd_continuations rest = *c;
-    rest.done = r.done;
+                    .progress = progress};
+    counted.done = r.done;
     int status = r.done && r.account ? 0 : kvd_no_memory(err, "sequences", n * sizeof *r.account);
     status = status || take_saved(&r, err) ||
-             kvd_generate(g, plan, &rest, out, NULL, save_step, &r, err);
+             kvd_generate(g, plan, &counted, out, NULL, save_step, &r, err);
     for (size_t s = 0; account && !status && s < n; s++)
         kvd_stepwise_account_add(account, &r.account[s]);
     free(r.done);

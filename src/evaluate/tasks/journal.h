@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "common/progress.h"
 #include "common/run_key.h"
 #include "evaluate/generate/generate.h"
 
@@ -29,12 +30,12 @@ void kvd_journal_close(kvd_journal *j);
 
 /*
  * Generates as kvd_generate does, but takes finished sequences from the journal and saves the
- * others. `run` identifies setting and task. If j is NULL, nothing is saved. For a group from
- * the journal `step` gets its number of sequences as n, first 0 and account NULL.
+ * others. `run` identifies setting and task. If j is NULL, nothing is saved. *progress counts
+ * sequences, including those from the journal. `progress` may be NULL. c->advanced is ignored.
+ * After SIGINT or SIGTERM the call fails at the end of the current group of sequences.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,
-                         kvd_stepwise_account *account, kvd_generate_step step, void *ctx,
-                         kvd_err *err);
+                         kvd_stepwise_account *account, kvd_progress *progress, kvd_err *err);
 
 #endif

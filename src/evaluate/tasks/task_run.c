@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/run.h"
 #include "evaluate/tasks/text_scores.h"
 #include "methods/cache.h"
 
@@ -155,23 +154,6 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-static void on_advance(void *ctx, double n)
-{
-    kvd_progress *const progress = ctx;
-    if (progress)
-        kvd_progress_step(progress, progress->done + n);
-}
-
-/* Counts sequences from the journal, which kvd_generate has not counted while they ran. */
-static int on_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
-                   kvd_err *err)
-{
-    (void)first;
-    if (!account)
-        on_advance(ctx, (double)n);
-    return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
-}
-
 /* If `reference`, the plan is the uncompressed model, which is compared with itself. */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
@@ -185,13 +167,10 @@ static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const
     const kvd_continued out = {.token = token,
                                .log_p = items->run.forced ? log_p : NULL,
                                .rank = items->run.forced ? rank : NULL};
-    kvd_continuations sequences = items->run;
-    sequences.advanced = on_advance;
-    sequences.advanced_ctx = progress;
     char run[200];
     snprintf(run, sizeof run, "%s/%d", name, (int)task);
-    status = status || kvd_journal_generate(f->journal, run, f->generator, plan, &sequences, &out,
-                                            &r->account, on_step, progress, err);
+    status = status || kvd_journal_generate(f->journal, run, f->generator, plan, &items->run, &out,
+                                            &r->account, progress, err);
     if (f->part) {
         free(token);
         free(rank);
