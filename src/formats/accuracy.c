@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/files/fields.h"
 #include "common/stats.h"
 
 const kvd_schema kvd_schema_accuracy = {"accuracy", 1,
@@ -289,6 +290,26 @@ static int ratio_of_row(const double *nll, const double *none, const double *n, 
     return 0;
 }
 
+/*
+ * Reads the number of predictions of each of n sequences. Fails if one is negative or no whole
+ * number, or if all are 0.
+ */
+static int read_counts(kvd_h5 *f, hsize_t n, double *counts, kvd_err *err)
+{
+    double sum = 0;
+    if (kvd_h5_read_finite(f, "/sequences/n", 1, &n, counts, err))
+        return -1;
+    for (size_t s = 0; s < (size_t)n; s++) {
+        if (counts[s] < 0 || counts[s] != floor(counts[s]))
+            return kvd_fail(err, "'%s': /sequences/n[%zu] is %g, not a number of predictions",
+                            f->path, s, counts[s]);
+        sum += counts[s];
+    }
+    return sum > 0 ? 0
+                   : kvd_fail(err, "'%s': /sequences/n has %llu sequences without a prediction",
+                              f->path, (unsigned long long)n);
+}
+
 static int read_ratios(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     size_t rows = kvd_rows_count(a->rows), none = 0;
@@ -317,7 +338,7 @@ static int read_ratios(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
         kvd_no_memory(err, "sums of sequences", rows * sequences * sizeof *nll);
         goto done;
     }
-    if (kvd_h5_read_finite(f, "/sequences/n", 1, &sequences, n, err) ||
+    if (read_counts(f, sequences, n, err) ||
         kvd_h5_read_finite(f, "/sequences/nll", 2, dims, nll, err))
         goto done;
     for (size_t i = 0; i < rows; i++)
@@ -333,7 +354,11 @@ done:
     return status;
 }
 
-/* Reads the KL of every sequence, which the report compares between methods. */
+/*
+ * Reads the KL of every sequence, which the report compares between methods. Fails on a sum below 0
+ * beyond rounding, on a row that has NaN for some sequences only, and on a row measured on another
+ * number of sequences.
+ */
 static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -350,10 +375,26 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     if (!a->sequence_n || !a->sequence_kl)
         return kvd_no_memory(err, "sums of sequences", rows * n * sizeof *a->sequence_kl);
     a->n_sequences = (size_t)n;
-    return kvd_h5_read_finite(f, "/sequences/n", 1, &n, a->sequence_n, err) ||
-                   kvd_h5_read(f, "/sequences/kl", 2, dims, H5T_NATIVE_DOUBLE, a->sequence_kl, err)
-               ? -1
-               : 0;
+    if (read_counts(f, n, a->sequence_n, err) ||
+        kvd_h5_read(f, "/sequences/kl", 2, dims, H5T_NATIVE_DOUBLE, a->sequence_kl, err))
+        return -1;
+    for (size_t i = 0; i < rows; i++) {
+        const double *const kl = a->sequence_kl + i * (size_t)n;
+        const double sequences = kvd_row_real(a->rows, i, "n_sequences");
+        if (!isnan(sequences) && sequences != (double)n)
+            return kvd_fail(err, "'%s': /rows/n_sequences[%zu] is %g, but /sequences/n has %llu",
+                            f->path, i, sequences, (unsigned long long)n);
+        for (size_t s = 0; s < (size_t)n; s++) {
+            const bool missing = isnan(kl[s]) && isnan(kl[0]);
+            if (!missing && !(kl[s] >= -1e-6 * (a->sequence_n[s] + 1) && kl[s] <= DBL_MAX))
+                return kvd_fail(err, "'%s': /sequences/kl[%zu, %zu] is %g, not a sum of KL",
+                                f->path, i, s, kl[s]);
+        }
+        if (isnan(kl[0]) && !isnan(kvd_row_real(a->rows, i, "kl")))
+            return kvd_fail(err, "'%s': /sequences/kl[%zu, 0] is nan, but /rows/kl[%zu] is %g",
+                            f->path, i, i, kvd_row_real(a->rows, i, "kl"));
+    }
+    return 0;
 }
 
 /* Reads the needle results. Rows that a search for a target accuracy added have NaN there. */
@@ -408,13 +449,37 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
+/*
+ * Reads the attributes of a search that old files may lack. If `key` is missing, it is p and
+ * *has_key is false. If `metric` is missing, it is KVD_TARGET_TOP1. If `own` is missing, it is
+ * false. An attribute that is present and damaged is an error.
+ */
+static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
+                         kvd_err *err)
+{
+    int64_t own = 0;
+    *has_key = H5Aexists_by_name(f->id, where, "key", H5P_DEFAULT) > 0;
+    strcpy(t->key, "p");
+    strcpy(t->metric, KVD_TARGET_TOP1);
+    if ((*has_key && kvd_field_text(f, where, "key", t->key, sizeof t->key, err)) ||
+        (H5Aexists_by_name(f->id, where, "metric", H5P_DEFAULT) > 0 &&
+         kvd_field_text(f, where, "metric", t->metric, sizeof t->metric, err)) ||
+        (H5Aexists_by_name(f->id, where, "own", H5P_DEFAULT) > 0 &&
+         kvd_field_int(f, where, "own", 0, 1, &own, err)))
+        return -1;
+    t->own = own != 0;
+    return t->key[0] && t->metric[0] ? 0
+                                     : kvd_fail(err, "'%s': attribute %s of %s is empty", f->path,
+                                                t->key[0] ? "metric" : "key", where);
+}
+
 static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info, void *ctx)
 {
     target_reader *x = ctx;
-    char where[128], *key = NULL, *metric = NULL;
+    char where[128];
     kvd_target_result t = {0};
     int64_t monotone, points;
-    kvd_err ignored;
+    bool any_key;
     (void)group;
     (void)info;
     if (strlen(name) >= sizeof t.name) {
@@ -423,20 +488,18 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     }
     strcpy(t.name, name);
     snprintf(where, sizeof where, "/target/%s", name);
-    const bool any_key = !kvd_h5_get_text(x->f, where, "key", &key, &ignored);
-    snprintf(t.key, sizeof t.key, "%s", any_key ? key : "p");
-    free(key);
-    const bool named = !kvd_h5_get_text(x->f, where, "metric", &metric, &ignored);
-    snprintf(t.metric, sizeof t.metric, "%s", named ? metric : KVD_TARGET_TOP1);
-    free(metric);
-    int64_t own = 0;
-    t.own = !kvd_h5_get_int(x->f, where, "own", &own, &ignored) && own;
-    if (kvd_h5_get_double(x->f, where, "target", &t.target, x->err) ||
+    if (read_optional(x->f, where, &t, &any_key, x->err) ||
+        kvd_h5_get_double(x->f, where, "target", &t.target, x->err) ||
         read_ends(x, where, any_key ? "value" : "p", &t.value, x->err) ||
         (any_key && read_ends(x, where, "saving", &t.saving, x->err)) ||
-        kvd_h5_get_int(x->f, where, "monotone", &monotone, x->err) ||
-        kvd_h5_get_int(x->f, where, "n_points", &points, x->err))
+        kvd_field_int(x->f, where, "monotone", 0, 1, &monotone, x->err) ||
+        kvd_field_int(x->f, where, "n_points", 0, INT64_MAX, &points, x->err))
         return -1;
+    if (!(t.target > 0 && t.target <= 1)) {
+        kvd_fail(x->err, "'%s': attribute target of %s is %g, should be above 0 and at most 1",
+                 x->f->path, where, t.target);
+        return -1;
+    }
     if (!any_key)
         t.saving = t.saving_misses = t.saving_lo = t.saving_hi = (double)NAN;
     t.monotone = monotone != 0;

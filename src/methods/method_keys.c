@@ -435,7 +435,9 @@ int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tr
         if (of_member(&copy, dot ? name : NULL, dot ? dot + 1 : key, out))
             return 0;
         return kvd_fail(
-            err, "method '%s': key '%s' is none that trades bytes for quality (--help lists them)",
+            err,
+            "method '%s': key '%s' is none that trades bytes for quality (--list-methods names "
+            "them after --target)",
             m->name, key);
     }
     if (m->tradeoff) {

@@ -148,7 +148,7 @@ for seed in 1 2 3 4 5 6; do
   rm -f "$D/other.h5"
 done
 if [ -z "$wrong" ] && [ $refused -gt 0 ]; then ok "flipped rows"; else bad "flipped rows" "$refused refused, $unharmed unharmed$wrong"; fi
-fails "a key that trades nothing" 2 "key 'kivi.group' is none that trades" $EVAL --method kivi --target 0.9 --target-key kivi.group -o "$D/x.h5"
+fails "a key that trades nothing" 2 "key 'kivi.group' is none that trades bytes for quality (--list-methods names them after --target)" $EVAL --method kivi --target 0.9 --target-key kivi.group -o "$D/x.h5"
 fails "a method without such a key" 1 "needs --spectrum" $EVAL --sweep 2 -o "$D/x.h5"
 fails "a key without a search" 2 "--target-key requires --target" $EVAL --method kivi --target-key bits -o "$D/x.h5"
 fails "bits of widths that nobody gave" 1 "dims need p= or r=" $EVAL --spectrum "$D/s.h5" --method zack+kivi,residual=32 --target 0.9 -q -o "$D/x.h5"

@@ -77,6 +77,8 @@ echo text >"$D/text.so"
 load "no file" "plugin '$D/no.so': cannot open it: No such file" --plugin "$D/no.so"
 load "a folder" "plugin '$D': it is not a file" --plugin "$D"
 load "no library" "plugin '$D/text.so': cannot load it as a shared library" --plugin "$D/text.so"
+head -c 6000 "$D/signs.so" >"$D/half.so"
+load "a library that was cut off" "plugin '$D/half.so': it is cut off: it has 6000 bytes of at least" --plugin "$D/half.so"
 load "the same plugin twice" "plugin '$D/signs.so' already has a method of this name" --plugin "$D/signs.so" --plugin "$D/signs.so"
 table=0
 for text in "'zack': kvdim has a method of this name" "its name is not 1 .. 24 letters" "axis is 77" "struct_size is 8, this kvdim has" \

@@ -265,9 +265,24 @@ def negative(f): f["rows/n_predictions"][1] = -5
 def inputs(f): f["provenance"].attrs["input_count"] = 10 ** 12
 def sequences(f): del f["sequences/nll"]; f["sequences/nll"] = [[1.0]]
 def target(f): del f["target/zack"].attrs["p_lo"]
+def metric(f): f["target/zack"].attrs["metric"] = 5
+def long_metric(f): f["target/zack"].attrs["metric"] = "x" * 5000
+def own(f): f["target/zack"].attrs["own"] = 2
+def wanted(f): f["target/zack"].attrs["target"] = float("nan")
+def counts(f): f["sequences/n"][1] = -7
+def no_counts(f): f["sequences/n"][...] = 0
+def nsequences(f):
+    kl(f)
+    f.copy("rows/n_predictions", "rows/n_sequences")
+    f["rows/n_sequences"][...] = [8, 0] + [8] * (len(f["rows/n_sequences"]) - 2)
+def kl(f):
+    shape = f["sequences/nll"].shape
+    if "kl" in f["sequences"]: del f["sequences/kl"]
+    f["sequences/kl"] = [[float("inf") if (i, s) == (1, 1) else 0.5 for s in range(shape[1])] for i in range(shape[0])]
 copy("rates", unknown); copy("rates", incomplete); copy("rates", newer); copy("similarity", shape); copy("similarity", nan)
 copy("rates", inputs); copy("accuracy-1", sequences); copy("accuracy-1", target)
 copy("similarity", overlap); copy("accuracy-1", share); copy("accuracy-1", infinite); copy("accuracy-1", negative)
+for change in (metric, long_metric, own, wanted, counts, no_counts, kl, nsequences): copy("accuracy-1", change)
 P
   refused "an unknown schema" 1 "is a 'kvdim/weather' file; the report knows" "$report" "$D/bad-unknown.h5" -o "$D/x"
   refused "an incomplete file" 1 "bad-incomplete.h5" "$report" "$D/bad-incomplete.h5" -o "$D/x"
@@ -281,6 +296,14 @@ P
   refused "too many inputs" 1 "1000000000000 inputs under /provenance" "$report" "$D/bad-inputs.h5" -o "$D/x"
   refused "sums of other sequences" 1 "/sequences/nll" "$report" "$D/bad-sequences.h5" -o "$D/x"
   refused "half a target" 1 "p_lo" "$report" "$D/bad-target.h5" -o "$D/x"
+  refused "a metric that is no text" 1 "bad-metric.h5' attribute '/target/zack/metric'" "$report" "$D/bad-metric.h5" -o "$D/x"
+  refused "a long metric" 1 "attribute metric of /target/zack is longer than 47 bytes" "$report" "$D/bad-long_metric.h5" -o "$D/x"
+  refused "own is 0 or 1" 1 "attribute own of /target/zack is 2, should be 0 to 1" "$report" "$D/bad-own.h5" -o "$D/x"
+  refused "a target that is NaN" 1 "attribute target of /target/zack is nan" "$report" "$D/bad-wanted.h5" -o "$D/x"
+  refused "a sequence of -7 predictions" 1 "/sequences/n[1] is -7, not a number of predictions" "$report" "$D/bad-counts.h5" -o "$D/x"
+  refused "sequences without predictions" 1 "bad-no_counts.h5': /sequences/n has" "$report" "$D/bad-no_counts.h5" -o "$D/x"
+  refused "an infinite KL of a sequence" 1 "/sequences/kl[1, 1] is inf, not a sum of KL" "$report" "$D/bad-kl.h5" -o "$D/x"
+  refused "rows of 0 sequences" 1 "/rows/n_sequences[1] is 0, but /sequences/n has 8" "$report" "$D/bad-nsequences.h5" -o "$D/x"
   [ ! -e "$D/x/index.html" ] && ok "failures leave no page" || not_ok "failures leave no page"
 else
   echo "skip damaged files: no h5py for $PYTHON"

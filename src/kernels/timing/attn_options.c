@@ -290,7 +290,8 @@ static const kvd_option options[] = {
          "Kept dimensions of the heads: one number for all, such as 128; d_qk:d_v for different "
          "numbers in Q, K and in V, such as 64:48; a comma list with one entry per KV head, "
          "repeated if it is shorter; a CSV file with the columns d_qk,d_v and one line per KV "
-         "head; or FILE.csv:NAME, one list of a file with the columns name,d_qk,d_v"},
+         "head; or FILE.csv:NAME, one list of a file with the columns name,d_qk,d_v, whose last "
+         "row is end,N with the number N of rows before it"},
     {"rates", .type = KVD_OPT_TEXT, .arg = "R.h5", KVD_INTO(T, rates),
      .help =
          "Kept dimensions from kvdim-fit, rounded up to multiples of 16; heads are taken in order "

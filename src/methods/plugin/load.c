@@ -3,6 +3,7 @@
  * methods.
  */
 #include <dlfcn.h>
+#include <elf.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -224,6 +225,28 @@ static int check_table(const kvdim_plugin *p, kvd_err *err)
     return 0;
 }
 
+/*
+ * Fails if an ELF file of `size` bytes ends before its section table, which linkers write last:
+ * dlopen of a file that was cut off ends the program with SIGBUS. dlopen itself refuses files that
+ * are not ELF.
+ */
+static int check_whole(const char *path, off_t size, kvd_err *err)
+{
+    Elf64_Ehdr h;
+    FILE *const f = fopen(path, "rb");
+    if (!f)
+        return kvd_fail_errno(err, "cannot open it");
+    const size_t n = fread(&h, sizeof h, 1, f);
+    fclose(f);
+    if (n != 1 || memcmp(h.e_ident, ELFMAG, SELFMAG) || h.e_ident[EI_CLASS] != ELFCLASS64)
+        return 0;
+    const uint64_t table = (uint64_t)h.e_shnum * h.e_shentsize;
+    if (h.e_shoff > (uint64_t)size || table > (uint64_t)size - h.e_shoff)
+        return kvd_fail(err, "it is cut off: it has %llu bytes of at least %llu",
+                        (unsigned long long)size, (unsigned long long)(h.e_shoff + table));
+    return 0;
+}
+
 static int open_library(library *l, kvd_err *err)
 {
     struct stat st;
@@ -231,6 +254,8 @@ static int open_library(library *l, kvd_err *err)
         return kvd_fail_errno(err, "cannot open it");
     if (!S_ISREG(st.st_mode))
         return kvd_fail(err, "it is not a file");
+    if (check_whole(l->path, st.st_size, err))
+        return -1;
     /*
      * realpath makes the path absolute, since dlopen would search a name without a slash in system
      * folders.
