@@ -1,9 +1,13 @@
 #!/bin/sh
-# The commands of `make check-gpu`. Usage: scripts/check_gpu.sh OUT_DIR [TESTS], from the root of the tree. The device tests, into OUT_DIR/tests.log, then
-# small cases of each under compute-sanitizer's memcheck and racecheck, into OUT_DIR/sanitizer.log; JOBS (default: 4 for each GPU) at a time,
-# but those that measure, or take several GPUs, alone. TESTS is the folder of the programs (default build/tests), and nothing else is needed of a
-# build. Under the tools a case counts as ok only when it ended in time, printed an "ok" line and no "not ok", and the tool's own summary is zero: a name
-# that no case has, a program that is not there, or a run cut short, is "not ok". Lines end with the seconds they took. About two minutes on an H200.
+# The commands of `make check-gpu`. Usage: scripts/check_gpu.sh OUT_DIR [TESTS], from the root of the
+# tree. The device tests, into OUT_DIR/tests.log, then small cases of each under compute-sanitizer's
+# memcheck and racecheck, into OUT_DIR/sanitizer.log; JOBS (default: 4 for each GPU) at a time, but
+# those that measure, or take several GPUs, alone. The GPUs are those of CUDA_VISIBLE_DEVICES, or
+# all. TESTS is the folder of the programs (default build/tests), and nothing else is needed of a
+# build. Under the tools a case counts as ok only when it ended in time, printed an "ok" line and no
+# "not ok", and the tool's own summary is zero: a name that no case has, a program that is not
+# there, or a run cut short, is "not ok". Lines end with the seconds they took. About two minutes on
+# an H200.
 set -u
 OUT=${1:?usage: check_gpu.sh OUT_DIR [TESTS]}
 T=${2:-build/tests}
@@ -15,7 +19,8 @@ if [ "${3:-}" = run ]; then
   shift 6
   began=$(date +%s)
   if [ -n "${SLOT:-}" ]; then
-    export CUDA_VISIBLE_DEVICES=$((SLOT % CARDS)) OMP_NUM_THREADS=$(((2 * $(nproc) + AT_ONCE - 1) / AT_ONCE))
+    CUDA_VISIBLE_DEVICES=$(echo "$CARD_LIST" | cut -d, -f$((SLOT % CARDS + 1)))
+    export CUDA_VISIBLE_DEVICES OMP_NUM_THREADS=$(((2 * $(nproc) + AT_ONCE - 1) / AT_ONCE))
   fi
   if [ "$tool" = alone ]; then
     name=$program
@@ -66,9 +71,10 @@ entry() {
 # run_all JOBS LOG: the lines of standard input; what they print goes to the end of LOG, in their order. Of several JOBS each has one GPU, those
 # of several in turns, and its part of the cores.
 status=0
-CARDS=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
-[ "$CARDS" -gt 0 ] || CARDS=1
-export CARDS AT_ONCE
+CARD_LIST=${CUDA_VISIBLE_DEVICES:-$(nvidia-smi -L 2>/dev/null | sed -n 's/^GPU \([0-9]*\):.*/\1/p' | paste -sd, -)}
+CARD_LIST=${CARD_LIST:-0}
+CARDS=$(echo "$CARD_LIST" | tr ',' '\n' | grep -c .)
+export CARDS CARD_LIST AT_ONCE
 run_all() {
   AT_ONCE=$1
   if [ "$1" -gt 1 ]; then set -- "$1" "$2" --process-slot-var=SLOT; fi
