@@ -161,6 +161,21 @@ static int map_buffers(size_t n, kvd_err *err)
     return 0;
 }
 
+int kvd_blas_most_threads(void)
+{
+    const char *const word = strstr(openblas_get_config(), "MAX_THREADS=");
+    const long n = word ? strtol(word + strlen("MAX_THREADS="), NULL, 10) : 0;
+    return n > 0 && n < INT_MAX ? (int)n : INT_MAX;
+}
+
+#ifdef _OPENMP
+__attribute__((constructor)) static void limit_threads(void)
+{
+    if (omp_get_max_threads() > kvd_blas_most_threads())
+        omp_set_num_threads(kvd_blas_most_threads());
+}
+#endif
+
 int kvd_blas_start(int threads, kvd_err *err)
 {
     char limit[KVD_MEMORY_LIMIT_TEXT];

@@ -15,6 +15,13 @@ void kvd_blas_choose_core(char **argv);
 const char *kvd_blas_core(void);
 
 /*
+ * Largest number of threads that may call OpenBLAS at the same time: 64 in the packages of Debian
+ * and Ubuntu. OpenBLAS 0.3.26 crashes if there are more. At the start of a program OpenMP's threads
+ * are limited to this number.
+ */
+int kvd_blas_most_threads(void);
+
+/*
  * Makes OpenBLAS and OpenMP use `threads` threads. Must be called once, from main, before the first
  * BLAS call.
  *

@@ -127,6 +127,11 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
         return kvd_fail(err, "cannot read the clock");
     if (opt->threads <= 0)
         opt->threads = cores_allowed();
+    else if (opt->threads > kvd_blas_most_threads())
+        fprintf(stderr, "%s: warning: OpenBLAS serves %d threads at most: %d are used, not %d\n",
+                program, kvd_blas_most_threads(), kvd_blas_most_threads(), opt->threads);
+    if (opt->threads > kvd_blas_most_threads())
+        opt->threads = kvd_blas_most_threads();
     run->threads = kvd_blas_start(opt->threads, err);
     if (run->threads < 0)
         return -1;

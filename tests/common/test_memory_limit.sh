@@ -59,6 +59,16 @@ limited 2000 "$B/bin/kvdim-spectrum" "$dir/m.h5" -q --threads 16 -o "$dir/o.h5" 
 limited 20000 "$B/bin/kvdim-spectrum" "$dir/m.h5" -q --threads 16 -o "$dir/o.h5" && [ "$(threads_of "$dir/o.h5")" -eq 16 ] &&
   [ ! -s "$dir/err" ] && ok "a high limit changes nothing" || not_ok "a high limit changes nothing"
 
+# More threads than OpenBLAS was built for would crash it.
+most=$(h5dump -a /provenance/blas "$dir/o.h5" | sed -n 's/.*MAX_THREADS=\([0-9]*\).*/\1/p')
+if [ -z "$most" ]; then
+  echo "skip this OpenBLAS does not say how many threads it serves"
+else
+  "$B/bin/kvdim-spectrum" "$dir/m.h5" -q --threads $((most + 1)) -o "$dir/o.h5" 2>"$dir/err" && [ "$(threads_of "$dir/o.h5")" -eq "$most" ] &&
+    grep -q "OpenBLAS serves $most threads at most: $most are used, not $((most + 1))" "$dir/err" && ok "no more threads than OpenBLAS serves" ||
+    not_ok "no more threads than OpenBLAS serves"
+fi
+
 # Help and version need no buffer of OpenBLAS (128 MB). OpenBLAS 0.3.29 maps it all the same. The limit leaves 100 MB for the shared
 # libraries and room for the program itself, which in a build with CUDA holds up to 60 MB of kernels.
 bad=''

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/threads.h"
 #include "model/pass/cuda/layer.h"
 
 struct kvd_gpu_forward {
@@ -240,6 +241,8 @@ static int work(job *j, int gpu, kvd_err *err)
 typedef struct {
     job *job;
     int gpu;
+    /* Number of OpenMP threads of this GPU's thread. */
+    int threads;
     pthread_t thread;
     kvd_err err;
 } hand;
@@ -247,6 +250,7 @@ typedef struct {
 static void *work_in_thread(void *ctx)
 {
     hand *h = ctx;
+    kvd_threads_limit(h->threads);
     (void)work(h->job, h->gpu, &h->err);
     return NULL;
 }
@@ -255,14 +259,16 @@ static int work_on_all(job *j, kvd_err *err)
 {
     hand h[KVD_GPUS_MAX] = {0};
     int started = 0;
-    for (int g = 0; g < j->f->spec.n_gpus; g++)
-        h[g] = (hand){.job = j, .gpu = g};
+    const int threads = (int)kvd_thread_count(), n = j->f->spec.n_gpus;
+    for (int g = 0; g < n; g++)
+        h[g] = (hand){.job = j, .gpu = g, .threads = threads > n ? threads / n : 1};
     for (int g = 1; g < j->f->spec.n_gpus; g++, started++)
         if (pthread_create(&h[g].thread, NULL, work_in_thread, &h[g])) {
             note_failure(j, g);
             break;
         }
     (void)work_in_thread(&h[0]);
+    kvd_threads_limit(threads);
     for (int g = 1; g <= started; g++)
         (void)pthread_join(h[g].thread, NULL);
     if (started < j->f->spec.n_gpus - 1)
