@@ -10,10 +10,22 @@
 #include "common/run.h"
 #include "evaluate/model_runner.h"
 
-static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err)
+/*
+ * Returns the number of sequences of the batch that begins with sequence `first`. Two copies of
+ * their prompts fit into a batch too, for methods that read prompts twice.
+ */
+static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;
-    const size_t n = kvd_corpus_batch(e->corpus, first, most);
+    size_t n = kvd_corpus_batch(e->corpus, first, most);
+    while (n > 1 && 2 * (e->prompt_at[first + n] - e->prompt_at[first]) > most)
+        n--;
+    return n;
+}
+
+static int load_batch(kvd_evaluator *e, size_t first, kvd_batch *b, kvd_err *err)
+{
+    const size_t most = e->runner->max_tokens, n = batch_of(e, first);
     kvd_corpus_offsets(e->corpus, first, n, e->offset);
     if (e->offset[n] > most)
         return kvd_fail(err, "sequence %zu has %zu tokens, a batch holds %zu", first, e->offset[n],
@@ -384,7 +396,7 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 {
     size_t most = 0;
     for (size_t s = 0, n; s < e->n_sequences; s += n) {
-        n = kvd_corpus_batch(e->corpus, s, e->runner->max_tokens);
+        n = batch_of(e, s);
         const size_t rows = e->prompt_at[s + n] - e->prompt_at[s];
         most = rows > most ? rows : most;
     }

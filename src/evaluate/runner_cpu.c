@@ -169,8 +169,9 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
         capture.ctx = error;
     }
     const bool first_pass = kvd_plan_first_pass(plan);
-    int status =
-        first_pass ? kvd_prompts_make(&prompts, r->config, plan, b, run_prompts, self, err) : 0;
+    int status = first_pass ? kvd_prompts_make(&prompts, r->config, plan, b, r->max_len,
+                                               run_prompts, self, err)
+                            : 0;
     cache.prompts = first_pass ? &prompts : NULL;
     /*
      * Methods that read the inputs of layers need the prompts to run again, because these inputs

@@ -342,11 +342,11 @@ bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t s
 }
 
 /*
- * Checks a method that reads every prompt twice. Fails if two copies do not fit into the sequence
- * or, in generation, into the positions of the model.
+ * Checks a method that reads every prompt twice. Fails if two copies do not fit into max_len tokens
+ * or into the positions of the model.
  */
 static int check_repeats(const kvd_plan *plan, const kvd_config *c, const kvd_batch *b,
-                         const size_t *length, const size_t *whole, kvd_err *err)
+                         size_t max_len, const size_t *length, const size_t *whole, kvd_err *err)
 {
     const void *self;
     for (size_t s = 0; s < b->n_sequences; s++) {
@@ -356,18 +356,18 @@ static int check_repeats(const kvd_plan *plan, const kvd_config *c, const kvd_ba
                             "%zu tokens, the model %d positions",
                             kvd_plan_ranker(plan, &self)->info.name, b->first_sequence + s,
                             length[s], c->max_positions);
-        if (2 * length[s] > whole[s])
+        if (2 * length[s] > max_len)
             return kvd_fail(err,
-                            "method '%s' reads every prompt twice: sequence %zu has %zu tokens, a "
-                            "prompt of %zu needs %zu",
-                            kvd_plan_ranker(plan, &self)->info.name, b->first_sequence + s,
-                            whole[s], length[s], 2 * length[s]);
+                            "method '%s' reads every prompt twice: a prompt of %zu tokens needs "
+                            "%zu, the longest sequence has %zu",
+                            kvd_plan_ranker(plan, &self)->info.name, length[s], 2 * length[s],
+                            max_len);
     }
     return 0;
 }
 
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
-                     kvd_prompts_pass pass, void *ctx, kvd_err *err)
+                     size_t max_len, kvd_prompts_pass pass, void *ctx, kvd_err *err)
 {
     const void *self;
     const kvd_tokens_method *const ranker = kvd_plan_ranker(plan, &self);
@@ -382,11 +382,8 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
         length[s] = b->whole                    ? rows_of_it
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
-        /*
-         * In generation, the length of a sequence is raised if two copies of the prompt do not fit
-         * in it.
-         */
-        if (b->whole && whole[s] < times * length[s])
+        /* Two copies of a prompt may be longer than the sequence that it begins. */
+        if (whole[s] < times * length[s])
             whole[s] = times * length[s];
         offset[s] = s ? offset[s - 1] + times * length[s - 1] : 0;
         for (size_t i = 0; i < times; i++)
@@ -394,7 +391,7 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
     }
     if (!status)
         offset[n] = offset[n - 1] + times * length[n - 1];
-    status = status || (times > 1 && check_repeats(plan, c, b, length, whole, err)) ||
+    status = status || (times > 1 && check_repeats(plan, c, b, max_len, length, whole, err)) ||
              kvd_prompts_init(p, c, plan, length, n, err);
     if (!status) {
         const kvd_batch first = {.n_sequences = n,

@@ -70,11 +70,11 @@ int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
  * model over the prompts with p->hook. If b->whole is set, the batch holds prompts only; otherwise
  * the first plan->prompt tokens of each sequence are the prompt. If a method reads prompts twice,
  * `pass` receives every prompt twice in a row, and needs room for twice the tokens, in sequences
- * that may be twice as long.
+ * that may be twice as long. Fails if such a sequence is longer than max_len.
  */
 typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts *p, kvd_err *err);
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
-                     kvd_prompts_pass pass, void *ctx, kvd_err *err);
+                     size_t max_len, kvd_prompts_pass pass, void *ctx, kvd_err *err);
 
 /* Returns true if the first pass runs every prompt twice in a row. */
 bool kvd_prompts_repeated(const kvd_prompts *p);

@@ -154,7 +154,7 @@ static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
     if (plan && kvd_cache_init(&cache, config, plan, LONGEST, &err))
         fail_msg("%s", err.msg);
     if (plan && kvd_plan_first_pass(plan)) {
-        if (kvd_prompts_make(&prompts, config, plan, &b, run_prompts, forward, &err))
+        if (kvd_prompts_make(&prompts, config, plan, &b, SIZE_MAX, run_prompts, forward, &err))
             fail_msg("%s", err.msg);
         cache.prompts = &prompts;
     }

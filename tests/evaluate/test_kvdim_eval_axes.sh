@@ -29,6 +29,13 @@ if run --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method h2o --m
   then ok "bytes of a composition multiply"; else not_ok "bytes of a composition multiply" "$(cat "$D/rows")"; fi
 else not_ok "every axis runs" "$(cat "$D/err")"; fi
 
+# ---- sequences shorter than two prompts, which kvzip reads ------------------------------------------------------
+printf '{"text": "Once upon a time there was a little girl who lived near a wood with her dog."}\n%.0s' 1 2 3 4 5 6 7 8 9 10 11 12 >"$D/short.jsonl"
+printf '{"text": "%s"}\n' "$(head -c 900 data/texts/stories.txt | tr '\n"\\' '   ')" >>"$D/short.jsonl"
+if $B/bin/kvdim-eval data/models/kvdim-6m --text "$D/short.jsonl" --tokens 500 --seq-len 200 --batch 200 --prompt 15 --method kvzip -q --json -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&
+   column cache_share | awk 'NR == 2 { ok = $1 < 0.99 } END { exit !ok }'
+then ok "sequences shorter than two prompts"; else not_ok "sequences shorter than two prompts" "$(cat "$D/err")"; fi
+
 # ---- a column that does not apply to a row is "-" in the table and null in JSON ----------------------------------
 table="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 100 --seq-len 100 --method h2o"
 if $table -o "$D/t.h5" >"$D/t" 2>"$D/err" && ! grep -qi nan "$D/t" && grep -Eq '^h2o +none +- +- .* - ' "$D/t" &&
@@ -129,7 +136,7 @@ then ok "the seed decides, threads do not"; else not_ok "the seed decides, threa
 fails "a method that decides at a prompt" "'snapkv' decides at the end of a prompt: give --prompt" --method snapkv
 fails "heads of a layer that decide at a prompt" "'adakv' decides at the end of a prompt: give --prompt" --method adakv
 fails "an idle budget of a layer" "'adakv' dropped and lowered no entry" --prompt 50 --method adakv,budget=50
-fails "a prompt that does not fit twice" "'kvzip' reads every prompt twice: sequence 0 has 200 tokens, a prompt of 101 needs 202" --prompt 101 --method kvzip
+fails "a prompt that does not fit twice" "'kvzip' reads every prompt twice: a prompt of 101 tokens needs 202, the longest sequence has 200" --prompt 101 --method kvzip
 fails "a step that reads all" "'quest' read every entry at every step" --method quest,budget=500
 fails "all layers kept whole" "keep_layers=3:3 keeps all 6 layers of the model whole: nothing is left to compress" --method h2o,keep_layers=3:3
 fails "layers kept whole of a group" "keep_layers=1:0 divides layers 0 to 1, which method 'xkv' stores together" --prompt 50 --method xkv,layers=2,keep_layers=1:0

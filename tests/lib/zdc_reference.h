@@ -117,7 +117,7 @@ static inline int one_request(const passes *x, const kvd_config *config, const l
     int status = 0;
     x->cut->inner = &dense.hook;
     if (plan->tokens) {
-        status = kvd_prompts_make(&prompts, config, &mine, &b, first_pass, &both, err) ||
+        status = kvd_prompts_make(&prompts, config, &mine, &b, SIZE_MAX, first_pass, &both, err) ||
                  kvd_cache_init(&cache, config, &mine, offset[1], err);
         cache.prompts = &prompts;
         x->cut->inner = &cache.hook;

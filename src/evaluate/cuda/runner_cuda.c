@@ -232,7 +232,7 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
     kvd_prompts prompts = {0};
     int status = 0;
     if (kvd_plan_first_pass(plan)) {
-        status = kvd_prompts_make(&prompts, r->config, plan, b, run_prompts, self, err);
+        status = kvd_prompts_make(&prompts, r->config, plan, b, r->max_len, run_prompts, self, err);
         kvd_gpu_cache_set_prompts(plan->on_gpu, &prompts);
     }
     status = status || run_plan(self, b, plan, first_layer, residual, hidden, error != NULL, err);

@@ -158,7 +158,7 @@ static int run(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd
 {
     by_rows *const r = of(p);
     if (!b->start[0] && kvd_plan_first_pass(r->plan)) {
-        if (kvd_prompts_make(&r->prompts, r->config, r->plan, b, first_pass, r, err))
+        if (kvd_prompts_make(&r->prompts, r->config, r->plan, b, SIZE_MAX, first_pass, r, err))
             return -1;
         r->cache.prompts = &r->prompts;
     }
