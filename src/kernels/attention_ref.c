@@ -94,13 +94,13 @@ static double dot(const float *x, const float *y, size_t n)
 
 /*
  * Computes out = sum over the n keys of softmax(scale q . k) v for one query row. Returns the
- * logarithm of the sum of exponentials of the scaled scores. `scores` [n] is scratch memory. If a
- * score is NaN, the output is NaN, because the sum includes it.
+ * logarithm of the sum of exponentials of the scaled scores, which includes exp(sink). `scores` [n]
+ * is scratch memory. If a score is NaN, the output is NaN, because the sum includes it.
  */
 static double attend(const float *q, const float *k, const float *v, size_t n, size_t d_qk,
-                     size_t d_v, double scale, double *scores, double *out)
+                     size_t d_v, double scale, double sink, double *scores, double *out)
 {
-    double max = -INFINITY, sum = 0;
+    double max = sink, sum = 0;
     for (size_t j = 0; j < n; j++) {
         scores[j] = scale * dot(q, k + j * d_qk, d_qk);
         max = scores[j] > max ? scores[j] : max;
@@ -113,6 +113,7 @@ static double attend(const float *q, const float *k, const float *v, size_t n, s
         for (size_t i = 0; i < d_v; i++)
             out[i] += p * (double)v[j * d_v + i];
     }
+    sum += exp(sink - max);
     for (size_t i = 0; i < d_v; i++)
         out[i] /= sum;
     return max + log(sum);
@@ -121,7 +122,7 @@ static double attend(const float *q, const float *k, const float *v, size_t n, s
 typedef struct {
     kvd_attn_plain plain;
     const kvd_attn_heads *heads;
-    const float *q, *k, *v;
+    const float *q, *k, *v, *sinks;
     double scale;
 } job;
 
@@ -137,13 +138,21 @@ static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, si
     const size_t end = kv_len - q_len + t + 1, window = (size_t)x->heads->window,
                  seen = window && end > window ? window : end, from = kv_first + end - seen;
     return attend(x->q + x->plain.q_at[h] + row * d_qk, x->k + x->plain.k_at[g] + from * d_qk,
-                  x->v + x->plain.v_at[g] + from * d_v, seen, d_qk, d_v, x->scale, scores, out);
+                  x->v + x->plain.v_at[g] + from * d_v, seen, d_qk, d_v, x->scale,
+                  x->sinks ? (double)x->sinks[h] : -INFINITY, scores, out);
 }
 
 int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,
                       const float *k, const float *v, double *out, double *lse, kvd_err *err)
 {
-    job x = {.heads = heads, .q = q, .k = k, .v = v};
+    return kvd_attention_ref_sinks(heads, batch, NULL, q, k, v, out, lse, err);
+}
+
+int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
+                            const float *sinks, const float *q, const float *k, const float *v,
+                            double *out, double *lse, kvd_err *err)
+{
+    job x = {.heads = heads, .q = q, .k = k, .v = v, .sinks = sinks};
     if (kvd_attn_plain_make(heads, batch, &x.plain, err))
         return -1;
     x.scale = 1 / sqrt((double)heads->d_head);

@@ -42,6 +42,13 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
  */
 int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,
                       const float *k, const float *v, double *out, double *lse, kvd_err *err);
+/*
+ * Computes kvd_attention_ref with attention sinks: exp(sinks[h]) is added to the softmax
+ * denominators of query head h, and counts in `lse`. If `sinks` is NULL, there are none.
+ */
+int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
+                            const float *sinks, const float *q, const float *k, const float *v,
+                            double *out, double *lse, kvd_err *err);
 
 /*
  * Computes query t of query head h of request b: `out` [d_v], float64. Serves to check samples of

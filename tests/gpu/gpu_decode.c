@@ -7,6 +7,7 @@
  * tokens.
  */
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +80,21 @@ static float *values(int dtype, size_t n, double scale)
     return x;
 }
 
-static int run_case(const test_case *c, int launches, int window)
+/*
+ * Returns logits of attention sinks. Some are far above or below all scores, the others are like
+ * them.
+ */
+static float *some_sinks(const test_case *c)
+{
+    float *const sink = need((size_t)c->n_heads * sizeof *sink);
+    for (int h = 0; h < c->n_heads; h++)
+        sink[h] = h % 5 == 3   ? 90.0F
+                  : h % 5 == 4 ? -90.0F
+                               : (float)((c->sharp ? 30 : 3) * kvd_rng_normal(&rng));
+    return sink;
+}
+
+static int run_case(const test_case *c, int launches, int window, bool sinks)
 {
     kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}, window};
     for (int g = 0; g < c->n_kv_heads; g++) {
@@ -134,9 +149,10 @@ static int run_case(const test_case *c, int launches, int window)
     float *q = values(c->dtype, q_n, c->sharp ? 12 : 1), *k = values(c->dtype, k_n, 1),
           *v = values(c->dtype, v_n, 1);
     double *want = need(o_n * sizeof *want), *want_lse = need(batch * n_heads * sizeof *want_lse);
+    float *const sink = sinks ? some_sinks(c) : NULL;
     const kvd_attn_batch requests = {c->batch, one, len};
     kvd_err why = {""};
-    if (kvd_attention_ref(&heads, &requests, q, k, v, want, want_lse, &why)) {
+    if (kvd_attention_ref_sinks(&heads, &requests, sink, q, k, v, want, want_lse, &why)) {
         printf("not ok decode, %s: %s\n", c->name, why.msg);
         exit(1);
     }
@@ -159,6 +175,7 @@ static int run_case(const test_case *c, int launches, int window)
     args.pool = on_device(pool, pool_n * 2);
     args.kv_len = on_device(len, batch * sizeof *len);
     args.page_table = on_device(table, batch * (size_t)args.max_pages * sizeof *table);
+    args.sinks = sink ? on_device(sink, n_heads * sizeof *sink) : NULL;
     args.o = on_device(NULL, o_n * 2);
     args.lse = on_device(NULL, batch * n_heads * sizeof(float));
 
@@ -222,14 +239,14 @@ static int run_case(const test_case *c, int launches, int window)
         const int ok = err < limit && err_lse < 2e-3 && same && busy_ok;
         failed += !ok;
         if (ok)
-            printf("ok decode, %s, window %d, %s, %d CTAs\n", c->name, window,
-                   schedule_name[schedule], args.n_ctas);
+            printf("ok decode, %s, window %d%s, %s, %d CTAs\n", c->name, window,
+                   sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas);
         else
             printf(
-                "not ok decode, %s, window %d, %s, %d CTAs: relative error %.2e of %.0e, lse off by %.2e, %s bits, "
-                "busy %s\n",
-                c->name, window, schedule_name[schedule], args.n_ctas, err, limit, err_lse,
-                same ? "the same" : "other", busy_ok ? "ok" : "wrong");
+                "not ok decode, %s, window %d%s, %s, %d CTAs: relative error %.2e of %.0e, lse off by %.2e, "
+                "%s bits, busy %s\n",
+                c->name, window, sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas, err,
+                limit, err_lse, same ? "the same" : "other", busy_ok ? "ok" : "wrong");
         free(busy);
         check(cudaFree(args.workspace), "free");
         check(cudaFree(args.busy), "free");
@@ -238,10 +255,11 @@ static int run_case(const test_case *c, int launches, int window)
     check(cudaFree((void *)(uintptr_t)args.pool), "free");
     check(cudaFree((void *)(uintptr_t)args.kv_len), "free");
     check(cudaFree((void *)(uintptr_t)args.page_table), "free");
+    check(cudaFree((void *)(uintptr_t)args.sinks), "free");
     check(cudaFree(args.o), "free");
     check(cudaFree(args.lse), "free");
-    void *all[] = {len,      one,    order, table,  q,     k, v,  want,
-                   want_lse, q_rows, pool,  o_bits, again, o, lse};
+    void *all[] = {len,      one,    order, table,  q,     k, v,   want,
+                   want_lse, q_rows, pool,  o_bits, again, o, lse, sink};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     return failed;
@@ -258,11 +276,12 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (argc < 2 || strstr(cases[i].name, argv[1])) {
-            failed += run_case(&cases[i], launches, only > 0 ? only : 0);
+            failed += run_case(&cases[i], launches, only > 0 ? only : 0, false);
+            failed += run_case(&cases[i], 2, only > 0 ? only : 0, true);
             for (size_t w = 0; argc < 2 && w < sizeof windows / sizeof *windows; w++)
                 /* cases of 5000 tokens or more take seconds each */
                 if (cases[i].len[0] < 5000 || windows[w] >= 100)
-                    failed += run_case(&cases[i], 2, windows[w]);
+                    failed += run_case(&cases[i], 2, windows[w], w % 2 == 1);
         }
     return failed ? 1 : 0;
 }

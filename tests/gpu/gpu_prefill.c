@@ -4,6 +4,7 @@
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,11 +69,24 @@ static void poison_old_pages(uint16_t *pool, size_t page_elements, const int32_t
             pool[(size_t)table[j] * page_elements + i] = POISON;
 }
 
-static void run(const kernel *tested, const scenario *c, int window)
+/*
+ * Returns logits of attention sinks. Some are far above or below all scores, the others are like
+ * them.
+ */
+static float *some_sinks(int n_heads, double scale, kvd_rng *rng)
+{
+    float *const sink = need((size_t)n_heads * sizeof *sink);
+    for (int h = 0; h < n_heads; h++)
+        sink[h] = h % 5 == 3 ? 90.0F : h % 5 == 4 ? -90.0F : (float)(scale * kvd_rng_normal(rng));
+    return sink;
+}
+
+static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 {
     kvd_rng rng;
     char label[64];
-    (void)snprintf(label, sizeof label, window ? "%s_window_%d" : "%s", c->name, window);
+    (void)snprintf(label, sizeof label, window ? "%s%s_window_%d" : "%s%s", c->name,
+                   sinks ? "_sinks" : "", window);
     kvd_rng_seed(&rng, 11, (uint64_t)(c->n_heads + c->tile_rows));
     kvd_attn_heads heads = {
         .n_heads = c->n_heads, .n_kv_heads = c->n_kv, .d_head = c->d_head, .window = window};
@@ -142,6 +156,7 @@ static void run(const kernel *tested, const scenario *c, int window)
     for (int i = 0; i <= c->n_ctas; i++) /* the last CTA gets no tiles */
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
+    float *const sink = sinks ? some_sinks(c->n_heads, 3 * c->sharpness, &rng) : NULL;
     float *lse = need((size_t)c->n_heads * n_q8 * sizeof *lse);
     for (size_t i = 0; i < (size_t)c->n_heads * n_q8; i++)
         lse[i] = -12345.0F;
@@ -160,6 +175,7 @@ static void run(const kernel *tested, const scenario *c, int window)
         on_device(tile, (size_t)n_tiles * sizeof *tile),
         on_device(first, (size_t)(c->n_ctas + 1) * sizeof *first),
         on_device(&zero, sizeof zero),
+        sink ? on_device(sink, (size_t)c->n_heads * sizeof *sink) : NULL,
     };
     const kvd_prefill_args args = {
         .dtype = (int)c->dtype,
@@ -173,6 +189,7 @@ static void run(const kernel *tested, const scenario *c, int window)
         .page_table = dev[3],
         .q = dev[4],
         .pool = dev[5],
+        .sinks = dev[12],
         .o = dev[6],
         .lse = dev[7],
         .busy = dev[8],
@@ -194,7 +211,7 @@ static void run(const kernel *tested, const scenario *c, int window)
            *want_lse = need((size_t)c->n_heads * n_q * 8);
     float *got = need(n_q * (size_t)map.o_pitch * sizeof *got);
     kvd_err err = {""};
-    if (kvd_attention_ref(&heads, &batch, q, k, v, want, want_lse, &err)) {
+    if (kvd_attention_ref_sinks(&heads, &batch, sink, q, k, v, want, want_lse, &err)) {
         printf("not ok %s: %s\n", c->name, err.msg);
         exit(1);
     }
@@ -233,7 +250,7 @@ static void run(const kernel *tested, const scenario *c, int window)
         failed = 1;
     }
     void *host[] = {order, table, q,   k,    v,    pool,     q16, o,
-                    tile,  first, lse, busy, want, want_lse, got};
+                    tile,  first, lse, busy, want, want_lse, got, sink};
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
         cudaFree(dev[i]);
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
@@ -318,12 +335,10 @@ int main(int argc, char **argv)
         }
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
             if (!only || !strcmp(only, cases[i].name)) {
-                if (only_window <= 0)
-                    run(one, &cases[i], 0);
-                if (only_window > 0)
-                    run(one, &cases[i], only_window);
+                run(one, &cases[i], only_window > 0 ? only_window : 0, false);
+                run(one, &cases[i], only_window > 0 ? only_window : 0, true);
                 for (size_t w = 0; !only && w < sizeof windows / sizeof *windows; w++)
-                    run(one, &cases[i], windows[w]);
+                    run(one, &cases[i], windows[w], w % 2 == 1);
             }
         const kvd_prefill_args empty = {0};
         if (only)

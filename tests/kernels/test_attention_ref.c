@@ -101,6 +101,37 @@ static void test_convex(void **state)
     case_release(&c);
 }
 
+/* A sink is one more key with value 0: it scales the output down and raises the log-sum-exp. */
+static void test_sinks(void **state)
+{
+    (void)state;
+    static const float sink[] = {0, 2, -3, 40, -400, 0.5f};
+    attention_case c;
+    kvd_err err;
+    ragged(&c, 1);
+    const size_t n_q = c.plain.n_q;
+    double *lse = case_get((size_t)c.heads.n_heads * n_q, sizeof *lse),
+           *got_lse = case_get((size_t)c.heads.n_heads * n_q, sizeof *got_lse),
+           *out = reference(&c, lse), *got = case_get(c.plain.o_elements, sizeof *got);
+    assert_int_equal(
+        kvd_attention_ref_sinks(&c.heads, &c.batch, sink, c.q, c.k, c.v, got, got_lse, &err), 0);
+    for (int h = 0; h < c.heads.n_heads; h++)
+        for (size_t row = 0; row < n_q; row++) {
+            const double was = lse[(size_t)h * n_q + row], now = got_lse[(size_t)h * n_q + row];
+            const size_t d = (size_t)c.heads.d_v[h / 2];
+            assert_true(fabs(now - log(exp(was) + exp((double)sink[h]))) < 1e-12);
+            for (size_t i = 0; i < d; i++) {
+                const size_t at = c.plain.o_at[h] + row * d + i;
+                assert_true(fabs(got[at] - out[at] * exp(was - now)) < 1e-13);
+            }
+        }
+    free(lse);
+    free(got_lse);
+    free(out);
+    free(got);
+    case_release(&c);
+}
+
 /* The log-sum-exp must be the score plus log n for n visible keys. */
 static void test_equal_scores(void **state)
 {
@@ -328,11 +359,12 @@ static void test_row_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pytorch), cmocka_unit_test(test_row_is_a_row),
-        cmocka_unit_test(test_convex),  cmocka_unit_test(test_equal_scores),
-        cmocka_unit_test(test_chunks),  cmocka_unit_test(test_key_order),
-        cmocka_unit_test(test_nan),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_window),  cmocka_unit_test(test_row_refused),
+        cmocka_unit_test(test_pytorch),      cmocka_unit_test(test_row_is_a_row),
+        cmocka_unit_test(test_convex),       cmocka_unit_test(test_sinks),
+        cmocka_unit_test(test_equal_scores), cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_key_order),    cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_window),
+        cmocka_unit_test(test_row_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

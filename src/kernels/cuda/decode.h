@@ -38,7 +38,12 @@ typedef struct {
     const int32_t *live;
     const void *q;    /* device [batch][q_pitch] */
     const void *pool; /* pages of K and V on the device */
-    void *o;          /* output, device [batch][o_pitch] */
+    /*
+     * Device [n_heads]: logits of the attention sinks. The exponential of a head's sink is added to
+     * the denominators of its softmax, once per row. NULL: no sinks.
+     */
+    const float *sinks;
+    void *o; /* output, device [batch][o_pitch] */
     /*
      * Output, device [batch][n_heads], natural logarithms of the softmax denominators. May be NULL.
      */

@@ -114,6 +114,24 @@ put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
 }
 
 /*
+ * End of a row: factor on its unnormalised output, largest raw score, and softmax denominator
+ * relative to that score. A sink counts as one more key, so the row must be complete.
+ */
+typedef struct {
+    float factor, max, sum;
+} row_end;
+
+static __device__ __forceinline__ row_end end_row(const params &p, int head, float max, float sum)
+{
+    if (!p.args.sinks)
+        return {1 / sum, max, sum};
+    const float sink = p.args.sinks[head] / p.args.map.scale, most = fmaxf(max, sink),
+                shrink = exp2_fast((max - most) * p.scale_log2),
+                all = fmaf(sum, shrink, exp2_fast((sink - most) * p.scale_log2));
+    return {shrink / all, most, all};
+}
+
+/*
  * Writes dims 2 * pair and 2 * pair + 1 of one query head to the output. If pair is 0, also writes
  * args.lse.
  */
@@ -125,11 +143,11 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
     const int head = s.head * map.group + row;
     uint32_t *to = reinterpret_cast<uint32_t *>(
         (uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch + map.o_offset[head]);
-    const float r = 1 / sum;
-    to[pair] = pack<T>(o.x * r, o.y * r);
+    const row_end end = end_row(p, head, max, sum);
+    to[pair] = pack<T>(o.x * end.factor, o.y * end.factor);
     if (p.args.lse && pair == 0)
         p.args.lse[(size_t)s.request * (size_t)map.n_heads + head] =
-            fmaf(max, map.scale, logf(sum));
+            fmaf(end.max, map.scale, logf(end.sum));
 }
 
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
@@ -251,12 +269,13 @@ static __device__ __forceinline__ void put_short(const state<HALVES> &st, const 
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         const int row = 8 * h + lane / 4, column = 8 * h + lane % 4 * 2;
+        const int head = kv_head * map.group + min(row, map.group - 1);
+        const row_end end = end_row(p, head, st.max[h], sum);
         if (p.args.lse && lane % 4 == 0 && row < map.group)
-            p.args
-                .lse[(size_t)request * (size_t)map.n_heads + (size_t)(kv_head * map.group + row)] =
-                fmaf(st.max[h], map.scale, logf(sum));
-        const float r0 = 1 / __shfl_sync(~0u, sum, lane % 4 * 8),
-                    r1 = 1 / __shfl_sync(~0u, sum, lane % 4 * 8 + 4);
+            p.args.lse[(size_t)request * (size_t)map.n_heads + (size_t)head] =
+                fmaf(end.max, map.scale, logf(end.sum));
+        const float r0 = __shfl_sync(~0u, end.factor, lane % 4 * 8),
+                    r1 = __shfl_sync(~0u, end.factor, lane % 4 * 8 + 4);
         uint16_t *o = (uint16_t *)p.args.o + (size_t)request * (size_t)map.o_pitch +
                       map.o_offset[kv_head * map.group] + column * d_v + lane / 4;
 #pragma unroll

@@ -47,6 +47,11 @@ typedef struct {
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* blocked, on the device */
     const void *pool;          /* pages of K and V, on the device */
+    /*
+     * Device [n_heads]: logits of the attention sinks. The exponential of a head's sink is added to
+     * the denominators of its softmax, once per row. NULL: no sinks.
+     */
+    const float *sinks;
     /* Output, device [n_q8][o_pitch]. */
     void *o;
     /*

@@ -89,6 +89,7 @@ struct job {
     int32_t window; /* set only if WINDOW is true */
     uint32_t q_smem, kv_smem;
     float scale, scale_log2;
+    const float *sink;             /* logit of the head's attention sink, or NULL */
     int32_t live;                  /* 0 if there are no more tiles */
     unsigned long long begin, end; /* start and end of the tiles in ns; 0 if there were none */
 };
@@ -331,7 +332,14 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             const int row = warp_row() + 16 * t + 8 * i + thread() % 32 / 4;
             if (row >= n_rows)
                 continue;
-            const float inverse = __frcp_rn(sum);
+            float most = m[t][i], shrink = 1;
+            if (w.sink) {
+                const float sink = *w.sink / w.scale;
+                most = fmaxf(m[t][i], sink);
+                shrink = exp2_approx((m[t][i] - most) * w.scale_log2);
+                sum = fmaf(sum, shrink, exp2_approx((sink - most) * w.scale_log2));
+            }
+            const float inverse = shrink * __frcp_rn(sum);
             uint16_t *to = w.o + (size_t)(row0 + row) * (size_t)w.o_pitch + 2 * c;
 #pragma unroll
             for (int n = 0; n < D_V / 8; n++)
@@ -339,7 +347,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                     *reinterpret_cast<uint32_t *>(to + 8 * n) =
                         pack<BF>(o[t][n][2 * i] * inverse, o[t][n][2 * i + 1] * inverse);
             if (w.lse && c == 0)
-                w.lse[row0 + row] = m[t][i] * w.scale + logf(sum);
+                w.lse[row0 + row] = most * w.scale + logf(sum);
         }
 }
 
@@ -380,6 +388,7 @@ __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
     w.pages = a.page_table + (size_t)b * (size_t)a.max_pages;
     w.o = static_cast<uint16_t *>(a.o) + row * (size_t)a.map.o_pitch + a.map.o_offset[h];
     w.lse = a.lse ? a.lse + (size_t)h * (size_t)a.n_q8 + row : NULL;
+    w.sink = a.sinks ? a.sinks + h : NULL;
 }
 
 template <bool BF, bool WINDOW>

@@ -64,6 +64,7 @@ struct tile_info {
     const int32_t *pages;
     long long q_first, o_first; /* number of elements before row 0 in q and in o */
     long long lse;              /* index of row 0 in lse */
+    float sink;                 /* logit of the head's attention sink, times log2(e) */
 };
 
 struct shared {
@@ -150,6 +151,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
         t.first_key = oldest / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
         t.kv_len8 = (kv_len + 7) / 8 * 8;
         t.lse = (long long)tile.head * a.n_q8 + q_row;
+        t.sink = a.sinks ? 1.44269504089f * a.sinks[tile.head] : 0;
         t.pages = a.page_table + (size_t)tile.request * (size_t)a.max_pages;
         t.q_first = (long long)a.map.q_offset[tile.head] * a.n_q8 + (long long)q_row * d_qk;
         t.o_first = (long long)q_row * a.map.o_pitch + a.map.o_offset[tile.head];
@@ -449,7 +451,13 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const bool mine = row + 8 * r < t.n_rows;
-        const float inv = 1 / l[r];
+        float top = m[r], fall = 1;
+        if (a.sinks) {
+            top = fmaxf(m[r], t.sink);
+            fall = exp2_fast(m[r] - top);
+            l[r] = fmaf(l[r], fall, exp2_fast(t.sink - top));
+        }
+        const float inv = fall / l[r];
         uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
         /*
          * Neighbouring lanes exchange half of their columns, so that stores fill whole sectors of
@@ -465,7 +473,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
                 *(uint2 *)(o + 2 * i) = thread & 1 ? make_uint2(other, c1) : make_uint2(c0, other);
         }
         if (a.lse && mine && (thread & 3) == 0)
-            a.lse[t.lse + row + 8 * r] = 0.69314718056f * (m[r] + __log2f(l[r]));
+            a.lse[t.lse + row + 8 * r] = 0.69314718056f * (top + __log2f(l[r]));
     }
 }
 

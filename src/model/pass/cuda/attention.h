@@ -78,8 +78,8 @@ struct kvd_gpu_attention {
  * the device, except for the copy of the last batch's lengths if the lengths differ.
  *
  * The attention kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 128, at most
- * KVD_HEADS_MAX heads, no softcap, no sinks, and no sliding window shorter than max_len. The
- * kernels also require Q, K and V of a token next to each other in memory.
+ * KVD_HEADS_MAX heads, no softcap, and no sliding window shorter than max_len. The kernels also
+ * require Q, K and V of a token next to each other in memory.
  *
  * In all other cases cuBLAS computes scores and output, and a kernel the softmax in float32.
  * Probabilities are rounded to the element type of the pass.

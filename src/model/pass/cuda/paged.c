@@ -42,8 +42,7 @@ int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int
     kvd_attn_heads heads = {
         .n_heads = share->n_heads, .n_kv_heads = share->n_kv_heads, .d_head = c->d_head};
     const kvd_scores scores = kvd_config_scores(c);
-    if (share->n_heads > KVD_HEADS_MAX || c->d_head % KVD_WIDTH_STEP || scores.softcap > 0 ||
-        c->sinks)
+    if (share->n_heads > KVD_HEADS_MAX || c->d_head % KVD_WIDTH_STEP || scores.softcap > 0)
         return -1;
     for (int g = 0; g < share->n_kv_heads; g++) {
         heads.d_qk[g] = d_qk ? d_qk[g] : c->d_head;
@@ -253,6 +252,7 @@ static int run_kernels(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd
     if (prepare(p, &layer->map, r, in->stream, err) || append(p, layer, &args, in->stream, err))
         return -1;
     p->args.o = r->no_gaps ? to : p->o;
+    p->args.sinks = in->sinks;
     if (kvd_cuda_check(p->hopper ? kvd_prefill_sm90(&p->args, in->stream)
                                  : kvd_prefill_mma(&p->args, in->stream),
                        what, err))
