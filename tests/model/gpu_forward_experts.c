@@ -151,6 +151,236 @@ static void test_grouped_choice(void)
         test_groups(&list[i]);
 }
 
+/* Sizes of a layer with routed experts, and number of tokens. */
+typedef struct {
+    const char *name;
+    size_t n, d, ffn, experts, chosen;
+    bool clamped, biases, add_up;
+    size_t groups;
+} few_case;
+
+/* Weights of all experts on the host, as numbers that bf16 can hold, and on the device. */
+typedef struct {
+    float *gate_up, *down, *bias_gate_up, *bias_down;
+    kvd_gpu_expert *device;
+} few_weights;
+
+static float *bf16_numbers(kvd_rng *rng, size_t n, double scale)
+{
+    float *const x = need(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)(scale * kvd_rng_normal(rng));
+    for (size_t i = 0; i < n; i++) {
+        uint16_t narrow;
+        kvd_from_f32(KVD_BF16, &x[i], &narrow, 1);
+        kvd_to_f32(KVD_BF16, &narrow, &x[i], 1);
+    }
+    return x;
+}
+
+static void *on_device_bf16(const float *x, size_t n)
+{
+    uint16_t *const narrow = need(n * sizeof *narrow);
+    kvd_from_f32(KVD_BF16, x, narrow, n);
+    void *const p = on_device(narrow, n * sizeof *narrow);
+    free(narrow);
+    return p;
+}
+
+static few_weights make_weights(const few_case *c, kvd_rng *rng)
+{
+    const size_t up = 2 * c->ffn * c->d, down = c->d * c->ffn;
+    few_weights w = {.gate_up = bf16_numbers(rng, c->experts * up, 1 / sqrt((double)c->d)),
+                     .down = bf16_numbers(rng, c->experts * down, 1 / sqrt((double)c->ffn)),
+                     .bias_gate_up = bf16_numbers(rng, c->experts * 2 * c->ffn, 1),
+                     .bias_down = bf16_numbers(rng, c->experts * c->d, 1),
+                     .device = need(c->experts * sizeof *w.device)};
+    for (size_t x = 0; x < c->experts; x++)
+        w.device[x] = (kvd_gpu_expert){
+            .gate_up = on_device_bf16(w.gate_up + x * up, up),
+            .down = on_device_bf16(w.down + x * down, down),
+            .bias_gate_up =
+                c->biases ? on_device(w.bias_gate_up + x * 2 * c->ffn, 2 * c->ffn * 4) : NULL,
+            .bias_down = c->biases ? on_device(w.bias_down + x * c->d, c->d * 4) : NULL};
+    return w;
+}
+
+static void release_weights(const few_case *c, few_weights *w)
+{
+    for (size_t x = 0; x < c->experts; x++) {
+        check(cudaFree(w->device[x].gate_up), "cudaFree");
+        check(cudaFree(w->device[x].down), "cudaFree");
+        check(cudaFree(w->device[x].bias_gate_up), "cudaFree");
+        check(cudaFree(w->device[x].bias_down), "cudaFree");
+    }
+    free(w->gate_up);
+    free(w->down);
+    free(w->bias_gate_up);
+    free(w->bias_down);
+    free(w->device);
+}
+
+static double rounded(double x)
+{
+    const float from = (float)x;
+    float to;
+    uint16_t narrow;
+    kvd_from_f32(KVD_BF16, &from, &narrow, 1);
+    kvd_to_f32(KVD_BF16, &narrow, &to, 1);
+    return (double)to;
+}
+
+static double dot(const float *w, const double *x, size_t n)
+{
+    double s = 0;
+    for (size_t i = 0; i < n; i++)
+        s += (double)w[i] * x[i];
+    return s;
+}
+
+/* Adds factor * (output of expert x for `in` [d]) to y [d], in float64. */
+static void add_expert(const few_case *c, const few_weights *w, size_t x, const double *in,
+                       double factor, double *y)
+{
+    const float *const gate = w->gate_up + x * 2 * c->ffn * c->d, *const up = gate + c->ffn * c->d;
+    const float *const bias = w->bias_gate_up + x * 2 * c->ffn;
+    double *const hidden = need(c->ffn * sizeof *hidden);
+    for (size_t i = 0; i < c->ffn; i++) {
+        double g = rounded(dot(gate + i * c->d, in, c->d)) + (c->biases ? (double)bias[i] : 0),
+               u = rounded(dot(up + i * c->d, in, c->d)) +
+                   (c->biases ? (double)bias[c->ffn + i] : 0);
+        if (c->clamped) {
+            g = fmin(g, 1.5);
+            u = 1 + fmax(-1.5, fmin(u, 1.5));
+        }
+        hidden[i] = rounded(g / (1 + exp(-(c->clamped ? 1.702 : 1) * g)) * u);
+    }
+    for (size_t j = 0; j < c->d; j++)
+        y[j] += factor * (dot(w->down + (x * c->d + j) * c->ffn, hidden, c->ffn) +
+                          (c->biases ? (double)w->bias_down[x * c->d + j] : 0));
+    free(hidden);
+}
+
+/*
+ * Experts of few tokens, all of whose routing stays on the device, must choose the experts of
+ * kvd_gpu_route and add the outputs of a float64 computation. A second run must give the same bits.
+ */
+static void test_few(const few_case *c)
+{
+    kvd_rng rng;
+    char text[160];
+    kvd_rng_seed(&rng, 5, c->n);
+    const size_t pairs = c->n * c->chosen, logits = c->n * c->experts, size = c->n * c->d;
+    few_weights w = make_weights(c, &rng);
+    float *const logit = bf16_numbers(&rng, logits, 1), *const bias = bf16_numbers(&rng, 64, 1),
+                 *const x = bf16_numbers(&rng, size, 1), *const y = bf16_numbers(&rng, size, 1),
+                 *const got = need(size * sizeof *got), *const again = need(size * sizeof *again),
+                 *const factor = need(pairs * sizeof *factor),
+                 *const want_factor = need(pairs * sizeof *factor);
+    uint32_t *const expert = need(pairs * sizeof *expert), *const want_expert = need(pairs * 4);
+    float *const y_device = on_device(NULL, size * sizeof *y);
+    kvd_gpu_few_experts a = {
+        .routes = {.n = c->n,
+                   .n_experts = c->experts,
+                   .n_chosen = c->chosen,
+                   .add_up = c->add_up,
+                   .bias = c->groups || !c->biases ? NULL : on_device(bias, c->experts * 4),
+                   .groups = c->groups,
+                   .groups_chosen = c->groups,
+                   .scale = 1,
+                   .logit = on_device(NULL, logits * sizeof *logit),
+                   .factor = on_device(NULL, pairs * sizeof *factor),
+                   .weight = on_device(NULL, pairs * sizeof *factor),
+                   .expert = on_device(NULL, pairs * sizeof *expert),
+                   .count = on_device(NULL, c->experts * sizeof(uint32_t)),
+                   .row = on_device(NULL, pairs * sizeof(uint32_t))},
+        .expert = on_device(w.device, c->experts * sizeof *w.device),
+        .d = c->d,
+        .ffn = c->ffn,
+        .alpha = 1.702F,
+        .limit = c->clamped ? 1.5F : 0,
+        .bias_down = true,
+        .x = on_device_bf16(x, size),
+        .y = y_device,
+        .group = on_device(NULL, kvd_gpu_few_groups(c->n, c->chosen, c->experts) *
+                                     sizeof(kvd_gpu_expert_group)),
+        .n_groups = on_device(NULL, sizeof(uint32_t)),
+        .place = on_device(NULL, pairs * sizeof(uint32_t)),
+        .hidden = on_device(NULL, pairs * c->ffn * 2),
+        .out = on_device(NULL, pairs * c->d * sizeof(float))};
+    check(cudaMemcpy(a.routes.logit, logit, logits * 4, cudaMemcpyHostToDevice), "logits");
+    check(kvd_gpu_route(&a.routes, NULL), "routing");
+    check(cudaMemcpy(want_expert, a.routes.expert, pairs * 4, cudaMemcpyDeviceToHost), "experts");
+    check(cudaMemcpy(want_factor, a.routes.factor, pairs * 4, cudaMemcpyDeviceToHost), "factors");
+    for (int i = 0; i < 2; i++) {
+        check(cudaMemcpy(a.routes.logit, logit, logits * 4, cudaMemcpyHostToDevice), "logits");
+        check(cudaMemcpy(y_device, y, size * 4, cudaMemcpyHostToDevice), "rows");
+        check(kvd_gpu_few_experts_add(&a, NULL), "experts of few tokens");
+        check(cudaMemcpy(i ? again : got, y_device, size * 4, cudaMemcpyDeviceToHost), "rows");
+    }
+    check(cudaMemcpy(expert, a.routes.expert, pairs * 4, cudaMemcpyDeviceToHost), "experts");
+    check(cudaMemcpy(factor, a.routes.factor, pairs * 4, cudaMemcpyDeviceToHost), "factors");
+    size_t other = 0;
+    double error = 0, norm = 0;
+    double *const in = need(c->d * sizeof *in), *const want = need(c->d * sizeof *want);
+    for (size_t t = 0; t < c->n; t++) {
+        for (size_t j = 0; j < c->d; j++) {
+            in[j] = (double)x[t * c->d + j];
+            want[j] = 0;
+        }
+        for (size_t i = t * c->chosen; i < (t + 1) * c->chosen; i++) {
+            other += expert[i] != want_expert[i] || !near(factor[i], want_factor[i], 1);
+            add_expert(c, &w, want_expert[i], in, (double)want_factor[i], want);
+        }
+        for (size_t j = 0; j < c->d; j++) {
+            const double e = (double)got[t * c->d + j] - (double)y[t * c->d + j] - want[j];
+            error += e * e;
+            norm += want[j] * want[j];
+        }
+    }
+    const int same = !memcmp(got, again, size * sizeof *got);
+    (void)snprintf(text, sizeof text, "%zu of %zu choices differ, off by %.2g, %s bits", other,
+                   pairs, sqrt(error / norm), same ? "the same" : "other");
+    report(!other && sqrt(error / norm) < 2e-3 && same, c->name, text);
+    void *const device[] = {(void *)(uintptr_t)a.routes.bias,
+                            a.routes.logit,
+                            a.routes.factor,
+                            a.routes.weight,
+                            a.routes.expert,
+                            a.routes.count,
+                            a.routes.row,
+                            (void *)(uintptr_t)a.expert,
+                            (void *)(uintptr_t)a.x,
+                            a.y,
+                            a.group,
+                            a.n_groups,
+                            a.place,
+                            a.hidden,
+                            a.out};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        check(cudaFree(device[i]), "cudaFree");
+    void *const host[] = {logit,  bias,        x,      y,           got, again,
+                          factor, want_factor, expert, want_expert, in,  want};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
+    release_weights(c, &w);
+}
+
+static void test_few_tokens(void)
+{
+    static const few_case list[] = {
+        {"few tokens: one", 1, 64, 32, 4, 2, false, false, true, 0},
+        {"few tokens: odd sizes", 7, 72, 40, 5, 2, false, false, false, 0},
+        {"few tokens: several groups an expert", 100, 136, 96, 3, 2, false, false, true, 0},
+        {"few tokens: one expert", 65, 64, 64, 1, 1, false, true, true, 0},
+        {"few tokens: gpt-oss", 33, 360, 360, 32, 4, true, true, true, 0},
+        {"few tokens: many experts", 300, 128, 64, 60, 8, false, false, true, 0},
+        {"few tokens: groups of experts", 20, 64, 48, 16, 3, false, false, false, 4},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        test_few(&list[i]);
+}
+
 static int first_other(const recording *a, const recording *b)
 {
     int kind = 0;
@@ -354,6 +584,7 @@ int main(int argc, char **argv)
         return 0;
     }
     test_grouped_choice();
+    test_few_tokens();
     for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
         kvd_checkpoint *const c = family_or_end(family[i]);
         test_bits(c, family[i], KVD_F32, 1);

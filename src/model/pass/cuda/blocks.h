@@ -16,6 +16,7 @@
 
 #include "common/half.h"
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/cuda/weights.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -164,6 +165,50 @@ typedef struct {
     uint32_t *expert, *count, *row;
 } kvd_gpu_routes;
 cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
+
+/*
+ * Routed experts of a batch whose routing stays on the device, so that a CUDA graph can contain
+ * them. Reads the weights of the chosen experts alone, once for every KVD_FEW_TOKENS tokens
+ * of an expert. Products have bf16 inputs and float32 sums.
+ *
+ * Tokens that chose one expert are cut into groups. A pair is one token with one of its experts;
+ * pairs are numbered in the order of the groups.
+ */
+enum {
+    KVD_FEW_TOKENS = 32,   /* most tokens of a group */
+    KVD_FEW_EXPERTS = 1024 /* most experts of a layer */
+};
+typedef struct {
+    /* Expert, first pair and number of pairs. */
+    uint32_t expert, first, n;
+} kvd_gpu_expert_group;
+typedef struct {
+    /*
+     * Input and scratch, as for kvd_gpu_route; `count` and `weight` are not used. row[i] is the
+     * token of pair i.
+     */
+    kvd_gpu_routes routes;
+    const kvd_gpu_expert *expert; /* device [n_experts] */
+    /* d_model, and hidden units of an expert on this GPU: multiples of 8. */
+    size_t d, ffn;
+    float alpha, limit; /* of kvd_gpu_swiglu_clamped; limit 0: SwiGLU */
+    bool bias_down;     /* true if the biases of the down matrices are added */
+    const void *x;      /* input, bf16 [n][d] */
+    float *y;           /* [n][d]: the experts' weighted outputs are added */
+    /* Scratch: groups [kvd_gpu_few_groups] and their number [1]. */
+    kvd_gpu_expert_group *group;
+    uint32_t *n_groups;
+    uint32_t *place; /* scratch: pair of the j-th expert of each token, [n][n_chosen] */
+    void *hidden;    /* scratch: bf16 [n * n_chosen][ffn] */
+    float *out;      /* scratch: [n * n_chosen][d] */
+} kvd_gpu_few_experts;
+/* Returns the largest number of groups of n tokens. */
+size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
+/*
+ * Chooses the experts from the router's product routes.logit, and adds their weighted outputs to y.
+ * The same batch gives the same bits.
+ */
+cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
 
 /* y [n][d] becomes the rows of x with the indices `row` [n]. */
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,

@@ -1,20 +1,26 @@
 /*
  * Computes the routed experts of a layer on the device, one after another in ascending order of
- * their index. No two additions to one element run at the same time, so equal batches give bitwise
- * equal results. The router works in float32 even in a bf16 pass, because rounding could change the
- * choice of experts.
+ * their index, or for few tokens all together. No two additions to one element run at the same
+ * time, so equal batches give bitwise equal results. The router works in float32 even in a bf16
+ * pass, because rounding could change the choice of experts.
  */
 #include "model/pass/cuda/layer.h"
 
-static int route(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+/* Computes the product with the router. */
+static int score(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     kvd_gpu_expert_buffers *const e = &w->experts;
     e->routes.n = n;
     e->routes.bias = l->bias_router;
     e->routes.bias_choice = l->bias_choice;
-    if (kvd_gpu_product(w, e->normed, l->router, KVD_F32, n, (size_t)w->config.d_model,
-                        e->routes.n_experts, e->routes.logit, KVD_F32, 0, KVD_GPU_GATE_UP, err) ||
-        kvd_gpu_launched(w, kvd_gpu_route(&e->routes, w->stream), KVD_GPU_GATE_UP, err) ||
+    return kvd_gpu_product(w, e->normed, l->router, KVD_F32, n, (size_t)w->config.d_model,
+                           e->routes.n_experts, e->routes.logit, KVD_F32, 0, KVD_GPU_GATE_UP, err);
+}
+
+static int route(kvd_gpu_worker *w, kvd_err *err)
+{
+    kvd_gpu_expert_buffers *const e = &w->experts;
+    if (kvd_gpu_launched(w, kvd_gpu_route(&e->routes, w->stream), KVD_GPU_GATE_UP, err) ||
         kvd_cuda_check(cudaMemcpyAsync(e->count, e->routes.count,
                                        e->routes.n_experts * sizeof *e->count,
                                        cudaMemcpyDeviceToHost, w->stream),
@@ -107,7 +113,23 @@ static int add_shared(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_e
                : 0;
 }
 
-int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
+{
+    return w->config.n_experts == 0 || (n <= w->experts.most_few && !w->weights.streamed);
+}
+
+static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
+{
+    kvd_gpu_few_experts *const few = &w->experts.few;
+    few->routes = w->experts.routes;
+    few->expert = w->experts.table + (size_t)(l - w->weights.layer) * (size_t)w->config.n_experts;
+    few->bias_down = w->weights.share.index == 0;
+    few->x = w->normed;
+    few->y = w->x;
+    return kvd_gpu_launched(w, kvd_gpu_few_experts_add(few, w->stream), KVD_GPU_DOWN, err);
+}
+
+static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const size_t size = n * (size_t)w->config.d_model;
     if (w->weights.type != KVD_F32 &&
@@ -120,8 +142,19 @@ int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
                        err))
         return -1;
-    return route(w, l, n, err) || add_routed(w, l, err) ||
-                   (l->shared.gate_up && add_shared(w, l, n, err))
-               ? -1
-               : 0;
+    if (score(w, l, n, err) ||
+        (kvd_gpu_experts_stay(w, n) ? add_few(w, l, err) : route(w, err) || add_routed(w, l, err)))
+        return -1;
+    return l->shared.gate_up ? add_shared(w, l, n, err) : 0;
+}
+
+int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    const kvd_gpu_queued queued = w->queued;
+    if (!w->experts.one_phase)
+        return add_experts(w, l, n, err);
+    w->queued = NULL;
+    const int status = add_experts(w, l, n, err);
+    w->queued = queued;
+    return status ? -1 : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_DOWN, err);
 }

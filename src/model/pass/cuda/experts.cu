@@ -1,8 +1,15 @@
 /*
- * Kernels for routed experts. One thread chooses the experts of a token; with groups of experts,
- * one warp does. Sums and comparisons are made in the same order as on the CPU. One block lists the
- * tokens of an expert.
+ * Kernels for routed experts. One thread chooses the experts of a token; with groups of experts and
+ * for few tokens, one warp does. Sums and comparisons are made in the same order as on the CPU. One
+ * block lists the tokens of an expert.
+ *
+ * For few tokens, few_kernel multiplies tiles of 16 rows of an expert's matrix W with up to 32
+ * tokens. It is bound by reading W. The 8 warps of a CTA take blocks of 64 columns (slabs) in turn.
+ * W is the A operand of mma.sync m16n8k16 and x the B operand, and both come straight from global
+ * memory: a lane loads 8 neighbouring columns of its row at once. Both operands then permute the
+ * columns in the same way, which does not change the sum.
  */
+#include "kernels/cuda/mma.cuh"
 #include "model/pass/cuda/blocks.h"
 
 #include "model/pass/cuda/rows.cuh"
@@ -12,6 +19,15 @@ namespace
 {
 
 enum { ROUTE_THREADS = 64, LIST_THREADS = 512, ROW_THREADS = 128 };
+enum {
+    FEW_WARPS = 8,
+    FEW_THREADS = 32 * FEW_WARPS,
+    FEW_CTAS = 3, /* CTAs on one SM */
+    FEW_BLOCKS = KVD_FEW_TOKENS / 8,
+    TILE = 16,
+    SLAB = 64,
+    SUM_PITCH = 9 /* floats from one row of sums to the next, padded against bank conflicts */
+};
 
 __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_routes r)
 {
@@ -65,6 +81,55 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
         mine = better(mine, other, experts);
     }
     return mine;
+}
+
+/* Chooses the experts of a token as route_kernel does, with one warp. */
+__device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token)
+{
+    const uint32_t lane = threadIdx.x % 32, experts = (uint32_t)r.n_experts;
+    float *const logit = r.logit + token * experts, *const factor = r.factor + token * r.n_chosen;
+    uint32_t *const expert = r.expert + token * r.n_chosen;
+    float top = -INFINITY;
+    for (uint32_t x = lane; x < experts; x += 32) {
+        if (r.bias)
+            logit[x] += r.bias[x];
+        top = fmaxf(top, logit[x]);
+    }
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+    double sum = 0;
+    for (uint32_t x = lane; x < experts && !r.add_up; x += 32)
+        sum += exp((double)logit[x] - (double)top);
+    sum = warp_sum(sum);
+    candidate last = {INFINITY, experts};
+    for (size_t j = 0; j < r.n_chosen; j++) {
+        candidate mine = {-INFINITY, experts};
+        for (uint32_t x = lane; x < experts; x += 32) {
+            const float value = logit[x];
+            const bool follows =
+                j == 0 || value < last.value || (value == last.value && x > last.expert);
+            if (follows && value >= -INFINITY && (mine.expert == experts || value > mine.value))
+                mine = {value, x};
+        }
+        last = best_of_warp(mine, experts);
+        /* If fewer than n_chosen logits are not NaN, the factors are NaN. */
+        const float value = last.expert < experts ? last.value : NAN;
+        if (r.add_up)
+            sum += exp((double)value - (double)top);
+        if (lane == 0) {
+            expert[j] = last.expert < experts ? last.expert : 0;
+            factor[j] = value;
+        }
+    }
+    __syncwarp();
+    for (size_t j = lane; j < r.n_chosen; j += 32)
+        factor[j] = (float)(exp((double)factor[j] - (double)top) / sum);
+}
+
+__global__ void __launch_bounds__(32) route_warp_kernel(const kvd_gpu_routes r)
+{
+    route_warp(r, blockIdx.x);
 }
 
 __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *score, uint32_t lane)
@@ -223,6 +288,14 @@ __global__ void __launch_bounds__(ROW_THREADS)
         factor[i] = (float)(1 / (1 + exp(-z)));
 }
 
+__device__ __forceinline__ float swiglu_clamped(float gate, float up, float alpha, float limit)
+{
+    const float g = gate > limit ? limit : gate;
+    float u = up > limit ? limit : up;
+    u = u < -limit ? -limit : u;
+    return g / (1.0f + expf(-alpha * g)) * (1.0f + u);
+}
+
 template <class T>
 __global__ void __launch_bounds__(ROW_THREADS)
     clamped_kernel(const void *in, const float *bias, size_t ffn, float alpha, float limit, void *y)
@@ -236,12 +309,254 @@ __global__ void __launch_bounds__(ROW_THREADS)
             gate[0] += bias[j];
             up[0] += bias[ffn + j];
         }
-        const float g = gate[0] > limit ? limit : gate[0];
-        float u = up[0] > limit ? limit : up[0];
-        u = u < -limit ? -limit : u;
-        const float result[1] = {g / (1.0f + expf(-alpha * g)) * (1.0f + u)};
+        const float result[1] = {swiglu_clamped(gate[0], up[0], alpha, limit)};
         store<T, 1>(y, row * ffn + j, result);
     }
+}
+
+/*
+ * Returns the sum of x over the threads before this one. part [32] is shared memory that has no
+ * other use. The block has 1024 threads.
+ */
+__device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t sum = x;
+#pragma unroll
+    for (uint32_t step = 1; step < 32; step *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    if (lane == 31)
+        part[warp] = sum;
+    __syncthreads();
+    return sum - x + warp_sum(lane < warp ? part[lane] : 0u);
+}
+
+/*
+ * Lists the groups and pairs of the chosen experts. With ROUTE, first chooses the experts of up to
+ * 32 tokens. The order of an expert's tokens varies between runs, which changes no result.
+ */
+template <bool ROUTE>
+__global__ void __launch_bounds__(KVD_FEW_EXPERTS)
+    few_plan_kernel(const __grid_constant__ kvd_gpu_few_experts a)
+{
+    __shared__ uint32_t count[KVD_FEW_EXPERTS], next[KVD_FEW_EXPERTS], part[2][32];
+    const kvd_gpu_routes &r = a.routes;
+    const uint32_t mine = threadIdx.x, experts = (uint32_t)r.n_experts,
+                   total = (uint32_t)(r.n * r.n_chosen);
+    if (ROUTE && mine / 32 < r.n)
+        route_warp(r, mine / 32);
+    count[mine] = 0;
+    __syncthreads();
+    for (uint32_t i = mine; i < total; i += blockDim.x)
+        atomicAdd(&count[r.expert[i]], 1u);
+    __syncthreads();
+    const uint32_t tokens = count[mine], first = sum_before(tokens, part[0]);
+    uint32_t group = sum_before((tokens + KVD_FEW_TOKENS - 1) / KVD_FEW_TOKENS, part[1]);
+    next[mine] = first;
+    for (uint32_t k = 0; k < tokens; k += KVD_FEW_TOKENS)
+        a.group[group++] = {mine, first + k, min((uint32_t)KVD_FEW_TOKENS, tokens - k)};
+    if (mine == experts - 1)
+        *a.n_groups = group;
+    __syncthreads();
+    for (uint32_t i = mine; i < total; i += blockDim.x) {
+        const uint32_t at = atomicAdd(&next[r.expert[i]], 1u);
+        r.row[at] = i / (uint32_t)r.n_chosen;
+        a.place[i] = at;
+    }
+}
+
+/* Loads 16 bytes of a weight matrix, which this SM does not read again. */
+__device__ __forceinline__ uint4 load_weight(const uint16_t *from)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+}
+
+/*
+ * Rows lane / 4 and lane / 4 + 8 of a tile of W, from column 8 (lane % 4) on. With UP, W is the
+ * gate and up matrix, and a tile has 8 rows of the gate matrix and the matching 8 rows of the up
+ * matrix.
+ */
+template <bool UP> struct tile_rows {
+    const uint16_t *low, *high;
+
+    __device__ __forceinline__ tile_rows(const kvd_gpu_few_experts &a, uint32_t expert,
+                                         uint32_t tile)
+    {
+        const uint32_t lane = threadIdx.x % 32, out = (uint32_t)(UP ? a.ffn : a.d);
+        const size_t in = UP ? a.d : a.ffn;
+        const uint16_t *const w =
+            static_cast<const uint16_t *>(UP ? a.expert[expert].gate_up : a.expert[expert].down) +
+            lane % 4 * 8;
+        const uint32_t row = tile * (UP ? TILE / 2 : TILE) + lane / 4;
+        low = w + min(row, out - 1) * in;
+        high = w + (UP ? min(row, out - 1) + out : min(row + 8, out - 1)) * in;
+    }
+
+    /*
+     * w[0] and w[1] receive parts of columns 0 .. 31 of the slab in rows `low` and `high`, w[2] and
+     * w[3] of columns 32 .. 63. Columns after the matrix are zeros.
+     */
+    __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
+    {
+        const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const bool there = column + half * 32 < in;
+            const int at = slab * SLAB + half * 32;
+            w[2 * half] = there ? load_weight(low + at) : make_uint4(0, 0, 0, 0);
+            w[2 * half + 1] = there ? load_weight(high + at) : make_uint4(0, 0, 0, 0);
+        }
+    }
+};
+
+/*
+ * Adds the products of a slab of W with n <= 32 tokens. The lane's token of block b begins at
+ * element first[b] of x.
+ */
+__device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
+                                         const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
+                                         int slab, int in, int n)
+{
+    const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint4 &low = w[2 * half], &high = w[2 * half + 1];
+        const uint32_t a0[4] = {low.x, high.x, low.y, high.y},
+                       a1[4] = {low.z, high.z, low.w, high.w};
+        const bool there = column + half * 32 < in;
+#pragma unroll
+        for (int b = 0; b < FEW_BLOCKS; b++)
+            if (8 * b < n) {
+                const uint4 v =
+                    there
+                        ? __ldg(reinterpret_cast<const uint4 *>(x + first[b] + column + half * 32))
+                        : make_uint4(0, 0, 0, 0);
+                mma<true>(acc[b], a0, v.x, v.y);
+                mma<true>(acc[b], a1, v.z, v.w);
+            }
+    }
+}
+
+typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
+
+/* Returns the element of a tile's product, summed over the warps in a fixed order. */
+__device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
+{
+    float s = 0;
+#pragma unroll
+    for (int w = 0; w < FEW_WARPS; w++)
+        s += sums[w][token / 8][row * SUM_PITCH + token % 8];
+    return s;
+}
+
+template <bool UP>
+__device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_sums &sums,
+                                        const kvd_gpu_expert_group &g, uint32_t tile)
+{
+    constexpr uint32_t ROWS = UP ? TILE / 2 : TILE;
+    const uint32_t out = (uint32_t)(UP ? a.ffn : a.d);
+    for (uint32_t i = threadIdx.x; i < g.n * ROWS; i += FEW_THREADS) {
+        const uint32_t token = i / ROWS, row = i % ROWS, at = tile * ROWS + row;
+        if (at >= out)
+            continue;
+        const size_t to = (size_t)(g.first + token) * out + at;
+        const float s = few_total(sums, token, row);
+        if (!UP) {
+            a.out[to] = s;
+            continue;
+        }
+        /* gate and up are rounded to bf16, as if a separate product had stored them. */
+        const float *const bias = a.expert[g.expert].bias_gate_up;
+        const float gate = rounded<bf16>(s) + (bias ? bias[at] : 0.0f),
+                    up = rounded<bf16>(few_total(sums, token, row + TILE / 2)) +
+                         (bias ? bias[out + at] : 0.0f);
+        static_cast<uint16_t *>(a.hidden)[to] =
+            bf16::narrow(a.limit > 0 ? swiglu_clamped(gate, up, a.alpha, a.limit)
+                                     : gate / (1.0f + expf(-gate)) * up);
+    }
+}
+
+/*
+ * Computes `hidden` from x (UP), or `out` from `hidden`. A CTA takes every gridDim.x-th tile of all
+ * groups, and loads the first slabs of its next tile before it adds up the sums of the current one.
+ */
+template <bool UP>
+__global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
+    few_kernel(const __grid_constant__ kvd_gpu_few_experts a)
+{
+    __shared__ few_sums sums;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int in = (int)(UP ? a.d : a.ffn), out = (int)(UP ? a.ffn : a.d),
+              slabs = (in + SLAB - 1) / SLAB;
+    const uint32_t tiles =
+                       (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
+                   items = *a.n_groups * tiles;
+    uint32_t item = blockIdx.x;
+    if (item >= items)
+        return;
+    /* The next slabs of this warp with an even and with an odd number. */
+    uint4 even[4], odd[4];
+    kvd_gpu_expert_group g = a.group[item / tiles];
+    tile_rows<UP> rows(a, g.expert, item % tiles);
+    rows.load(even, warp, in);
+    rows.load(odd, warp + FEW_WARPS, in);
+    const uint16_t *const x = static_cast<const uint16_t *>(UP ? a.x : a.hidden);
+    while (item < items) {
+        const uint32_t tile = item % tiles;
+        uint32_t first[FEW_BLOCKS];
+#pragma unroll
+        for (uint32_t b = 0; b < FEW_BLOCKS; b++) {
+            const uint32_t pair = g.first + min(8 * b + (uint32_t)lane / 4, g.n - 1);
+            first[b] = (UP ? a.routes.row[pair] : pair) * (uint32_t)in;
+        }
+        float acc[FEW_BLOCKS][4] = {};
+        for (int slab = warp; slab < slabs; slab += 2 * FEW_WARPS) {
+            add_slab(acc, even, x, first, slab, in, (int)g.n);
+            rows.load(even, slab + 2 * FEW_WARPS, in);
+            add_slab(acc, odd, x, first, slab + FEW_WARPS, in, (int)g.n);
+            rows.load(odd, slab + 3 * FEW_WARPS, in);
+        }
+        const kvd_gpu_expert_group now = g;
+        item += gridDim.x;
+        if (item < items) {
+            g = a.group[item / tiles];
+            rows = tile_rows<UP>(a, g.expert, item % tiles);
+            rows.load(even, warp, in);
+            rows.load(odd, warp + FEW_WARPS, in);
+        }
+#pragma unroll
+        for (int b = 0; b < FEW_BLOCKS; b++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                sums[warp][b][(lane / 4 + e / 2 * 8) * SUM_PITCH + 2 * (lane % 4) + e % 2] =
+                    acc[b][e];
+        __syncthreads();
+        few_put<UP>(a, sums, now, tile);
+        __syncthreads();
+    }
+}
+
+/* Adds the weighted outputs of each token's experts to y, best expert first. */
+__global__ void __launch_bounds__(FEW_THREADS)
+    few_add_kernel(const __grid_constant__ kvd_gpu_few_experts a)
+{
+    const size_t token = blockIdx.x, j = (size_t)blockIdx.y * FEW_THREADS + threadIdx.x,
+                 chosen = a.routes.n_chosen;
+    if (j >= a.d)
+        return;
+    float sum = a.y[token * a.d + j];
+    for (size_t i = token * chosen; i < (token + 1) * chosen; i++) {
+        const float *const bias = a.bias_down ? a.expert[a.routes.expert[i]].bias_down : NULL;
+        const float out = a.out[(size_t)a.place[i] * a.d + j];
+        sum += a.routes.factor[i] * (bias ? out + bias[j] : out);
+    }
+    a.y[token * a.d + j] = sum;
 }
 
 } // namespace
@@ -257,6 +572,46 @@ extern "C" cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t strea
         route_kernel<<<(unsigned)ceil_div(r->n, ROUTE_THREADS), ROUTE_THREADS, 0, stream>>>(*r);
     count_kernel<<<experts, LIST_THREADS, 0, stream>>>(*r);
     list_kernel<<<experts, LIST_THREADS, 0, stream>>>(*r);
+    return cudaGetLastError();
+}
+
+extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts)
+{
+    return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
+}
+
+extern "C" cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream)
+{
+    const kvd_gpu_routes *const r = &a->routes;
+    int device = 0, sms = 0;
+    if (r->n == 0)
+        return cudaSuccess;
+    if (r->n_experts > KVD_FEW_EXPERTS || a->d % 8 || a->ffn % 8 ||
+        r->n * r->n_chosen * (a->d > a->ffn ? a->d : a->ffn) > UINT32_MAX)
+        return cudaErrorInvalidValue;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (e != cudaSuccess)
+        return e;
+    const size_t groups = kvd_gpu_few_groups(r->n, r->n_chosen, r->n_experts),
+                 most = (size_t)(FEW_CTAS * sms);
+    const bool route = !r->groups && r->n <= KVD_FEW_EXPERTS / 32;
+    if (r->groups)
+        route_groups_kernel<<<(unsigned)r->n, 32, 0, stream>>>(*r);
+    else if (!route)
+        route_warp_kernel<<<(unsigned)r->n, 32, 0, stream>>>(*r);
+    if (route)
+        few_plan_kernel<true><<<1, KVD_FEW_EXPERTS, 0, stream>>>(*a);
+    else
+        few_plan_kernel<false><<<1, KVD_FEW_EXPERTS, 0, stream>>>(*a);
+    few_kernel<true>
+        <<<(unsigned)smaller(groups * ceil_div(a->ffn, TILE / 2), most), FEW_THREADS, 0, stream>>>(
+            *a);
+    few_kernel<false>
+        <<<(unsigned)smaller(groups * ceil_div(a->d, TILE), most), FEW_THREADS, 0, stream>>>(*a);
+    few_add_kernel<<<dim3((unsigned)r->n, (unsigned)ceil_div(a->d, FEW_THREADS)), FEW_THREADS, 0,
+                     stream>>>(*a);
     return cudaGetLastError();
 }
 

@@ -32,6 +32,14 @@ typedef struct {
      * are streamed (model/checkpoint/cuda/weights.h), with the same results.
      */
     size_t memory;
+    /*
+     * For the serving engine: largest number of decode steps of a batch, or 0. Routed experts of
+     * that many tokens, and of more if they are few per expert, are then computed without waiting
+     * for the device (kvd_gpu_experts_stay). The experts of a layer count as one timed phase.
+     */
+    size_t steps;
+    /* True: routed experts that do not fit are an error, and are not streamed. */
+    bool resident;
 } kvd_gpu_forward_spec;
 
 /*

@@ -28,6 +28,15 @@ typedef struct {
     float *shared; /* factor on the shared expert's output: [max_tokens] */
     kvd_gpu_routes routes;
     uint32_t *count; /* Copy of routes.count in pinned host memory: [n_experts] */
+    /* True if all experts of a layer are one timed phase, which ends with KVD_GPU_DOWN. */
+    bool one_phase;
+    /*
+     * Largest number of tokens whose routing stays on the device, or 0. `few` then has the buffers,
+     * and `table` the experts of all layers, device [n_layers][n_experts].
+     */
+    size_t most_few;
+    kvd_gpu_few_experts few;
+    kvd_gpu_expert *table;
 } kvd_gpu_expert_buffers;
 
 typedef struct {
@@ -131,9 +140,15 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
 
 /*
  * Adds the experts' outputs for the input w->experts.normed to the residual stream. Waits until the
- * router has chosen the experts. The caller must then queue the sum over the GPUs.
+ * router has chosen the experts, unless kvd_gpu_experts_stay. The caller must then queue the sum
+ * over the GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
+/*
+ * Returns true if kvd_gpu_experts_add does not wait for the device with batches of up to n tokens.
+ * A CUDA graph can then contain it.
+ */
+bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n);
 
 /*
  * Checks the result of a kernel launch or library call, and reports the phase to the callback

@@ -27,9 +27,47 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static int take_experts(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c, size_t n,
-                        kvd_dtype type, kvd_err *err)
+/*
+ * Returns the largest number of tokens whose routing stays on the device: at least s->steps, or 32
+ * per expert. Beyond that, cuBLAS products of one expert after another are faster.
+ */
+static size_t most_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
+                       const kvd_gpu_share *share)
 {
+    if (!s->steps || !c->n_experts || s->type != KVD_BF16 || c->activation != KVD_SWIGLU ||
+        c->n_experts > KVD_FEW_EXPERTS || c->d_model % 8 || share->n_expert % 8)
+        return 0;
+    const size_t n =
+        larger(s->steps, (size_t)KVD_FEW_TOKENS * (size_t)c->n_experts / (size_t)c->n_chosen);
+    return n < s->max_tokens ? n : s->max_tokens;
+}
+
+static int take_few(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
+                    const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, kvd_err *err)
+{
+    static const char what[] = "routed experts of few tokens";
+    const size_t d = (size_t)c->d_model, ffn = (size_t)share->n_expert,
+                 experts = (size_t)c->n_experts, chosen = (size_t)c->n_chosen,
+                 n = most_few(c, s, share), groups = kvd_gpu_few_groups(n, chosen, experts);
+    e->one_phase = s->steps > 0;
+    e->most_few = n;
+    e->few = (kvd_gpu_few_experts){
+        .d = d, .ffn = ffn, .alpha = (float)c->expert_alpha, .limit = (float)c->expert_limit};
+    return n && (take(t, &e->few.group, groups, sizeof *e->few.group, what, err) ||
+                 take(t, &e->few.n_groups, 1, sizeof *e->few.n_groups, what, err) ||
+                 take(t, &e->few.place, n, chosen * sizeof *e->few.place, what, err) ||
+                 take(t, &e->few.hidden, n, chosen * ffn * sizeof(uint16_t), what, err) ||
+                 take(t, &e->few.out, n, chosen * d * sizeof(float), what, err) ||
+                 take(t, &e->table, (size_t)c->n_layers, experts * sizeof *e->table, what, err))
+               ? -1
+               : 0;
+}
+
+static int take_experts(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
+                        const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, kvd_err *err)
+{
+    const size_t n = s->max_tokens;
+    const kvd_dtype type = s->type;
     static const char what[] = "routed experts";
     const size_t d = (size_t)c->d_model, experts = (size_t)c->n_experts,
                  uses = (size_t)c->n_chosen * sizeof(uint32_t);
@@ -42,7 +80,8 @@ static int take_experts(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c
                                  .groups_chosen = (size_t)c->groups_chosen,
                                  .sigmoid = c->route_sigmoid,
                                  .scale = c->expert_scale};
-    return (type != KVD_F32 && take(t, &e->normed, n, d * sizeof(float), what, err)) ||
+    return take_few(t, e, c, s, share, err) ||
+                   (type != KVD_F32 && take(t, &e->normed, n, d * sizeof(float), what, err)) ||
                    take(t, &e->in, n, d * kvd_dtype_bytes(type), what, err) ||
                    take(t, &e->out, n, d * sizeof(float), what, err) ||
                    (c->shared_gate && take(t, &e->shared, n, sizeof(float), what, err)) ||
@@ -84,7 +123,7 @@ static int take_buffers(taker *t, kvd_gpu_worker *w, const kvd_config *c,
         (kvd_config_norms_branches(c) &&
          take(t, &w->branch, n, d * sizeof(float), "the output of a branch", err)) ||
         (c->qk_norm_whole && take(t, &w->factor, n, 2 * sizeof(float), "factors of norms", err)) ||
-        take_experts(t, &w->experts, c, n, s->type, err) ||
+        take_experts(t, &w->experts, c, s, share, err) ||
         take(t, &w->qkv, n, (q + 2 * k) * bytes, "queries, keys and values", err) ||
         take(t, &w->wide, n, wide, "activations of the feed-forward block", err) ||
         take(t, &w->narrow, n, narrow, "activations of the feed-forward block", err) ||
@@ -129,6 +168,20 @@ static int fill_rope(kvd_gpu_worker *w, kvd_err *err)
                        kvd_device_put(w->sine, host + n, bytes, "the rope table", err);
     free(host);
     return status ? -1 : 0;
+}
+
+/* Copies the list of the experts of every layer to the device. */
+static int fill_table(const kvd_gpu_worker *w, kvd_err *err)
+{
+    const size_t n = (size_t)w->config.n_experts;
+    if (!w->experts.most_few || w->weights.streamed)
+        return 0;
+    for (int l = 0; l < w->config.n_layers; l++)
+        if (w->weights.layer[l].expert &&
+            kvd_device_put(w->experts.table + (size_t)l * n, w->weights.layer[l].expert,
+                           n * sizeof *w->experts.table, "the list of experts", err))
+            return -1;
+    return 0;
 }
 
 /* Makes all products use float32 sums, even if cuBLAS splits a sum into parts. */
@@ -179,7 +232,7 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
     const bool limited = s->memory && s->memory < left;
     const size_t most = limited ? s->memory : left,
                  spare = limited || most < total / SPARE ? 0 : total / SPARE;
-    if (!s->weights && w->config.n_experts > 0 && need > most - spare) {
+    if (!s->weights && w->config.n_experts > 0 && !s->resident && need > most - spare) {
         *streamed = true;
         need = kvd_gpu_worker_bytes(&w->config, s, share, dense, true);
     }
@@ -222,7 +275,7 @@ int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gp
         kvd_cuda_check(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking), "forward pass",
                        err) ||
         (s->n_gpus > 1 && open_sums(w, err)) || open_cublas(w, err) ||
-        take_buffers(&t, w, &w->config, s, share, err) || fill_rope(w, err) ||
+        take_buffers(&t, w, &w->config, s, share, err) || fill_rope(w, err) || fill_table(w, err) ||
         (dense && !(w->dense = kvd_gpu_dense_new(&w->config, &w->weights.share, s->type,
                                                  s->max_tokens, s->max_len, err))))
         return -1;
