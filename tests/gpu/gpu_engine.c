@@ -15,9 +15,10 @@
 
 /*
  * Largest accepted distance of the engine's logits from the float32 forward pass, as a multiple of
- * the distance of the bf16 forward pass.
+ * the distance of the bf16 forward pass. In models with routed experts, rounding changes the choice
+ * of experts of a few tokens, not always of the same ones.
  */
-static const double allowed = 1.5;
+static const double allowed = 1.5, allowed_routed = 3;
 static int failures, n_gpus = 1;
 
 static void report(int ok, const char *name, const char *detail)
@@ -74,10 +75,19 @@ static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_er
     const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
     l->want = run_pass(l, c, plan, KVD_F32, err);
     float *const narrow = l->want ? run_pass(l, c, plan, KVD_BF16, err) : NULL;
+    const double times = kvd_checkpoint_config(c)->n_experts ? allowed_routed : allowed;
+    const size_t n = l->offset[l->n];
+    double mean = 0;
     l->bar = 0;
-    for (size_t t = 0; narrow && t < l->offset[l->n]; t++)
-        l->bar = fmax(l->bar, allowed * distance(narrow + t * vocab, l->want + t * vocab, vocab));
+    for (size_t t = 0; narrow && t < n; t++) {
+        const double off = distance(narrow + t * vocab, l->want + t * vocab, vocab);
+        l->bar = fmax(l->bar, times * off);
+        mean += off / (double)n;
+    }
     free(narrow);
+    /* The bf16 pass shares kernels with the engine, so it must itself be near the float32 pass. */
+    if (narrow && mean > 0.1)
+        return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;
 }
 
@@ -310,12 +320,26 @@ static void test_whole(const subject *m, int quick)
  * Made-up model shapes, used in place of test models whose head dimensions the engine's kernels do
  * not support.
  */
+#define GPT_OSS                                                                                    \
+    "\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\","                        \
+    "\"attention_bias\":true,\"num_local_experts\":8,\"num_experts_per_tok\":3,"                   \
+    "\"swiglu_limit\":7.0,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"                \
+    "\"beta_fast\":32.0,\"beta_slow\":1.0,\"original_max_position_embeddings\":256,"               \
+    "\"truncate\":false},\"layer_types\":[\"sliding_attention\",\"full_attention\"],"
+#define GEMMA                                                                                      \
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"hidden_size\":256,\"intermediate_size\":192,"   \
+    "\"head_dim\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2," \
+    "\"max_position_embeddings\":1024,\"rope_theta\":10000.0,\"rms_norm_eps\":1e-06,"              \
+    "\"vocab_size\":300,\"attention_bias\":false,"
+enum { GPT_OSS_SHAPE = 0 };
 static const kvd_shape shape[] = {
 #define SIZES                                                                                      \
     "\"hidden_act\":\"silu\",\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":64,"       \
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"                 \
     "\"max_position_embeddings\":1024,\"rope_theta\":10000.0,\"rms_norm_eps\":1e-05,"              \
     "\"vocab_size\":300,\"tie_word_embeddings\":false,"
+    [GPT_OSS_SHAPE] = {"gpt_oss, long windows", "gpt_oss", "made up",
+                       "{" SIZES GPT_OSS "\"sliding_window\":1024}"},
     {"glm", "glm", "made up",
      "{" SIZES "\"architectures\":[\"GlmForCausalLM\"],\"model_type\":\"glm\","
      "\"attention_bias\":true,\"partial_rotary_factor\":0.5}"},
@@ -324,7 +348,30 @@ static const kvd_shape shape[] = {
      "\"attention_bias\":false,\"partial_rotary_factor\":0.5}"},
     {"olmo2", "olmo2", "made up",
      "{" SIZES "\"architectures\":[\"Olmo2ForCausalLM\"],\"model_type\":\"olmo2\","
-     "\"attention_bias\":false}"}};
+     "\"attention_bias\":false}"},
+    {"mixtral", "mixtral", "made up",
+     "{" SIZES "\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\","
+     "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"sliding_window\":null}"},
+    {"qwen3_moe, a dense layer", "qwen3_moe", "made up",
+     "{" SIZES "\"architectures\":[\"Qwen3MoeForCausalLM\"],\"model_type\":\"qwen3_moe\","
+     "\"moe_intermediate_size\":80,\"num_experts\":24,\"num_experts_per_tok\":5,"
+     "\"norm_topk_prob\":true,\"decoder_sparse_step\":1,\"mlp_only_layers\":[0],"
+     "\"attention_bias\":false,\"use_sliding_window\":false}"},
+    {"qwen2_moe, a shared expert", "qwen2_moe", "made up",
+     "{" SIZES "\"architectures\":[\"Qwen2MoeForCausalLM\"],\"model_type\":\"qwen2_moe\","
+     "\"moe_intermediate_size\":64,\"shared_expert_intermediate_size\":96,\"num_experts\":9,"
+     "\"num_experts_per_tok\":3,\"norm_topk_prob\":false,\"decoder_sparse_step\":1,"
+     "\"mlp_only_layers\":[],\"use_sliding_window\":false}"},
+    {"gemma", "gemma", "made up",
+     "{" GEMMA "\"architectures\":[\"GemmaForCausalLM\"],\"model_type\":\"gemma\"}"},
+    {"gemma2 without caps of scores", "gemma2", "made up",
+     "{" GEMMA "\"architectures\":[\"Gemma2ForCausalLM\"],\"model_type\":\"gemma2\","
+     "\"attn_logit_softcapping\":null,\"final_logit_softcapping\":30.0,"
+     "\"query_pre_attn_scalar\":100,\"sliding_window\":1024}"},
+    {"phi3, partial RoPE", "phi3", "made up",
+     "{" SIZES "\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\","
+     "\"original_max_position_embeddings\":1024,\"partial_rotary_factor\":0.75,"
+     "\"sliding_window\":null}"}};
 
 static void test_shapes(const request *r)
 {
@@ -353,9 +400,9 @@ static void test_shapes(const request *r)
 static void test_families(const request *r, const setting *first, const setting *second)
 {
     static const char *const name[] = {
-        "mistral-full",   "llama-biases", "qwen2-gqa",  "qwen3-gqa",  "qwen3-yarn",
-        "opt-before",     "opt-after",    "falcon-mha", "falcon-40b", "falcon-7b",
-        "mistral-window", "qwen2-window", "phi3-window"};
+        "mistral-full",   "llama-biases", "qwen2-gqa",   "qwen3-gqa",  "qwen3-yarn",
+        "opt-before",     "opt-after",    "falcon-mha",  "falcon-40b", "falcon-7b",
+        "mistral-window", "qwen2-window", "phi3-window", "gemma-mha",  "gemma3-text"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         kvd_err err = {""};
         char path[128];
@@ -445,7 +492,12 @@ static const kvd_shape windowed[] = {
      "\"attention_bias\":false,\"sliding_window\":70,"
      "\"layer_types\":[\"sliding_attention\",\"full_attention\"],"
      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
-     "\"original_max_position_embeddings\":256}}"}};
+     "\"original_max_position_embeddings\":256}}"},
+    {"gpt_oss, window 70", "gpt_oss", "made up", "{" SIZES GPT_OSS "\"sliding_window\":70}"},
+    {"gemma3, window 40", "gemma3_text", "made up",
+     "{" GEMMA "\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
+     "\"query_pre_attn_scalar\":100,\"sliding_window\":40,\"rope_local_base_freq\":5000.0,"
+     "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}"}};
 
 static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
@@ -518,7 +570,7 @@ static void test_windows(int quick)
             for (size_t k = 0; k < (quick ? 1 : sizeof set / sizeof *set); k++)
                 test(c, name, &l, NULL, "none", set[k]);
         load_release(&l);
-        if (!quick && i % 3 == 0)
+        if (!quick && (i % 3 == 0 || kvd_checkpoint_config(c)->sinks))
             test_dims_of(c, name, beyond_windows, 6, some);
         if (n_gpus == 1 && !(quick && i))
             test_held(c, name);
@@ -590,6 +642,19 @@ static void test_refused(void)
     s.type = KVD_F32;
     refused(c, &none, &s, "f32");
     kvd_checkpoint_close(c);
+    kvd_checkpoint *const odd = open_or_end("tests/data/families/mixtral-full");
+    s = spec_of(&set, 100);
+    s.graphs = true;
+    refused(odd, &none, &s, "5 experts of 14 hidden units in a model of width 18: CUDA graphs");
+    kvd_checkpoint_close(odd);
+    kvd_checkpoint *const sinks = kvd_checkpoint_of_shape(&shape[GPT_OSS_SHAPE], 4, &err);
+    if (!sinks || kvd_method_parse("h2o", &m, &err))
+        report(0, "refused", err.msg);
+    tokens = m.plan;
+    tokens.type = KVD_BF16;
+    s = spec_of(&set, 100);
+    refused(sinks, &tokens, &s, "attention sinks, which the CUDA engine's kernels of 'h2o' do");
+    kvd_checkpoint_close(sinks);
 }
 
 /*

@@ -108,12 +108,14 @@ static void test_refusals(void)
                  "--device cpu");
     test_refusal("deepseek-v3", KVD_GPU_PASS, 2,
                  "the latent of a deepseek_v3 model cannot be divided by 2 GPUs: use --gpus 1");
-    test_refusal("mixtral-full", KVD_GPU_SERVING, 1,
-                 "has routed experts, which the serving engine on GPUs does not compute");
+    test_refusal("mixtral-full", KVD_GPU_GRADIENTS, 1,
+                 "has routed experts, which the backward pass on GPUs does not compute");
+    test_refusal("gemma2-caps", KVD_GPU_SERVING, 1,
+                 "has capped scores, which the serving engine on GPUs does not compute");
     test_refusal("gemma2-caps", KVD_GPU_GRADIENTS, 1,
                  "has capped scores or logits, which the backward pass on GPUs does not compute");
-    test_refusal("gemma-mha", KVD_GPU_SERVING, 1,
-                 "has a scaled embedding, which the serving engine on GPUs does not compute");
+    test_refusal("gemma-mha", KVD_GPU_GRADIENTS, 1,
+                 "has a scaled embedding, which the backward pass on GPUs does not compute");
     test_refusal(
         "olmo2-gqa", KVD_GPU_PASS, 2,
         "norms over all heads of Q and K of an olmo2 model cannot be divided by 2 GPUs: use "

@@ -31,7 +31,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
 /* Models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
-/* Models with routed experts, which the serving engine and gradients on GPUs do not support. */
+/* Models with routed experts, which gradients on GPUs do not support. */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
         X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4")

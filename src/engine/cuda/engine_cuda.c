@@ -561,9 +561,12 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
                                                           ", stock attention"};
     const char *const attention = choices[e->spec.attention];
     f->fused &= ~(m ? m->apart : 0);
-    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s, %s%s%s%s%s",
-                   prop.name, version / 10000, version / 100 % 100, version % 100,
-                   kvd_cuda_few(e, 1) ? " (few rows: own products with norms)" : "",
+    const char *const products = kvd_cuda_few(e, 1)      ? " (few rows: own products with norms)"
+                                 : e->w.experts.most_few ? " (experts of few rows: own products)"
+                                                         : "";
+    (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s%s, %s%s%s%s%s",
+                   prop.name, version / 10000, version / 100 % 100, version % 100, products,
+                   e->w.weights.streamed ? ", experts streamed" : "",
                    kvd_paged_cache_kernels(&e->cache), m && m->kernels ? ", " : "",
                    m && m->kernels ? m->kernels : "", attention,
                    e->spec.graphs ? ", CUDA graphs" : "");
@@ -613,7 +616,9 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                                        .n_gpus = s->n_gpus,
                                        .max_tokens = tokens,
                                        .max_len = s->max_len,
-                                       .weights = s->weights};
+                                       .weights = s->weights,
+                                       .steps = slices,
+                                       .resident = true};
     kvd_gpu_share share;
     e->cache.attention = s->attention;
     e->cache.exact_prompts = s->exact_prompts;
@@ -625,6 +630,12 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                          s->n_gpus, &share, err) ||
         kvd_gpu_worker_open(&e->w, c, &pass, &share, s->exact_prompts && plan->dims, err))
         return -1;
+    if (s->graphs && !kvd_gpu_experts_stay(&e->w, slices))
+        return kvd_fail(err,
+                        "%d experts of %d hidden units in a model of width %d: CUDA graphs hold up "
+                        "to %d experts whose sizes are multiples of 8; use --graphs off",
+                        e->w.config.n_experts, share.n_expert, e->w.config.d_model,
+                        KVD_FEW_EXPERTS);
     if ((e->w.sum = sum))
         kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||

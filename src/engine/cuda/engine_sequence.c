@@ -224,8 +224,13 @@ static int check_limits(const kvd_batching_limits *l, kvd_err *err)
                      l->max_batch, l->chunk ? ", and not in pieces" : "");
 }
 
-static int check_windows(const kvd_config *c, size_t max_len, kvd_err *err)
+static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
 {
+    if (c->sinks)
+        return kvd_fail(err,
+                        "a %s model has attention sinks, which the sequence parallel engine "
+                        "does not compute",
+                        c->family);
     for (int l = 0; l < c->n_layers; l++)
         if (kvd_paged_cache_window(c, max_len, l))
             return kvd_fail(err,
@@ -248,7 +253,9 @@ static int load_slice(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
                                        .first_gpu = e->device,
                                        .n_gpus = 1,
                                        .max_tokens = tokens,
-                                       .max_len = e->spec.max_len};
+                                       .max_len = e->spec.max_len,
+                                       .steps = 1,
+                                       .resident = true};
     kvd_gpu_share all;
     if (kvd_gpu_share_of(kvd_checkpoint_config(q->checkpoint), KVD_GPU_SERVING, 0, 1, &all, err) ||
         kvd_gpu_worker_open(&e->w, q->checkpoint, &pass, &all, false, err) ||
@@ -394,7 +401,7 @@ static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
     kvd_gpu_share share;
     if (kvd_cuda_engine_check_several(q->plan, s, err) || check_sets(q->plan, err) ||
         check_limits(&s->limits, err) || kvd_cuda_engine_check(c, s, err) ||
-        check_windows(c, s->max_len, err) ||
+        check_model(c, s->max_len, err) ||
         kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
         kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, s->n_gpus, &share, err))
         return -1;

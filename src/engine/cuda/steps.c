@@ -116,9 +116,9 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 {
     const kvd_config *const c = &e->w.config;
     const size_t model = (size_t)c->d_model;
-    if (e->cache.exact_prompts || c->norm != KVD_NORM_RMS || c->order != KVD_ORDER_BEFORE ||
-        c->activation != KVD_SWIGLU || c->bias_qkv || c->qk_norm || c->bias_o || c->bias_ffn ||
-        c->no_final_norm || kvd_config_d_embed(c) != c->d_model)
+    if (!e->cache.hook.wants_raw || c->norm != KVD_NORM_RMS || c->order != KVD_ORDER_BEFORE ||
+        c->activation != KVD_SWIGLU || c->n_experts || c->logit_softcap > 0 || c->bias_o ||
+        c->bias_ffn || c->no_final_norm || kvd_config_d_embed(c) != c->d_model)
         return 0;
     for (int l = 0; l < c->n_layers; l++)
         if (!kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.layer[l].n_o))

@@ -24,6 +24,12 @@ int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, 
                     err);
 }
 
+bool kvd_gpu_fold_packs(const kvd_config *c)
+{
+    const bool whole = !c->rope_dims || c->rope_dims == c->d_head;
+    return !c->bias_qkv && !c->qk_norm && (whole || c->rope_layout == KVD_ROPE_INTERLEAVED);
+}
+
 /*
  * Replaces W_V [d][d_model] of each head by A_v^T W_V [d_v][d_model]. temp [d][d_model] is scratch.
  */
@@ -35,7 +41,7 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
                  before = (size_t)(w->weights.share.n_heads + kv) * (size_t)d;
     uint16_t *const v = (uint16_t *)l->qkv + before * width;
     const uint16_t *a = c->a_v;
-    const int packed = !w->config.bias_qkv && !w->config.qk_norm;
+    const bool packed = kvd_gpu_fold_packs(&w->config);
     size_t to = 0;
     for (int g = 0; g < kv; g++) {
         const int d_v = c->map.d_v[g];

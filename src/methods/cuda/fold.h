@@ -11,11 +11,19 @@
 /*
  * Folds the projections of V into the weights, in every layer l whose layer[l] has them. Sets n_qkv
  * and n_o of the weights to the remaining numbers of columns. `dims` must be those from which
- * `layer` was made. Weights must be bf16. If the model has biases or norms of Q and K, the heads of
- * W_V stay d_head apart, with zeros after the kept columns.
+ * `layer` was made. Weights must be bf16. Unless kvd_gpu_fold_packs, the heads of W_V stay d_head
+ * apart, with zeros after the kept columns.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
+
+/*
+ * Returns true if kvd_append reads the output of the QKV product and applies RoPE, so that heads of
+ * V may be next to each other. In models with biases or norms of Q and K the forward pass applies
+ * RoPE after these, to heads d_head apart. It also does if RoPE rotates some dimensions only and
+ * pairs them in halves, because kvd_append's tables are those of whole heads.
+ */
+bool kvd_gpu_fold_packs(const kvd_config *c);
 
 /* The next two functions are the steps of kvd_gpu_fold. They queue work on the stream of `w`. */
 

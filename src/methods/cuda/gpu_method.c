@@ -1,5 +1,7 @@
 #include "methods/cuda/gpu_method.h"
 
+#include <math.h>
+
 #include "methods/cuda/paged_cache.h"
 
 static const char *member_of(const kvd_plan *p)
@@ -26,6 +28,19 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *p)
     return NULL;
 }
 
+const char *kvd_gpu_method_lacks(const kvd_plan *p, const kvd_config *c)
+{
+    const float scale = kvd_config_scores(c).scale * sqrtf((float)c->d_head);
+    const bool rebuilds = p->dims && p->dims->rebuild,
+               partial = c->rope_dims && c->rope_dims < c->d_head &&
+                         c->rope_layout != KVD_ROPE_INTERLEAVED;
+    return c->sinks                              ? "attention sinks"
+           : fabsf(scale - 1) > 1e-6f            ? "a scale of scores of its own"
+           : rebuilds && c->rope_local_theta > 0 ? "two RoPE bases"
+           : rebuilds && partial                 ? "partial RoPE"
+                                                 : NULL;
+}
+
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err)
 {
@@ -44,6 +59,11 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
                         "the model has layers with a window of %zu tokens, requests have up to "
                         "%zu: the CUDA engine's kernels of '%s' know no window",
                         cache->window, cache->max_len, member);
+    const char *const missing = kvd_gpu_method_lacks(plan, cache->config);
+    if (missing)
+        return kvd_fail(err,
+                        "a %s model has %s, which the CUDA engine's kernels of '%s' do not compute",
+                        cache->config->family, missing, member);
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(plan);
     if (cache->share->count > 1 &&
         !(kind && (kind->shares_prompts || (kind->by_head && kind->by_head(plan)))))

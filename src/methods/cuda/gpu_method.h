@@ -189,6 +189,12 @@ typedef struct kvd_gpu_kind {
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
 /*
+ * Returns the name of the first feature of the model that the kernels of methods do not compute, or
+ * NULL. The plan must do more than project heads.
+ */
+const char *kvd_gpu_method_lacks(const kvd_plan *p, const kvd_config *c);
+
+/*
  * Creates the GPU method of a plan in `*m`. `*m` is NULL if the plan only projects heads. The cache
  * must have its layers but no pool of pages yet. The error names the unsupported feature.
  */

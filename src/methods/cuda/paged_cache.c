@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/decode.h"
+#include "methods/cuda/fold.h"
 #include "methods/cuda/widest.h"
 #include "model/checkpoint/cuda/random.h"
 #include "model/pass/batch.h"
@@ -208,34 +209,26 @@ static int ask_device(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns 1 if kvd_append applies RoPE. In models with biases or norms of Q and K, the forward pass
- * applies RoPE instead, after these.
- */
-static int applies_rope_itself(const kvd_gpu_worker *w)
-{
-    return !w->config.bias_qkv && !w->config.qk_norm;
-}
-
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err)
 {
     const bool exact = c->exact_prompts && plan->dims && !plan->dims->rebuild;
-    *c = (kvd_paged_cache){.attention = c->attention,
-                           .exact_prompts = exact,
-                           .hook = {.run = run, .wants_raw = !exact && applies_rope_itself(w)},
-                           .worker = w,
-                           .config = &w->config,
-                           .share = &w->weights.share,
-                           .cosine = w->cosine,
-                           .sine = w->sine,
-                           .batch = batch,
-                           .pages = pages,
-                           .near = near,
-                           .clock = clock,
-                           .max_len = w->max_len,
-                           .prepared = -1};
+    *c = (kvd_paged_cache){
+        .attention = c->attention,
+        .exact_prompts = exact,
+        .hook = {.run = run, .wants_raw = !exact && kvd_gpu_fold_packs(&w->config)},
+        .worker = w,
+        .config = &w->config,
+        .share = &w->weights.share,
+        .cosine = w->cosine,
+        .sine = w->sine,
+        .batch = batch,
+        .pages = pages,
+        .near = near,
+        .clock = clock,
+        .max_len = w->max_len,
+        .prepared = -1};
     if (plan->dims && kvd_dims_fits(plan->dims, &w->config, err))
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
@@ -306,6 +299,12 @@ const char *kvd_paged_cache_kernels(const kvd_paged_cache *c)
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer)
 {
     return (char *)c->pool + c->pool_at[layer];
+}
+
+/* Returns the logits of a layer's attention sinks on the device, or NULL. */
+static const float *sinks_of(const kvd_paged_cache *c, int layer)
+{
+    return c->worker->weights.layer[layer].sinks;
 }
 
 static const kvd_pages *pages_of(const kvd_paged_cache *c, const kvd_attn_map *map)
@@ -508,6 +507,7 @@ static int attend_steps(const kvd_paged_cache *c, const kvd_paged_rows *r, void 
     kvd_decode_args a = decode_args(c, h ? r->layer : c->work_of[r->layer], r->steps);
     a.pool = h ? h->pool : kvd_paged_cache_pool(c, r->layer);
     a.o = out;
+    a.sinks = sinks_of(c, r->layer);
     a.lse = c->method ? c->method->lse_steps : NULL;
     return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err);
 }
@@ -552,12 +552,13 @@ static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaSt
     return 0;
 }
 
-static int attend_prompts(kvd_paged_cache *c, const void *pool, void *out, cudaStream_t stream,
-                          kvd_err *err)
+static int attend_prompts(kvd_paged_cache *c, int layer, const void *pool, void *out,
+                          cudaStream_t stream, kvd_err *err)
 {
     const kvd_step_batch *const b = c->batch;
     const size_t row = (size_t)c->prefill.map.o_pitch * sizeof(uint16_t);
     c->prefill.pool = pool;
+    c->prefill.sinks = sinks_of(c, layer);
     c->prefill.o = b->no_gaps ? out : c->o;
     if (kvd_cuda_check(c->hopper ? kvd_prefill_sm90(&c->prefill, stream)
                                  : kvd_prefill_mma(&c->prefill, stream),
@@ -587,7 +588,8 @@ static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, k
 {
     return prepare(c, c->work_of[r->layer], &c->layer[r->layer].map, r->stream, err) ||
                    kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
-                   attend_prompts(c, kvd_paged_cache_pool(c, r->layer), out, r->stream, err)
+                   attend_prompts(c, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream,
+                                  err)
                ? -1
                : 0;
 }
@@ -634,7 +636,7 @@ static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, 
 {
     return append_whole(c, r->layer, r->x, r->stream, err) ||
                    prepare(c, c->n_works, &c->whole[r->layer].map, r->stream, err) ||
-                   attend_prompts(c, c->whole_pool, out, r->stream, err)
+                   attend_prompts(c, r->layer, c->whole_pool, out, r->stream, err)
                ? -1
                : 0;
 }

@@ -18,34 +18,31 @@ enum {
     SLOTS = 2,
 };
 
-/*
- * Partial RoPE is supported only in serving, and only with the interleaved layout. The RoPE tables
- * then have angle 0 for dimensions that are not rotated.
- */
-static bool lacks_partial_rope(const kvd_config *c, kvd_gpu_use use)
+static const char *no_gradients(const kvd_config *c)
 {
-    return c->rope_dims && c->rope_dims < c->d_head &&
-           !(use == KVD_GPU_SERVING && c->rope_layout == KVD_ROPE_INTERLEAVED);
-}
-
-/* Returns the name of the first feature of the model that `use` does not support, or NULL. */
-static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
-{
-    const bool gradients = use == KVD_GPU_GRADIENTS;
-    if (use == KVD_GPU_PASS)
-        return NULL;
     return c->latent > 0                                  ? "latent attention"
            : c->n_experts > 0                             ? "routed experts"
            : c->sinks                                     ? "attention sinks"
            : c->score_softcap > 0 || c->logit_softcap > 0 ? "capped scores or logits"
            : c->score_scale > 0                           ? "a scale of scores of its own"
            : c->embed_scale > 0                           ? "a scaled embedding"
-           : kvd_config_norms_branches(c) && gradients    ? "norms after the branches of a layer"
-           : c->qk_norm_whole && gradients                ? "norms over all heads of Q and K"
-           : c->rope_local_theta > 0 && gradients         ? "two RoPE bases"
-           : lacks_partial_rope(c, use)                   ? "partial RoPE"
+           : kvd_config_norms_branches(c)                 ? "norms after the branches of a layer"
+           : c->qk_norm_whole                             ? "norms over all heads of Q and K"
+           : c->rope_local_theta > 0                      ? "two RoPE bases"
+           : c->rope_dims && c->rope_dims < c->d_head     ? "partial RoPE"
            : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"
                                                           : NULL;
+}
+
+/* Returns the name of the first feature of the model that `use` does not support, or NULL. */
+static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
+{
+    if (use == KVD_GPU_GRADIENTS)
+        return no_gradients(c);
+    return use == KVD_GPU_PASS    ? NULL
+           : c->latent > 0        ? "latent attention"
+           : c->score_softcap > 0 ? "capped scores"
+                                  : NULL;
 }
 
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
