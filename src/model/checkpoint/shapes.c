@@ -85,6 +85,22 @@ static const kvd_shape shapes[] = {
      "\"attention_bias\":false,\"rope_scaling\":null,\"rope_theta\":1000000.0,\"rms_norm_eps\":1e-06,"
      "\"vocab_size\":151936,\"bos_token_id\":151643,\"eos_token_id\":151645,"
      "\"tie_word_embeddings\":false}"},
+    {"mixtral-8x7b", "Mixtral 8x7B", "Hugging Face, mistralai/Mixtral-8x7B-v0.1, config.json",
+     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
+     "\"num_hidden_layers\":32,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"hidden_size\":4096,"
+     "\"intermediate_size\":14336,\"num_local_experts\":8,\"num_experts_per_tok\":2,"
+     "\"max_position_embeddings\":32768,\"sliding_window\":null,\"rope_theta\":1000000.0,"
+     "\"rms_norm_eps\":1e-05,\"vocab_size\":32000,\"bos_token_id\":1,\"eos_token_id\":2,"
+     "\"tie_word_embeddings\":false}"},
+    {"gpt-oss-20b", "gpt-oss 20B", "Hugging Face, openai/gpt-oss-20b, config.json",
+     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_act\":\"silu\","
+     "\"num_hidden_layers\":24,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"head_dim\":64,"
+     "\"hidden_size\":2880,\"intermediate_size\":2880,\"num_local_experts\":32,"
+     "\"num_experts_per_tok\":4,\"swiglu_limit\":7.0,\"attention_bias\":true,"
+     "\"max_position_embeddings\":131072,\"sliding_window\":128,\"rope_theta\":150000,"
+     "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"beta_fast\":32.0,\"beta_slow\":1.0,"
+     "\"original_max_position_embeddings\":4096,\"truncate\":false},\"rms_norm_eps\":1e-05,"
+     "\"vocab_size\":201088,\"eos_token_id\":200002,\"tie_word_embeddings\":false}"},
     {"opt-13b", "OPT 13B", "Hugging Face, facebook/opt-13b, config.json",
      OPT
      "\"num_hidden_layers\":40,\"num_attention_heads\":40,\"hidden_size\":5120,\"ffn_dim\":20480,"
