@@ -17,6 +17,7 @@
 #include "gpu_case.h"
 #include "make_dump.h"
 #include "methods/points.h"
+#include "model/checkpoint/shapes.h"
 #include "model/model_info.h"
 #include "model/text/corpus.h"
 #include "temp_folder.h"
@@ -464,15 +465,68 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator_free(gpu);
 }
 
+/* gpt-oss in small: routed experts, attention sinks, biases, yarn, and a window in one layer. */
+static const kvd_shape gpt_oss = {
+    "gpt_oss", "gpt_oss", "made up",
+    "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_act\":\"silu\","
+    "\"hidden_size\":128,\"intermediate_size\":96,\"head_dim\":32,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"num_local_experts\":8,"
+    "\"num_experts_per_tok\":3,\"swiglu_limit\":7.0,\"attention_bias\":true,"
+    "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":70,"
+    "\"rope_theta\":10000.0,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
+    "\"beta_fast\":32.0,\"beta_slow\":1.0,\"original_max_position_embeddings\":256,"
+    "\"truncate\":false},\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,"
+    "\"vocab_size\":500,\"tie_word_embeddings\":false}"};
+
 /*
- * usage: gpu_generate [quick|TEXT]
+ * Compares the engine with the CPU on a model with a window and routed experts. A method must take
+ * the other path, and say why.
+ */
+static void compare_gpt_oss(void)
+{
+    static const limits most = {
+        .margin = 0.5, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES};
+    kvd_err err = {""};
+    char why[KVD_GENERATOR_WHY];
+    opened o;
+    if (!(checkpoint = kvd_checkpoint_of_shape(&gpt_oss, 5, &err)))
+        stop(&err);
+    config = kvd_checkpoint_config(checkpoint);
+    for (size_t i = 0; i < MOST; i++)
+        id[i] %= (uint32_t)config->vocab_size;
+    for (size_t i = 0; i < PLACES; i++)
+        if (pattern[i] != KVD_FREE_TOKEN)
+            pattern[i] %= (uint32_t)config->vocab_size;
+    kvd_generator *const cpu = generator(false, KVD_F32, 1), *const gpu =
+                                                                 generator(true, KVD_BF16, 1);
+    kvd_spectrum_release(&spectrum);
+    if (fixture_spectrum(&spectrum, config, 5, &err))
+        stop(&err);
+    compare(cpu, gpu, "none", KVD_BF16, &most);
+    compare(cpu, gpu, "zack,p=0.5", KVD_BF16, &most);
+    open_plan(&o, "h2o", KVD_BF16);
+    const char *const path = kvd_generator_path(gpu, &o.plan, why);
+    const bool ok = strcmp(path, "GPU engine") != 0 && strstr(why, "window");
+    printf("%s generate h2o in a model with a window: %s, because %s\n", ok ? "ok" : "not ok", path,
+           why);
+    failures += !ok;
+    close_plan(&o);
+    kvd_generator_free(gpu);
+    kvd_generator_free(cpu);
+    kvd_checkpoint_close(checkpoint);
+}
+
+/*
+ * usage: gpu_generate [quick|gpt-oss|TEXT]
  *
  * quick   methods that combine two axes, in bf16, for tools that slow the GPU down
+ * gpt-oss a made-up model with routed experts and a window alone
  * TEXT    methods whose text contains TEXT
  */
 int main(int argc, char **argv)
 {
-    const bool quick = argc > 1 && !strcmp(argv[1], "quick");
+    const bool quick = argc > 1 && !strcmp(argv[1], "quick"),
+               routed = argc > 1 && !strcmp(argv[1], "gpt-oss");
     const char *const only = quick ? "+" : argc > 1 ? argv[1] : NULL;
     char name[128];
     kvd_err err = {""};
@@ -482,15 +536,18 @@ int main(int argc, char **argv)
     }
     set_up();
     kvd_generator *const cpu = generator(false, KVD_F32, 1);
-    if (!quick)
+    if (!quick && !routed)
         compare_all(cpu, KVD_F32, only);
-    compare_all(cpu, KVD_BF16, only);
+    if (!routed)
+        compare_all(cpu, KVD_BF16, only);
     if (!only)
         compare_several();
     kvd_generator_free(cpu);
+    kvd_checkpoint_close(checkpoint);
+    if (!only || routed)
+        compare_gpt_oss();
     kvd_activations_close(&dump);
     kvd_spectrum_release(&spectrum);
-    kvd_checkpoint_close(checkpoint);
     kvd_run_release(&run);
     printf("%s generate: %d of all cases failed\n", failures ? "not ok" : "ok", failures);
     return failures ? 1 : 0;

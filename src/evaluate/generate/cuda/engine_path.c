@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "evaluate/generate/generate_path.h"
 #include "kernels/layout.h"
+#include "methods/cuda/fold.h"
 #include "methods/cuda/gpu_method.h"
 #include "model/checkpoint/cuda/weights.h"
 #include "model/pass/cuda/paged.h"
@@ -52,6 +53,8 @@ typedef struct {
     double dense_bits;
     /* Stored per cached token in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
+    /* True if a window is shorter than the sequences. There is no method then. */
+    bool windows;
     kvd_stepwise_account account;
 } by_engine;
 
@@ -60,15 +63,21 @@ static by_engine *of(kvd_generate_path *p)
     return (by_engine *)(void *)p;
 }
 
+/* Returns true if a layer has a sliding window that is shorter than max_len. */
+static bool has_window(const kvd_config *c, size_t max_len)
+{
+    for (int l = 0; l < c->n_layers; l++) {
+        const size_t window = kvd_config_window(c, l);
+        if (window && window < max_len)
+            return true;
+    }
+    return false;
+}
+
 static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
 {
     kvd_gpu_share share;
     kvd_attn_map map;
-    for (int l = 0; l < c->n_layers; l++) {
-        const size_t window = kvd_config_window(c, l);
-        if (window && window < max_len)
-            return kvd_fail(err, "the path does not count a window shorter than the sequences");
-    }
     if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE &&
         max_len > (size_t)c->rope_original_positions)
         return kvd_fail(err, "the engine turns keys once, and longrope turns those of long "
@@ -88,6 +97,16 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                : 0;
 }
 
+static int check_method(const kvd_config *c, size_t max_len, const kvd_plan *p, kvd_err *err)
+{
+    const char *const missing = kvd_gpu_method_lacks(p, c);
+    if (has_window(c, max_len))
+        return kvd_fail(
+            err, "the engine's kernels of methods know no window shorter than the sequences");
+    return missing ? kvd_fail(err, "the engine's kernels of methods do not compute %s", missing)
+                   : 0;
+}
+
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY])
 {
@@ -101,22 +120,53 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
         reason = "the engine stores bf16 (--cache bf16)";
     else if (p->keep_first + p->keep_last > 0)
         reason = "the engine does not keep layers whole";
-    else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && (c->bias_qkv || c->qk_norm))
-        reason = "the engine has no keys before RoPE in models with biases or norms of Q and K";
+    else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && !kvd_gpu_fold_packs(c))
+        reason = "the engine has no keys before RoPE in models with biases or norms of Q and K, or "
+                 "with partial RoPE";
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p)
                     : p->dims && p->dims->rebuild)
         reason = "the engine has no cache for it whose prompts attend uncompressed";
-    else if (check_model(c, s->max_len, &err))
+    else if ((member && check_method(c, s->max_len, p, &err)) || check_model(c, s->max_len, &err))
         reason = err.msg;
     (void)snprintf(why, KVD_GENERATOR_WHY, "%s", reason ? reason : "");
     return !reason;
 }
 
+/* Returns the bits of K and V of one token in a layer, before quantisation. */
+static double layer_bits(const by_engine *e, int layer)
+{
+    const kvd_dims *const dims = e->plan->dims;
+    const int heads = e->config->n_kv_heads, d = e->config->d_head;
+    double sum = 0;
+    for (int i = layer * heads; i < (layer + 1) * heads; i++)
+        sum += dims ? dims->head[i].d_qk + dims->head[i].d_v : 2 * d;
+    return 8 * (double)kvd_dtype_bytes(KVD_BF16) * sum;
+}
+
+/*
+ * Sets *held and *dense to the bits of a sequence of `rows` tokens in the plan's cache and in the
+ * uncompressed one, in which layers with a window hold the tokens of the window alone.
+ */
+static void count_windows(const by_engine *e, size_t rows, double *held, double *dense)
+{
+    const double whole = e->dense_bits / e->config->n_layers;
+    *held = *dense = 0;
+    for (int l = 0; l < e->config->n_layers; l++) {
+        const size_t window = kvd_config_window(e->config, l),
+                     n = window && window < rows ? window : rows;
+        *held += (double)n * layer_bits(e, l);
+        *dense += (double)n * whole;
+    }
+}
+
 static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 {
+    double dense;
     to->rows = rows;
     e->engine->count(e->engine, slot, rows, &to->entries, &to->bits);
-    if (isnan(to->bits))
+    if (e->windows)
+        count_windows(e, rows, &to->bits, &dense);
+    else if (isnan(to->bits))
         to->bits = to->entries * e->row_bits;
 }
 
@@ -140,7 +190,19 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     slot_state *const s = &e->slot[slot];
     const slot_state was = *s;
     const size_t heads = (size_t)e->heads;
+    double held, dense;
     count(e, slot, was.rows + n, s);
+    if (e->windows && step) {
+        /* Tokens that leave the window do so before the step reads the cache. */
+        count_windows(e, s->rows, &held, &dense);
+        a->rows += heads;
+        a->payload += held;
+        a->peak += held;
+        a->read += held;
+        a->dense += dense;
+    }
+    if (e->windows)
+        return;
     a->dropped += (size_t)llround((was.entries + (double)n - s->entries) * e->heads);
     a->coded += (coded(e, (size_t)s->entries) - coded(e, (size_t)was.entries)) * heads;
     if (!step)
@@ -158,12 +220,10 @@ static void count_rows(by_engine *e)
 {
     const kvd_config *const c = e->config;
     const double bits = 8 * (double)kvd_dtype_bytes(KVD_BF16);
-    const kvd_dims *const dims = e->plan->dims;
     e->heads = (double)c->n_layers * c->n_kv_heads;
     e->dense_bits = (double)c->n_layers * (double)kvd_config_cached(c) * bits;
-    e->row_bits = dims ? 0 : e->heads * 2 * c->d_head * bits;
-    for (size_t i = 0; dims && i < (size_t)e->heads; i++)
-        e->row_bits += (double)(dims->head[i].d_qk + dims->head[i].d_v) * bits;
+    for (int l = 0; l < c->n_layers; l++)
+        e->row_bits += layer_bits(e, l);
     e->entry_bits = e->plan->tokens ? e->heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
@@ -174,8 +234,9 @@ static size_t together(const kvd_generate_path *p, const kvd_continuations *c, s
     for (; first + n < c->n_sequences && n < e->slots; n++) {
         const size_t s = first + n,
                      tokens = c->offset[s + 1] - c->offset[s] + c->end[s + 1] - c->end[s];
+        const kvd_engine_facts *const f = &e->engine->facts;
         pages += (tokens + PAGE - 1) / PAGE;
-        if (n && pages > e->engine->facts.pages)
+        if (n && (pages > f->pages || (n + 1) * f->window_share > f->window_pages))
             break;
     }
     return n;
@@ -313,7 +374,8 @@ kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_genera
                      .plan = plan,
                      .slots = slots,
                      .max_tokens = s->max_tokens,
-                     .scores = scores};
+                     .scores = scores,
+                     .windows = has_window(kvd_checkpoint_config(c), s->max_len)};
     const size_t logits = scores ? slots * (size_t)e->config->vocab_size : 0;
     e->slice = calloc(slots, sizeof *e->slice);
     e->token = calloc(slots, sizeof *e->token);
