@@ -278,7 +278,11 @@ static void test_few(const few_case *c)
                  *const factor = need(pairs * sizeof *factor),
                  *const want_factor = need(pairs * sizeof *factor);
     uint32_t *const expert = need(pairs * sizeof *expert), *const want_expert = need(pairs * 4);
+    float *const add = c->clamped ? bf16_numbers(&rng, c->d, 1) : NULL;
     float *const y_device = on_device(NULL, size * sizeof *y);
+    int sms = 0, major = 0;
+    check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), "device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
     kvd_gpu_few_experts a = {
         .routes = {.n = c->n,
                    .n_experts = c->experts,
@@ -294,12 +298,15 @@ static void test_few(const few_case *c)
                    .expert = on_device(NULL, pairs * sizeof *expert),
                    .count = on_device(NULL, c->experts * sizeof(uint32_t)),
                    .row = on_device(NULL, pairs * sizeof(uint32_t))},
+        .sms = sms,
+        .overlaps = major == 9,
         .expert = on_device(w.device, c->experts * sizeof *w.device),
         .d = c->d,
         .ffn = c->ffn,
         .alpha = 1.702F,
         .limit = c->clamped ? 1.5F : 0,
-        .bias_down = true,
+        .first = true,
+        .add = add ? on_device(add, c->d * sizeof *add) : NULL,
         .x = on_device_bf16(x, size),
         .y = y_device,
         .group = on_device(NULL, kvd_gpu_few_groups(c->n, c->chosen, c->experts) *
@@ -326,7 +333,7 @@ static void test_few(const few_case *c)
     for (size_t t = 0; t < c->n; t++) {
         for (size_t j = 0; j < c->d; j++) {
             in[j] = (double)x[t * c->d + j];
-            want[j] = 0;
+            want[j] = add ? (double)add[j] : 0;
         }
         for (size_t i = t * c->chosen; i < (t + 1) * c->chosen; i++) {
             other += expert[i] != want_expert[i] || !near(factor[i], want_factor[i], 1);
@@ -354,16 +361,85 @@ static void test_few(const few_case *c)
                             a.y,
                             a.group,
                             a.n_groups,
+                            (void *)(uintptr_t)a.add,
                             a.place,
                             a.hidden,
                             a.out};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         check(cudaFree(device[i]), "cudaFree");
-    void *const host[] = {logit,  bias,        x,      y,           got, again,
-                          factor, want_factor, expert, want_expert, in,  want};
+    void *const host[] = {logit,       bias,   x,           y,  got,  again, factor,
+                          want_factor, expert, want_expert, in, want, add};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
     release_weights(c, &w);
+}
+
+/* The norm before the experts and the product with the router must be those of float64. */
+static void test_norm_route(size_t n, size_t d, size_t experts, bool adds)
+{
+    kvd_rng rng;
+    char name[80], text[160];
+    kvd_rng_seed(&rng, 9, n * d);
+    float *const x = bf16_numbers(&rng, n * d, 3), *const gain = bf16_numbers(&rng, d, 1),
+                 *const add = adds ? bf16_numbers(&rng, d, 1) : NULL,
+                 *const router = bf16_numbers(&rng, experts * d, 1),
+                 *const logit = need(n * experts * sizeof *logit);
+    uint16_t *const normed = need(n * d * sizeof *normed);
+    double *const row = need(d * sizeof *row);
+    kvd_gpu_bad bad = ~0ULL;
+    const kvd_gpu_norm_route a = {.n = n,
+                                  .d = d,
+                                  .n_experts = experts,
+                                  .x = on_device(x, n * d * sizeof *x),
+                                  .add = add ? on_device(add, d * sizeof *add) : NULL,
+                                  .gain = on_device(gain, d * sizeof *gain),
+                                  .eps = 1e-5,
+                                  .router = on_device(router, experts * d * sizeof *router),
+                                  .normed = on_device(NULL, n * d * sizeof *normed),
+                                  .logit = on_device(NULL, n * experts * sizeof *logit),
+                                  .stage = 3,
+                                  .bad = on_device(&bad, sizeof bad)};
+    const int takes = kvd_gpu_norm_route_takes(n, d);
+    check(kvd_gpu_norm_route_run(&a, NULL), "norm and router");
+    check(cudaMemcpy(logit, a.logit, n * experts * sizeof *logit, cudaMemcpyDeviceToHost), "copy");
+    check(cudaMemcpy(normed, a.normed, n * d * sizeof *normed, cudaMemcpyDeviceToHost), "copy");
+    check(cudaMemcpy(&bad, a.bad, sizeof bad, cudaMemcpyDeviceToHost), "copy");
+    double error = 0, square = 0, off = 0;
+    for (size_t t = 0; t < n; t++) {
+        double squares = 0;
+        for (size_t i = 0; i < d; i++) {
+            row[i] = (double)x[t * d + i] + (add ? (double)add[i] : 0);
+            squares += row[i] * row[i];
+        }
+        for (size_t i = 0; i < d; i++) {
+            float got;
+            row[i] *= (double)gain[i] / sqrt(squares / (double)d + a.eps);
+            kvd_to_f32(KVD_BF16, &normed[t * d + i], &got, 1);
+            off = fmax(off, fabs((double)got - row[i]) / (fabs(row[i]) + 1e-6));
+        }
+        for (size_t e = 0; e < experts; e++) {
+            const double want = dot(router + e * d, row, d);
+            error += pow((double)logit[t * experts + e] - want, 2);
+            square += want * want;
+        }
+    }
+    (void)snprintf(name, sizeof name, "norm and router, %zu rows of %zu, %zu experts", n, d,
+                   experts);
+    (void)snprintf(text, sizeof text, "logits off by %.2g, norm by %.2g%s", sqrt(error / square),
+                   off, bad == ~0ULL ? "" : ", a row is named");
+    report(takes && sqrt(error / square) < 3e-6 && off < 0.00392 && bad == ~0ULL, name, text);
+    void *const device[] = {(void *)(uintptr_t)a.x,
+                            (void *)(uintptr_t)a.add,
+                            (void *)(uintptr_t)a.gain,
+                            (void *)(uintptr_t)a.router,
+                            a.normed,
+                            a.logit,
+                            a.bad};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        check(cudaFree(device[i]), "cudaFree");
+    void *const host[] = {x, gain, add, router, logit, normed, row};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
 }
 
 static void test_few_tokens(void)
@@ -585,6 +661,9 @@ int main(int argc, char **argv)
     }
     test_grouped_choice();
     test_few_tokens();
+    test_norm_route(1, 2880, 32, true);
+    test_norm_route(3, 64, 5, false);
+    test_norm_route(8, 360, 130, true);
     for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
         kvd_checkpoint *const c = family_or_end(family[i]);
         test_bits(c, family[i], KVD_F32, 1);

@@ -231,7 +231,122 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
     return cudaGetLastError();
 }
 
+enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
+
+/*
+ * Every CTA computes the norm of all rows in shared memory, stores a part of it, and multiplies it
+ * with one row of the router per warp.
+ */
+__global__ void __launch_bounds__(ROUTE_THREADS)
+    norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
+{
+    extern __shared__ __align__(16) float rows[];
+    __shared__ double part[ROUTE_WARPS];
+#if __CUDA_ARCH__ >= 900
+    /* The next kernel may be launched now. It waits for the end of this one. */
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    __shared__ float scale[KVD_ROUTE_ROWS];
+    const int n = (int)a.n, d = (int)a.d, thread = (int)threadIdx.x, warp = thread / 32,
+              lane = thread % 32;
+    /* The threads of a team share a row. */
+    const int team = ROUTE_THREADS / (n <= 1   ? 1
+                                      : n <= 2 ? 2
+                                      : n <= 4 ? 4
+                                               : 8),
+              row = thread / team, warps = team / 32;
+    const size_t expert = (size_t)blockIdx.x * ROUTE_WARPS + (size_t)warp;
+    const float *const router = a.router + (expert < a.n_experts ? expert : 0) * a.d;
+    for (int k = 32 * lane; k < d; k += 32 * 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(router + k));
+    double squares = 0;
+    bool wrong = false;
+    for (int k = 4 * (thread % team); row < n && k < d; k += 4 * team) {
+        float v[4];
+        load<f32, 4>(a.x, (size_t)row * a.d + (size_t)k, v);
+        if (a.add) {
+            float add[4];
+            load<f32, 4>(a.add, (size_t)k, add);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[i] += add[i];
+        }
+        wrong |= any_not_finite(v);
+        squares += square_of(v);
+        store<f32, 4>(rows, (size_t)(row * d + k), v);
+    }
+    if (wrong && blockIdx.x == 0)
+        report_bad(a.bad, a.stage, (size_t)row);
+    squares = warp_sum(squares);
+    if (lane == 0)
+        part[warp] = squares;
+    __syncthreads();
+    if (thread < n) {
+        double sum = 0;
+        for (int w = 0; w < warps; w++)
+            sum += part[thread * warps + w];
+        scale[thread] = (float)(1.0 / sqrt(sum / (double)d + a.eps));
+    }
+    __syncthreads();
+    for (int i = 4 * thread, turn = 0; i < n * d; i += 4 * ROUTE_THREADS, turn++) {
+        float v[4], gain[4];
+        load<f32, 4>(rows, (size_t)i, v);
+        load<f32, 4>(a.gain, (size_t)(i % d), gain);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            v[j] = v[j] * scale[i / d] * gain[j];
+        store<f32, 4>(rows, (size_t)i, v);
+        if (turn % (int)gridDim.x == (int)blockIdx.x)
+            store<bf16, 4>(a.normed, (size_t)i, v);
+    }
+    __syncthreads();
+    if (expert >= a.n_experts)
+        return;
+    float sum[KVD_ROUTE_ROWS] = {};
+#pragma unroll 4
+    for (int k = 4 * lane; k < d; k += 128) {
+        float w[4];
+        load<f32, 4>(router, (size_t)k, w);
+#pragma unroll
+        for (int t = 0; t < KVD_ROUTE_ROWS; t++)
+            if (t < n) {
+                float v[4];
+                load<f32, 4>(rows, (size_t)(t * d + k), v);
+                sum[t] += (w[0] * v[0] + w[1] * v[1]) + (w[2] * v[2] + w[3] * v[3]);
+            }
+    }
+#pragma unroll
+    for (int t = 0; t < KVD_ROUTE_ROWS; t++)
+        if (t < n) {
+            const float logit = warp_sum(sum[t]);
+            if (lane == 0)
+                a.logit[(size_t)t * a.n_experts + expert] = logit;
+        }
+}
+
 } // namespace
+
+extern "C" bool kvd_gpu_norm_route_takes(size_t n, size_t d)
+{
+    enum { STATIC = 256 /* bytes of static shared memory, rounded up */ };
+    int device = 0, most = 0;
+    return n >= 1 && n <= KVD_ROUTE_ROWS && d % 4 == 0 && cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+               cudaSuccess &&
+           n * d * sizeof(float) + STATIC <= (size_t)most;
+}
+
+extern "C" cudaError_t kvd_gpu_norm_route_run(const kvd_gpu_norm_route *a, cudaStream_t stream)
+{
+    const size_t bytes = a->n * a->d * sizeof(float);
+    const cudaError_t e = cudaFuncSetAttribute(
+        norm_route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess)
+        return e;
+    norm_route_kernel<<<(unsigned)ceil_div(a->n_experts, ROUTE_WARPS), ROUTE_THREADS, bytes,
+                        stream>>>(*a);
+    return cudaGetLastError();
+}
 
 extern "C" cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale,
                                      const uint32_t *id, const float *positions,

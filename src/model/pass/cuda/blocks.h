@@ -11,6 +11,7 @@
 #define KVD_MODEL_PASS_CUDA_BLOCKS_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,6 +60,28 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
                               size_t add_ld, const float *gain, const float *bias, double eps,
                               size_t first, size_t n, size_t d, void *y, unsigned stage,
                               kvd_gpu_bad *bad, cudaStream_t stream);
+
+/*
+ * The RMS norm of up to 8 rows of the residual stream, and its product with the router of routed
+ * experts, in one launch.
+ */
+enum { KVD_ROUTE_ROWS = 8 };
+typedef struct {
+    size_t n, d, n_experts; /* d is a multiple of 4 */
+    const float *x;         /* residual stream [n][d] */
+    const float *add;       /* [d], or NULL: is added to every row before the norm; x stays */
+    const float *gain;
+    double eps;
+    const float *router; /* [n_experts][d] */
+    void *normed;        /* output: the norm in bf16, [n][d] */
+    float *logit;        /* output: [n][n_experts] */
+    /* The first row that is not finite is recorded in *bad with the check number `stage`. */
+    unsigned stage;
+    kvd_gpu_bad *bad;
+} kvd_gpu_norm_route;
+/* Returns true if kvd_gpu_norm_route_run supports n rows of d elements on the current device. */
+bool kvd_gpu_norm_route_takes(size_t n, size_t d);
+cudaError_t kvd_gpu_norm_route_run(const kvd_gpu_norm_route *a, cudaStream_t stream);
 
 /*
  * Adds bias, norms and RoPE to the output of the QKV projection. A token has n_heads * d_head
@@ -189,12 +212,19 @@ typedef struct {
      */
     kvd_gpu_routes routes;
     const kvd_gpu_expert *expert; /* device [n_experts] */
+    int sms;                      /* multiprocessors of the device */
+    bool overlaps; /* true on compute capability 9: launches overlap the preceding kernel */
     /* d_model, and hidden units of an expert on this GPU: multiples of 8. */
     size_t d, ffn;
     float alpha, limit; /* of kvd_gpu_swiglu_clamped; limit 0: SwiGLU */
-    bool bias_down;     /* true if the biases of the down matrices are added */
-    const void *x;      /* input, bf16 [n][d] */
-    float *y;           /* [n][d]: the experts' weighted outputs are added */
+    /*
+     * True on the first of several GPUs: y is increased, and the biases of the down matrices are
+     * added. False: y is overwritten.
+     */
+    bool first;
+    const void *x;    /* input, bf16 [n][d] */
+    const float *add; /* [d], or NULL: is added to every row of y too */
+    float *y;         /* [n][d]: receives the experts' weighted outputs */
     /* Scratch: groups [kvd_gpu_few_groups] and their number [1]. */
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;

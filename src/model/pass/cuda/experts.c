@@ -118,13 +118,15 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
     return w->config.n_experts == 0 || (n <= w->experts.most_few && !w->weights.streamed);
 }
 
-static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
+/* Also adds the vector `add` to each row of the residual stream, unless it is NULL. */
+static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, const float *add, kvd_err *err)
 {
     kvd_gpu_few_experts *const few = &w->experts.few;
     few->routes = w->experts.routes;
     few->expert = w->experts.table + (size_t)(l - w->weights.layer) * (size_t)w->config.n_experts;
-    few->bias_down = w->weights.share.index == 0;
+    few->first = w->weights.share.index == 0;
     few->x = w->normed;
+    few->add = add;
     few->y = w->x;
     return kvd_gpu_launched(w, kvd_gpu_few_experts_add(few, w->stream), KVD_GPU_DOWN, err);
 }
@@ -143,18 +145,54 @@ static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_
                        err))
         return -1;
     if (score(w, l, n, err) ||
-        (kvd_gpu_experts_stay(w, n) ? add_few(w, l, err) : route(w, err) || add_routed(w, l, err)))
+        (kvd_gpu_experts_stay(w, n) ? add_few(w, l, NULL, err)
+                                    : route(w, err) || add_routed(w, l, err)))
         return -1;
     return l->shared.gate_up ? add_shared(w, l, n, err) : 0;
+}
+
+bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n)
+{
+    return w->experts.most_few && kvd_gpu_experts_stay(w, n) && w->config.norm == KVD_NORM_RMS &&
+           !l->shared.gate_up && kvd_gpu_norm_route_takes(n, (size_t)w->config.d_model);
+}
+
+static int norm_and_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
+{
+    kvd_gpu_routes *const r = &w->experts.routes;
+    const size_t d = (size_t)w->config.d_model;
+    const float *const add = w->pending;
+    const kvd_gpu_norm_route a = {.n = n,
+                                  .d = d,
+                                  .n_experts = r->n_experts,
+                                  .x = w->x,
+                                  .add = add,
+                                  .gain = l->norm[1],
+                                  .eps = w->config.norm_eps,
+                                  .router = l->router,
+                                  .normed = w->normed,
+                                  .logit = r->logit,
+                                  .stage = w->stage,
+                                  .bad = w->bad};
+    r->n = n;
+    r->bias = l->bias_router;
+    r->bias_choice = l->bias_choice;
+    w->pending = NULL;
+    return kvd_gpu_launched(w, kvd_gpu_norm_route_run(&a, w->stream), KVD_GPU_GATE_UP, err) ||
+                   add_few(w, l, w->weights.share.index == 0 ? add : NULL, err)
+               ? -1
+               : 0;
 }
 
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_queued queued = w->queued;
-    if (!w->experts.one_phase)
-        return add_experts(w, l, n, err);
-    w->queued = NULL;
-    const int status = add_experts(w, l, n, err);
+    if (w->experts.one_phase)
+        w->queued = NULL;
+    const int status =
+        kvd_gpu_experts_norm(w, l, n) ? norm_and_add(w, l, n, err) : add_experts(w, l, n, err);
     w->queued = queued;
-    return status ? -1 : kvd_gpu_launched(w, cudaSuccess, KVD_GPU_DOWN, err);
+    return status || (w->experts.one_phase && kvd_gpu_launched(w, cudaSuccess, KVD_GPU_DOWN, err))
+               ? -1
+               : 0;
 }

@@ -315,6 +315,18 @@ __global__ void __launch_bounds__(ROW_THREADS)
 }
 
 /*
+ * On Hopper a kernel of few tokens is launched before the preceding kernel ends (programmatic
+ * dependent launch). Waits for the end of that kernel, then lets the next one start.
+ */
+__device__ __forceinline__ void follow(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/*
  * Returns the sum of x over the threads before this one. part [32] is shared memory that has no
  * other use. The block has 1024 threads.
  */
@@ -345,6 +357,7 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     const kvd_gpu_routes &r = a.routes;
     const uint32_t mine = threadIdx.x, experts = (uint32_t)r.n_experts,
                    total = (uint32_t)(r.n * r.n_chosen);
+    follow();
     if (ROUTE && mine / 32 < r.n)
         route_warp(r, mine / 32);
     count[mine] = 0;
@@ -443,6 +456,12 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
     }
 }
 
+__device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_group *at)
+{
+    const uint32_t *const word = reinterpret_cast<const uint32_t *>(at);
+    return {__ldcg(word), __ldcg(word + 1), __ldcg(word + 2)};
+}
+
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
 /* Returns the element of a tile's product, summed over the warps in a fixed order. */
@@ -491,21 +510,26 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     few_kernel(const __grid_constant__ kvd_gpu_few_experts a)
 {
     __shared__ few_sums sums;
+    if (UP)
+        follow();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int in = (int)(UP ? a.d : a.ffn), out = (int)(UP ? a.ffn : a.d),
               slabs = (in + SLAB - 1) / SLAB;
     const uint32_t tiles =
                        (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
-                   items = *a.n_groups * tiles;
+                   items = __ldcg(a.n_groups) * tiles;
     uint32_t item = blockIdx.x;
-    if (item >= items)
-        return;
     /* The next slabs of this warp with an even and with an odd number. */
     uint4 even[4], odd[4];
-    kvd_gpu_expert_group g = a.group[item / tiles];
+    kvd_gpu_expert_group g = load_group(a.group + (item < items ? item / tiles : 0));
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
+    /* The groups and the weights above do not depend on `hidden`. */
+    if (!UP)
+        follow();
+    if (item >= items)
+        return;
     const uint16_t *const x = static_cast<const uint16_t *>(UP ? a.x : a.hidden);
     while (item < items) {
         const uint32_t tile = item % tiles;
@@ -525,7 +549,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
         const kvd_gpu_expert_group now = g;
         item += gridDim.x;
         if (item < items) {
-            g = a.group[item / tiles];
+            g = load_group(a.group + item / tiles);
             rows = tile_rows<UP>(a, g.expert, item % tiles);
             rows.load(even, warp, in);
             rows.load(odd, warp + FEW_WARPS, in);
@@ -542,17 +566,18 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     }
 }
 
-/* Adds the weighted outputs of each token's experts to y, best expert first. */
+/* Adds up the weighted outputs of each token's experts, best expert first. */
 __global__ void __launch_bounds__(FEW_THREADS)
     few_add_kernel(const __grid_constant__ kvd_gpu_few_experts a)
 {
     const size_t token = blockIdx.x, j = (size_t)blockIdx.y * FEW_THREADS + threadIdx.x,
                  chosen = a.routes.n_chosen;
+    follow();
     if (j >= a.d)
         return;
-    float sum = a.y[token * a.d + j];
+    float sum = (a.first ? a.y[token * a.d + j] : 0.0f) + (a.add ? a.add[j] : 0.0f);
     for (size_t i = token * chosen; i < (token + 1) * chosen; i++) {
-        const float *const bias = a.bias_down ? a.expert[a.routes.expert[i]].bias_down : NULL;
+        const float *const bias = a.first ? a.expert[a.routes.expert[i]].bias_down : NULL;
         const float out = a.out[(size_t)a.place[i] * a.d + j];
         sum += a.routes.factor[i] * (bias ? out + bias[j] : out);
     }
@@ -575,6 +600,23 @@ extern "C" cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t strea
     return cudaGetLastError();
 }
 
+/* Launches a kernel of few tokens, unless `e` is an error. */
+template <class K>
+static cudaError_t launch_few(cudaError_t e, K kernel, dim3 grid, unsigned threads,
+                              const kvd_gpu_few_experts &a, cudaStream_t stream)
+{
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = a.overlaps ? 1 : 0;
+    return e == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, a) : e;
+}
+
 extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts)
 {
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
@@ -583,36 +625,27 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
 extern "C" cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream)
 {
     const kvd_gpu_routes *const r = &a->routes;
-    int device = 0, sms = 0;
     if (r->n == 0)
         return cudaSuccess;
     if (r->n_experts > KVD_FEW_EXPERTS || a->d % 8 || a->ffn % 8 ||
         r->n * r->n_chosen * (a->d > a->ffn ? a->d : a->ffn) > UINT32_MAX)
         return cudaErrorInvalidValue;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (e != cudaSuccess)
-        return e;
     const size_t groups = kvd_gpu_few_groups(r->n, r->n_chosen, r->n_experts),
-                 most = (size_t)(FEW_CTAS * sms);
+                 up = smaller(groups * ceil_div(a->ffn, TILE / 2), (size_t)(FEW_CTAS * a->sms)),
+                 down = smaller(groups * ceil_div(a->d, TILE), (size_t)(FEW_CTAS * a->sms));
     const bool route = !r->groups && r->n <= KVD_FEW_EXPERTS / 32;
     if (r->groups)
         route_groups_kernel<<<(unsigned)r->n, 32, 0, stream>>>(*r);
     else if (!route)
         route_warp_kernel<<<(unsigned)r->n, 32, 0, stream>>>(*r);
-    if (route)
-        few_plan_kernel<true><<<1, KVD_FEW_EXPERTS, 0, stream>>>(*a);
-    else
-        few_plan_kernel<false><<<1, KVD_FEW_EXPERTS, 0, stream>>>(*a);
-    few_kernel<true>
-        <<<(unsigned)smaller(groups * ceil_div(a->ffn, TILE / 2), most), FEW_THREADS, 0, stream>>>(
-            *a);
-    few_kernel<false>
-        <<<(unsigned)smaller(groups * ceil_div(a->d, TILE), most), FEW_THREADS, 0, stream>>>(*a);
-    few_add_kernel<<<dim3((unsigned)r->n, (unsigned)ceil_div(a->d, FEW_THREADS)), FEW_THREADS, 0,
-                     stream>>>(*a);
-    return cudaGetLastError();
+    cudaError_t e = cudaGetLastError();
+    e = launch_few(e, route ? few_plan_kernel<true> : few_plan_kernel<false>, dim3(1),
+                   KVD_FEW_EXPERTS, *a, stream);
+    e = launch_few(e, few_kernel<true>, dim3((unsigned)up), FEW_THREADS, *a, stream);
+    e = launch_few(e, few_kernel<false>, dim3((unsigned)down), FEW_THREADS, *a, stream);
+    return launch_few(e, few_add_kernel,
+                      dim3((unsigned)r->n, (unsigned)ceil_div(a->d, FEW_THREADS)), FEW_THREADS, *a,
+                      stream);
 }
 
 extern "C" cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n,

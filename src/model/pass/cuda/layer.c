@@ -496,7 +496,8 @@ static int behind_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, k
     if (add_attention(w, l, r, err) || residual_sum(w, r, err))
         return -1;
     w->pending = l->bias_o;
-    return layer_norm(w, l, 1, r, w->experts.normed, KVD_F32, err) ||
+    return (!kvd_gpu_experts_norm(w, l, n) &&
+            layer_norm(w, l, 1, r, w->experts.normed, KVD_F32, err)) ||
                    kvd_gpu_experts_add(w, l, n, err) || residual_sum(w, r, err)
                ? -1
                : 0;

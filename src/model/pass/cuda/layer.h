@@ -139,9 +139,10 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
                       int stop, kvd_err *err);
 
 /*
- * Adds the experts' outputs for the input w->experts.normed to the residual stream. Waits until the
- * router has chosen the experts, unless kvd_gpu_experts_stay. The caller must then queue the sum
- * over the GPUs.
+ * Adds the experts' outputs for the input w->experts.normed to the residual stream. If
+ * kvd_gpu_experts_norm, also computes that input, the norm of the residual stream, and adds
+ * w->pending to the stream. Waits until the router has chosen the experts, unless
+ * kvd_gpu_experts_stay. The caller must then queue the sum over the GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /*
@@ -149,6 +150,8 @@ int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
  * A CUDA graph can then contain it.
  */
 bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n);
+/* Returns true if kvd_gpu_experts_add computes the norm before the experts of n tokens. */
+bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n);
 
 /*
  * Checks the result of a kernel launch or library call, and reports the phase to the callback

@@ -42,6 +42,19 @@ static size_t most_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
     return n < s->max_tokens ? n : s->max_tokens;
 }
 
+static int ask_device(kvd_gpu_few_experts *few, kvd_err *err)
+{
+    int device = 0, major = 0;
+    if (kvd_cuda_check(cudaGetDevice(&device), "routed experts", err) ||
+        kvd_cuda_check(cudaDeviceGetAttribute(&few->sms, cudaDevAttrMultiProcessorCount, device),
+                       "routed experts", err) ||
+        kvd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                       "routed experts", err))
+        return -1;
+    few->overlaps = major == 9;
+    return 0;
+}
+
 static int take_few(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
                     const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, kvd_err *err)
 {
@@ -53,6 +66,8 @@ static int take_few(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
     e->most_few = n;
     e->few = (kvd_gpu_few_experts){
         .d = d, .ffn = ffn, .alpha = (float)c->expert_alpha, .limit = (float)c->expert_limit};
+    if (n && t->memory && ask_device(&e->few, err))
+        return -1;
     return n && (take(t, &e->few.group, groups, sizeof *e->few.group, what, err) ||
                  take(t, &e->few.n_groups, 1, sizeof *e->few.n_groups, what, err) ||
                  take(t, &e->few.place, n, chosen * sizeof *e->few.place, what, err) ||
