@@ -484,8 +484,8 @@ static const kvd_shape gpt_oss = {
  */
 static void compare_gpt_oss(void)
 {
-    static const limits most = {
-        .margin = 0.5, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES};
+    /* Rounding to bf16 can change the choice of an expert, and with it a log probability by 1. */
+    static const limits most = {.margin = 1, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES};
     kvd_err err = {""};
     char why[KVD_GENERATOR_WHY];
     opened o;
