@@ -134,9 +134,16 @@ sanitize() {
     sanitize gpu_prefill mixed prefill_mma $window
     sanitize gpu_decode 'odd lengths' 1 $window
   done
+  for case in 256_one 256_short 256_mixed 256_mixed_f16; do
+    sanitize gpu_prefill $case prefill_sm90
+    sanitize gpu_prefill $case prefill_mma
+  done
+  for case in prefill_sm90 prefill_mma; do sanitize gpu_prefill 256_mixed $case 17; done
+  for case in 'wide mix' 'wide by 16' 'wide short'; do sanitize gpu_decode "$case" 1; done
+  sanitize gpu_decode 'wide mix' 1 17
   for case in 'one token' 'one CTA' ragged; do sanitize gpu_decode_plan "$case"; done
   sanitize gpu_prefill_plan
-  for case in mixed_half_f16 mixed_pairs steps; do sanitize gpu_append $case; done
+  for case in mixed_half_f16 mixed_pairs steps 256_half 256_mixed 256_steps; do sanitize gpu_append $case; done
   for case in 'rank 80' 'ragged fp16'; do sanitize gpu_palu "$case"; done
   sanitize gpu_fill
   sanitize gpu_few_rows

@@ -79,7 +79,7 @@ typedef struct kvdim_heads {
      * Number of KV heads; must divide n_heads. On CUDA, at most 16 query heads may share a KV head.
      */
     int32_t n_kv_heads;
-    int32_t d_head; /* 16 .. 128, a multiple of 16 */
+    int32_t d_head; /* 16 .. 256, a multiple of 16 */
     /*
      * Number of kept dimensions of Q and K (d_qk) and of V (d_v) in each KV head: host arrays
      * [n_kv_heads]. Each number is a multiple of 16 from 16 to d_head.

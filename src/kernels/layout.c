@@ -36,6 +36,16 @@ int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map)
     return 0;
 }
 
+int kvd_attn_widest(const kvd_attn_map *map)
+{
+    int widest = 0;
+    for (int g = 0; g < map->n_kv_heads; g++) {
+        widest = map->d_qk[g] > widest ? map->d_qk[g] : widest;
+        widest = map->d_v[g] > widest ? map->d_v[g] : widest;
+    }
+    return widest;
+}
+
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start)
 {
     size_t rows = 0;

@@ -50,8 +50,13 @@ extern "C" {
 
 enum {
     KVD_PAGE_TOKENS = 64,
-    KVD_WIDTH_STEP = 16, /* CUDA kernels require d_qk and d_v of 16, 32, ... 128 */
-    KVD_WIDTH_MAX = 128,
+    KVD_WIDTH_STEP = 16, /* CUDA kernels require d_qk and d_v of 16, 32, ... 256 */
+    KVD_WIDTH_MAX = 256,
+    /*
+     * Largest width of the kernels that methods add to attention. Attention kernels are compiled
+     * twice, for layers whose widths are all up to this number and for layers with a wider head.
+     */
+    KVD_WIDTH_NARROW = 128,
     KVD_HEADS_MAX = 128, /* largest number of query heads of one launch */
     KVD_GROUP_MAX = 16   /* largest number of query heads per KV head in CUDA decode */
 };
@@ -97,6 +102,9 @@ typedef struct {
  * KVD_WIDTH_MAX. Every d_qk and d_v must be a multiple of KVD_WIDTH_STEP of at most KVD_WIDTH_MAX.
  */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
+
+/* Returns the largest d_qk or d_v of the KV heads. */
+int kvd_attn_widest(const kvd_attn_map *map);
 
 /* Returns the index of token t and dim i in a BLOCKED matrix [tokens][d]. */
 static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)

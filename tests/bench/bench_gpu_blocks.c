@@ -296,7 +296,7 @@ static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int 
     (void)snprintf(shape, sizeof shape, "%zu x %zu, %d/%d x %d, window %d", n, len, heads, kv, d,
                    window);
     printf("%-36s %-4s | %9.1f %7.0f  %s, %zu MB\n", shape, kvd_dtype_name(type), 1e3 * ms,
-           4 * (double)n * seen * heads * d / ms / 1e9, kvd_gpu_dense_engine(dense, (size_t)window),
+           4 * (double)n * seen * heads * d / ms / 1e9, kvd_gpu_dense_engine(dense),
            kvd_gpu_dense_bytes(&config, &share, type, n * len, len) >> 20);
     kvd_gpu_dense_free(dense);
     check(cudaFree(x), "free");

@@ -260,7 +260,7 @@ static void test_hook(const scenario *c)
         worst = e <= worst ? worst : e;
         batch_release(&b[i]);
     }
-    const char *engine = c->gap ? "products" : kvd_gpu_dense_engine(dense, (size_t)c->window);
+    const char *engine = c->gap ? "products" : kvd_gpu_dense_engine(dense);
     verdict(c->name, engine, worst, bound_of(c->type));
     printf("%s %s, %s, %d/%d heads of %d, window %d: %s, error %.2g\n",
            worst <= bound_of(c->type) ? "ok" : "--", c->name, kvd_dtype_name(c->type), c->heads,
@@ -294,8 +294,7 @@ static void test_neighbours(const scenario *c)
     need_ok(hook->run(hook, &in, b.out, &err), "neighbours", &err);
     check(cudaStreamSynchronize(stream), "neighbours");
     const double error = batch_error(&b, c, 1, 1);
-    verdict("neighbours of NaN", kvd_gpu_dense_engine(dense, (size_t)c->window), error,
-            bound_of(c->type));
+    verdict("neighbours of NaN", kvd_gpu_dense_engine(dense), error, bound_of(c->type));
     batch_release(&b);
     kvd_gpu_dense_free(dense);
 }
@@ -438,6 +437,10 @@ int main(int argc, char **argv)
         {"narrow", KVD_BF16, 5, 5, 16, 0, 0, 1},
         {"narrow 48", KVD_BF16, 6, 6, 48, 0, 0, 1},
         {"wider", KVD_BF16, 4, 2, 160, 0, 0, 1},
+        {"width 256", KVD_BF16, 8, 2, 256, 0, 0, 1},
+        {"width 256, one KV head", KVD_BF16, 4, 1, 256, 0, 0, 3},
+        {"width 256, window", KVD_BF16, 8, 2, 256, 100, 0, 1},
+        {"width 272", KVD_BF16, 4, 2, 272, 0, 0, 1},
         {"odd width", KVD_BF16, 4, 2, 20, 0, 0, 1},
         {"width 8", KVD_BF16, 4, 2, 8, 0, 0, 1},
         {"gap", KVD_BF16, 8, 2, 64, 0, 16, 1},

@@ -64,6 +64,17 @@ static const test_case cases[] = {
     {"many requests", KVD_BF16, 16, 4, 300, 0, {130, 70, 1, 256}, 4, {{32, 48}, {16, 32}}, 2},
     {"sharp softmax", KVD_BF16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
     {"sharp softmax, f16", KVD_F16, 32, 8, 3, 1, {1000, 65, 4099}, 3, {{128, 128}, {64, 48}}, 2},
+    /* Layers with a head wider than 128 run in kernels of their own. */
+    {"wide 256", KVD_BF16, 8, 4, 5, 0, {1, 7, 64, 65, 1000}, 5, {{256, 256}}, 1},
+    {"wide mix", KVD_BF16, 16, 4, 3, 0, {129, 200, 8}, 3, {{16, 256}, {144, 240}, {256, 16}}, 3},
+    {"wide mix, f16", KVD_F16, 16, 4, 3, 0, {129, 700, 8}, 3, {{240, 144}, {256, 256}}, 2},
+    {"wide by 1", KVD_BF16, 8, 8, 3, 0, {333, 64, 1025}, 3, {{256, 256}, {240, 16}, {144, 176}}, 3},
+    {"wide by 8", KVD_BF16, 16, 2, 4, 0, {500, 33, 90, 63}, 4, {{256, 256}, {208, 192}}, 2},
+    {"wide by 16", KVD_BF16, 32, 2, 4, 0, {700, 1, 2049, 63}, 4, {{256, 256}, {160, 224}}, 2},
+    {"wide by 16, f16", KVD_F16, 20, 2, 4, 0, {500, 33, 90, 63}, 4, {{128, 144}, {32, 256}}, 2},
+    {"wide long", KVD_BF16, 4, 1, 1, 0, {20011}, 1, {{256, 256}}, 1},
+    {"wide short", KVD_BF16, 8, 2, 40, 0, {17, 130, 5, 48, 300, 12, 33, 40}, 8, {{256, 128}}, 1},
+    {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
 static kvd_rng rng;
@@ -96,7 +107,8 @@ static float *some_sinks(const test_case *c)
 
 static int run_case(const test_case *c, int launches, int window, bool sinks)
 {
-    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}, window};
+    const int d_head = strncmp(c->name, "wide", 4) ? 128 : 256;
+    kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, d_head, {0}, {0}, window};
     for (int g = 0; g < c->n_kv_heads; g++) {
         heads.d_qk[g] = c->width[g % c->n_width][0];
         heads.d_v[g] = c->width[g % c->n_width][1];

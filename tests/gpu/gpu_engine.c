@@ -545,39 +545,98 @@ static void test_held(const kvd_checkpoint *c, const char *name)
     free(id);
 }
 
-static void test_windows(int quick)
+/* Tests a made-up model. If `cuts` is true, also tests methods that project heads. */
+static void test_windowed(const kvd_shape *made, uint64_t seed, bool cuts, int quick)
 {
     static const setting *const set[] = {&pieces, &replayed, &many, &many_pieces};
     static const setting *const some[] = {&pieces, &replayed, NULL};
-    for (size_t i = 0; i < sizeof windowed / sizeof *windowed; i++) {
-        kvd_err err = {""};
-        kvd_gpu_share share;
-        const char *const name = windowed[i].name;
-        kvd_checkpoint *const c = kvd_checkpoint_of_shape(&windowed[i], 5, &err);
-        if (!c) {
-            report(0, name, err.msg);
-            continue;
-        }
-        if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err)) {
-            printf("# %s: %s\n", name, err.msg);
-            kvd_checkpoint_close(c);
-            continue;
-        }
-        load l = load_make(c, beyond_windows, quick ? 2 : 6, 35 + i);
-        if (expect(&l, c, NULL, &err))
-            report(0, name, err.msg);
-        else
-            for (size_t k = 0; k < (quick ? 1 : sizeof set / sizeof *set); k++)
-                test(c, name, &l, NULL, "none", set[k]);
-        load_release(&l);
-        if (!quick && (i % 3 == 0 || kvd_checkpoint_config(c)->sinks))
-            test_dims_of(c, name, beyond_windows, 6, some);
-        if (n_gpus == 1 && !(quick && i))
-            test_held(c, name);
-        kvd_checkpoint_close(c);
-        if (quick && i)
-            break;
+    kvd_err err = {""};
+    kvd_gpu_share share;
+    kvd_checkpoint *const c = kvd_checkpoint_of_shape(made, 5, &err);
+    if (!c) {
+        report(0, made->name, err.msg);
+        return;
     }
+    if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err)) {
+        printf("# %s: %s\n", made->name, err.msg);
+        kvd_checkpoint_close(c);
+        return;
+    }
+    load l = load_make(c, beyond_windows, quick ? 2 : 6, seed);
+    if (expect(&l, c, NULL, &err))
+        report(0, made->name, err.msg);
+    else
+        for (size_t k = 0; k < (quick ? 1 : sizeof set / sizeof *set); k++)
+            test(c, made->name, &l, NULL, "none", set[k]);
+    load_release(&l);
+    if (cuts || (!quick && kvd_checkpoint_config(c)->sinks))
+        test_dims_of(c, made->name, beyond_windows, 6, some);
+    if (n_gpus == 1)
+        test_held(c, made->name);
+    kvd_checkpoint_close(c);
+}
+
+static void test_windows(int quick)
+{
+    for (size_t i = 0; i < (quick ? 2 : sizeof windowed / sizeof *windowed); i++)
+        test_windowed(&windowed[i], 35 + i, !quick && i % 3 == 0, quick);
+}
+
+/* Made-up models with heads of 256, for which the engine has attention kernels of its own. */
+static const kvd_shape wide_shape[] = {
+#define WIDE_SIZES                                                                                 \
+    "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":256,\"num_hidden_layers\":3,"      \
+    "\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,\"vocab_size\":300,"
+    {"gemma3, window 70", "gemma3", "made up",
+     "{" WIDE_SIZES "\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
+     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_attention_heads\":4,"
+     "\"num_key_value_heads\":2,\"query_pre_attn_scalar\":256,\"sliding_window\":70,"
+     "\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"full_attention\"],"
+     "\"rope_theta\":1000000.0,\"rope_local_base_freq\":10000.0}"},
+    {"gemma", "gemma", "made up",
+     "{" WIDE_SIZES "\"architectures\":[\"GemmaForCausalLM\"],\"model_type\":\"gemma\","
+     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_attention_heads\":8,"
+     "\"num_key_value_heads\":1,\"rope_theta\":10000.0}"}};
+
+static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
+                    const char *why)
+{
+    kvd_err err = {""};
+    kvd_engine *const e = kvd_engine_open_cuda(c, plan, s, &err);
+    report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
+    if (e)
+        e->free(e);
+}
+
+/* Methods with kernels of their own take heads of up to 128 dimensions. */
+static void test_refused_wide(void)
+{
+    static const char *const text[] = {"kivi", "h2o", "adakv"};
+    const setting set = {"refused", 3, 0, false, false, false};
+    const kvd_engine_spec s = spec_of(&set, 60);
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&wide_shape[1], 5, &err);
+    for (size_t i = 0; c && i < sizeof text / sizeof *text; i++) {
+        kvd_method m;
+        if (kvd_method_parse(text[i], &m, &err)) {
+            report(0, "refused", err.msg);
+            continue;
+        }
+        m.plan.type = KVD_BF16;
+        refused(c, &m.plan, &s, "heads of 256: the CUDA engine's kernels of");
+    }
+    if (c)
+        kvd_checkpoint_close(c);
+    else
+        report(0, wide_shape[1].name, err.msg);
+}
+
+static void test_wide(int quick)
+{
+    for (size_t i = 0; i < (quick ? 1 : sizeof wide_shape / sizeof *wide_shape); i++)
+        test_windowed(&wide_shape[i], 45 + i, !quick, quick);
+    if (!quick && n_gpus == 1)
+        test_refused_wide();
 }
 
 /*
@@ -604,16 +663,6 @@ static void test_context(const subject *m)
     if (e)
         e->free(e);
     kvd_checkpoint_close(c);
-}
-
-static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_engine_spec *s,
-                    const char *why)
-{
-    kvd_err err = {""};
-    kvd_engine *const e = kvd_engine_open_cuda(c, plan, s, &err);
-    report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
-    if (e)
-        e->free(e);
 }
 
 static void test_refused(void)
@@ -765,6 +814,7 @@ static void test_on(const subject *m, int gpus, int quick, const setting *const 
         test_dims(&grouped, short_ones, 6, some);
     test_context(m);
     test_windows(quick);
+    test_wide(quick);
     if (quick)
         return;
     test_families(short_ones, &replayed, &pieces);
@@ -823,11 +873,12 @@ static void test_on_four(const setting *const *set)
 }
 
 /*
- * usage: gpu_engine [quick] [one|windows|two|halves|tokens|four]
+ * usage: gpu_engine [quick] [one|windows|wide|two|halves|tokens|four]
  *
  *   quick   a few small cases, for compute-sanitizer
  *   one     cases on one GPU
  *   windows cases on one GPU with sliding windows
+ *   wide    cases on one GPU with heads of 256
  *   two     cases on two GPUs
  *   halves  cases on two GPUs with enough tokens that sums between GPUs overlap matrix products
  *   tokens  cases on two GPUs that divide prompts by tokens
@@ -851,6 +902,10 @@ int main(int argc, char **argv)
         test_on(&small, 1, quick, some, more);
     if (strcmp(which, "windows") == 0) {
         test_windows(quick);
+        return failures ? 1 : 0;
+    }
+    if (strcmp(which, "wide") == 0) {
+        test_wide(quick);
         return failures ? 1 : 0;
     }
     if (devices < 2 && strcmp(which, "one") != 0)

@@ -91,8 +91,8 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
     kvd_attn_heads heads = {
         .n_heads = c->n_heads, .n_kv_heads = c->n_kv, .d_head = c->d_head, .window = window};
     for (int g = 0; g < c->n_kv; g++) {
-        heads.d_qk[g] = c->d_qk ? c->d_qk : 16 * (1 + (g * 3 + 2) % 8);
-        heads.d_v[g] = c->d_v ? c->d_v : 16 * (1 + (g * 5 + 4) % 8);
+        heads.d_qk[g] = c->d_qk ? c->d_qk : 16 * (1 + (g * 3 + 2) % (c->d_head / 16));
+        heads.d_v[g] = c->d_v ? c->d_v : 16 * (1 + (g * 5 + 4) % (c->d_head / 16));
     }
     kvd_attn_map map;
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], q_start[MAX_BATCH];
@@ -313,6 +313,51 @@ int main(int argc, char **argv)
         {"sharp", KVD_BF16, 8, 8, 128, 0, 0, 192, 0, 8, 12, {{250, 250}, {70, 300}}},
         {"sharp_f16", KVD_F16, 8, 8, 128, 0, 0, 128, 0, 8, 30, {{250, 250}, {70, 300}}},
         {"long", KVD_BF16, 2, 1, 128, 80, 96, 192, 0, 16, 3, {{900, 1111}}},
+        /* Layers with a head wider than 128 run in kernels of their own. */
+        {"256", KVD_BF16, 2, 1, 256, 256, 256, 128, 0, 5, 1, {{300, 300}}},
+        {"256_f16", KVD_F16, 2, 1, 256, 256, 256, 128, 0, 5, 1, {{257, 257}}},
+        {"256_one", KVD_BF16, 4, 4, 256, 144, 240, 128, 1, 3, 1, {{1, 1}}},
+        {"256_short",
+         KVD_BF16,
+         4,
+         2,
+         256,
+         240,
+         208,
+         128,
+         1,
+         3,
+         1,
+         {{3, 3}, {1, 9}, {8, 8}, {1, 64}, {1, 65}}},
+        {"256_mixed",
+         KVD_BF16,
+         8,
+         8,
+         256,
+         0,
+         0,
+         128,
+         0,
+         11,
+         1,
+         {{193, 193}, {64, 70}, {65, 65}, {7, 150}}},
+        {"256_mixed_f16",
+         KVD_F16,
+         16,
+         8,
+         256,
+         0,
+         0,
+         64,
+         1,
+         11,
+         1,
+         {{100, 333}, {191, 191}, {1, 129}}},
+        {"256_group_of_8", KVD_BF16, 8, 1, 256, 256, 192, 128, 0, 4, 1, {{140, 210}}},
+        {"256_narrow_v", KVD_BF16, 4, 2, 256, 240, 16, 128, 0, 4, 1, {{200, 264}, {63, 63}}},
+        {"256_narrow_qk", KVD_F16, 4, 2, 256, 16, 240, 128, 0, 4, 1, {{200, 264}, {63, 63}}},
+        {"256_sharp", KVD_BF16, 8, 8, 256, 0, 0, 128, 0, 8, 12, {{250, 250}, {70, 300}}},
+        {"256_long", KVD_BF16, 2, 1, 256, 256, 256, 128, 0, 16, 3, {{900, 1111}}},
     };
     static const int windows[] = {1, 17, 64, 100, 1000};
     /* usage: gpu_prefill [CASE [KERNEL [WINDOW]]] */

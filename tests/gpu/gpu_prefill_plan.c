@@ -300,11 +300,14 @@ int main(int argc, char **argv)
         h.d_qk[g] = qk[g];
         h.d_v[g] = v[g];
     }
-    kvd_attn_heads wide = h, turned = h;
+    kvd_attn_heads wide = h, turned = h, widest = h;
+    widest.d_head = 256;
     for (int g = 0; g < 8; g++) {
         wide.d_qk[g] = wide.d_v[g] = g % 2 ? 128 : 16;
         turned.d_qk[g] = 16 * (g + 1);
         turned.d_v[g] = qk[7 - g];
+        widest.d_qk[g] = g % 3 ? 256 : 16;
+        widest.d_v[g] = g % 2 ? 240 : 256;
     }
     enum { MANY = 200 };
     int32_t n8k[] = {8192}, n16k[] = {16384}, pair[] = {8192, 8192},
@@ -322,10 +325,12 @@ int main(int argc, char **argv)
              {"2 x 8192", &h, {2, pair, pair}, 132},
              {"wide 1 x 8192", &wide, {1, n8k, n8k}, 132},
              {"ragged", &h, {8, ragged_q, ragged_kv}, 132},
+             {"256 1 x 8192", &widest, {1, n8k, n8k}, 132},
+             {"256 ragged", &widest, {8, ragged_q, ragged_kv}, 132},
              {"200 requests", &wide, {MANY, many, many}, 108},
              {"one row", &one_head, {1, tiny, tiny}, 132},
              {"one SM", &one_head, {1, n8k, n8k}, 1}};
-    const kvd_attn_heads layers[] = {h, wide, turned, h};
+    const kvd_attn_heads layers[] = {h, wide, turned, widest};
     const kvd_attn_batch ragged = {8, ragged_q, ragged_kv};
     for (int s = 0; s < 3; s++) {
         for (size_t i = 0; i < sizeof c / sizeof *c; i++) {

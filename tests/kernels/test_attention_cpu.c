@@ -129,6 +129,9 @@ static void test_long(void **state)
     case_make(&c, 2, 2, 128, (int[]){16, 32}, (int[]){32, 16}, 1, (int32_t[]){700},
               (int32_t[]){2500}, 1, 9);
     against_reference(&c, 1e-6, "chunk");
+    case_make(&c, 4, 2, 256, (int[]){256, 144}, (int[]){240, 16}, 2, (int32_t[]){1, 90},
+              (int32_t[]){900, 300}, 1, 10);
+    against_reference(&c, 1e-6, "heads of 256");
 }
 
 /*

@@ -91,11 +91,11 @@ SPOIL(negative_kv_heads, x->n_kv_heads = -2)
 SPOIL(many_kv_heads, x->n_kv_heads = 16)
 SPOIL(uneven_group, x->n_kv_heads = 3)
 SPOIL(narrow_head, x->d_head = 15)
-SPOIL(wide_head, x->d_head = 129)
+SPOIL(wide_head, x->d_head = 257)
 SPOIL(narrow_qk, x->d_qk[1] = 0)
 SPOIL(negative_qk, x->d_qk[0] = -16)
 SPOIL(odd_qk, x->d_qk[0] = 24)
-SPOIL(wide_qk, x->d_qk[0] = 144)
+SPOIL(wide_qk, x->d_qk[0] = 272)
 SPOIL(narrow_v, x->d_v[1] = 0)
 SPOIL(odd_v, x->d_v[0] = 17)
 SPOIL(wide_v, x->d_v[1] = INT_MAX - 15)
@@ -121,9 +121,10 @@ static void test_largest(void **state)
     for (int g = 0; g < KVD_HEADS_MAX; g++)
         heads.d_qk[g] = heads.d_v[g] = KVD_WIDTH_MAX;
     assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
-    assert_int_equal(map.page_elements, 64 * 128 * 256);
-    assert_int_equal(map.kv_offset[127], 64 * 127 * 256);
-    assert_int_equal(map.q_pitch, 128 * 128);
+    assert_int_equal(map.page_elements, 64 * 128 * 512);
+    assert_int_equal(map.kv_offset[127], 64 * 127 * 512);
+    assert_int_equal(map.q_pitch, 128 * 256);
+    assert_int_equal(kvd_attn_widest(&map), 256);
 }
 
 /* In a BLOCKED matrix, the first 64 elements are an 8 x 8 block in row-major order. */

@@ -250,7 +250,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
                 for (size_t b = 0; b < n_b; b++)
                     for (int32_t t = 0; t < q_len[b]; t++, want += d, want_lse++) {
                         const size_t row = (size_t)(kvdim_plan_first_row(plan, (int32_t)b) + t);
-                        float got[128];
+                        float got[256];
                         kvd_to_f32((kvd_dtype)dtype, o16 + row * stride + column, got, d);
                         for (size_t i = 0; i < d; i++) {
                             difference += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
@@ -316,6 +316,10 @@ static const library_case library_cases[] = {
      (const int32_t[]){100}, 30, 128, 0, false, true, 0},
     {KVDIM_F16, 2, 2, 16, (const int32_t[]){16, 16}, (const int32_t[]){16, 16}, 4,
      (const int32_t[]){1, 2, 3, 4}, 3, 0, 0, false, false, 40},
+    {KVDIM_BF16, 4, 2, 256, (const int32_t[]){256, 144}, (const int32_t[]){240, 16}, 3,
+     (const int32_t[]){70, 1, 13}, 5, 256, 0, true, true, 0},
+    {KVDIM_F16, 8, 1, 240, (const int32_t[]){240}, (const int32_t[]){240}, 1,
+     (const int32_t[]){100}, 10, 240, 1, false, false, 0},
 };
 
 #endif

@@ -140,10 +140,11 @@ static void blocks_have_a_scale_per_token(void **state)
         for (int i = 0; i < TOKENS; i++)
             assert_int_equal(seen[i], 1);
     }
-    const kvd_packed_form fp8 = {.bits = 8, .v_group = KVD_WIDTH_MAX, .exponent = 4},
-                          nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 16},
-                          mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_MAX, .exponent = 2, .block = 32},
-                          turned = {.bits = 4, .v_group = KVD_WIDTH_MAX, .norms = true};
+    const kvd_packed_form
+        fp8 = {.bits = 8, .v_group = KVD_WIDTH_NARROW, .exponent = 4},
+        nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .exponent = 2, .block = 16},
+        mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .exponent = 2, .block = 32},
+        turned = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .norms = true};
     /* bytes of a token, for 64 tokens of K and of V */
     assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);

@@ -12,7 +12,9 @@
  *
  * Prefill: a persistent grid with two CTAs per SM. Each KV head has CTAs in proportion to its
  * bytes, which keep R in shared memory. Rows of K and V are counted from the group of 8 tokens that
- * contains the first new token, so only one warp writes a group.
+ * contains the first new token, so only one warp writes a group. If d_head exceeds
+ * KVD_WIDTH_NARROW, a CTA keeps only some columns of R, which blockIdx.y chooses, and has an SM
+ * alone.
  *
  * Decode: the grid is (KV head, 16 requests, some columns of R). A row's sum has a fixed order, so
  * the bits of a token do not depend on the other tokens of the launch.
@@ -92,11 +94,13 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
 }
 
 template <bool BF, int SLABS, int ROPE>
-__global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
+__global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS : (int)BOUND_WARPS),
+                                  ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
     append_prefill(const __grid_constant__ params p)
 {
     /* Variants of RoPE that need more registers process one head at a time, others two. */
     constexpr int HEADS = ROPE == ROPE_GIVEN ? 1 : 2;
+    constexpr bool WIDE = SLABS > NARROW_SLABS;
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ int32_t next_item;
     const kvd_append_args &a = p.a;
@@ -114,12 +118,14 @@ __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PRE
     const uint32_t stages =
         r_smem + (uint32_t)(p.r_rows * p.r_pitch * ((a.r_qk != NULL) + (a.r_v != NULL))) +
         (uint32_t)(warp * 2 * STAGE_BYTES);
+    const int first = WIDE ? (int)blockIdx.y * p.columns : 0;
+    const auto columns = [&](int d) { return WIDE ? min(d - first, p.columns) : d; };
     if (a.r_qk)
-        fetch_r(p, a.r_qk, a.map.q_offset[g * group] / group, a.map.d_qk[g], 0, a.map.d_qk[g],
-                r_smem);
+        fetch_r(p, a.r_qk, a.map.q_offset[g * group] / group, a.map.d_qk[g], first,
+                columns(a.map.d_qk[g]), r_smem);
     if (a.r_v)
-        fetch_r(p, a.r_v, a.map.o_offset[g * group] / group, a.map.d_v[g], 0, a.map.d_v[g],
-                r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
+        fetch_r(p, a.r_v, a.map.o_offset[g * group] / group, a.map.d_v[g], first,
+                columns(a.map.d_v[g]), r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
     asm volatile("cp.async.commit_group;" ::: "memory");
     if (threadIdx.x == 0)
         next_item = begin + (int)blockDim.x / 32;
@@ -136,8 +142,11 @@ __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PRE
             }
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
-            prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
-            prefetch<HEADS, SLABS, ROPE>(p, u, lane, stages + (uint32_t)(stage * STAGE_BYTES));
+            /* The CTAs of column 0 do all work that needs no rotation matrix. */
+            if (first == 0 || (u.applies_rope && first < u.d)) {
+                prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
+                prefetch<HEADS, SLABS, ROPE>(p, u, lane, stages + (uint32_t)(stage * STAGE_BYTES));
+            }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -164,9 +173,9 @@ __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PRE
             } else {
                 finish_rows(p, x);
                 if (HEADS == 2 && u.two)
-                    rotate<BF, false, HEADS>(p, u, lane, 0, u.d, x);
+                    rotate<BF, false, HEADS>(p, u, lane, first, columns(u.d), x);
                 else
-                    rotate<BF, false, 1>(p, u, lane, 0, u.d, x);
+                    rotate<BF, false, 1>(p, u, lane, first, columns(u.d), x);
             }
         }
         item = following;
@@ -175,11 +184,10 @@ __global__ void __launch_bounds__(32 * BOUND_WARPS, ROPE == ROPE_GIVEN ? 1 : PRE
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-template <bool BF, int ROPE>
+template <bool BF, int SLABS, int ROPE>
 __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     append_decode(const __grid_constant__ params p)
 {
-    constexpr int SLABS = KVD_WIDTH_MAX / 32;
     extern __shared__ __align__(128) uint8_t smem[];
     const kvd_append_args &a = p.a;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, r = lane / 4,
@@ -277,7 +285,7 @@ rope_kind choose_rope(const kvd_append_args *a)
         return aligned && a->rope_dim % 8 == 0 ? ROPE_PAIRS : ROPE_ANY;
     if (!aligned || a->rope_dim % 16)
         return ROPE_ANY;
-    return a->rope_dim == 128 ? ROPE_HALF_128 : ROPE_HALF;
+    return a->rope_dim == 128 && a->d_head <= KVD_WIDTH_NARROW ? ROPE_HALF_128 : ROPE_HALF;
 }
 
 bool valid(const kvd_append_args *a)
@@ -317,10 +325,10 @@ template <bool BF, int SLABS> append_kernel prefill_kernel(rope_kind rope)
 
 template <bool BF> append_kernel decode_kernel(rope_kind rope)
 {
-    return rope == ROPE_NONE       ? append_decode<BF, ROPE_NONE>
-           : rope == ROPE_PAIRS    ? append_decode<BF, ROPE_PAIRS>
-           : rope == ROPE_HALF_128 ? append_decode<BF, ROPE_HALF_128>
-                                   : append_decode<BF, ROPE_GIVEN>;
+    return rope == ROPE_NONE       ? append_decode<BF, NARROW_SLABS, ROPE_NONE>
+           : rope == ROPE_PAIRS    ? append_decode<BF, NARROW_SLABS, ROPE_PAIRS>
+           : rope == ROPE_HALF_128 ? append_decode<BF, NARROW_SLABS, ROPE_HALF_128>
+                                   : append_decode<BF, NARROW_SLABS, ROPE_GIVEN>;
 }
 
 int widest(const kvd_append_args *a)
@@ -331,7 +339,7 @@ int widest(const kvd_append_args *a)
     return w;
 }
 
-cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
+cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream_t stream)
 {
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
@@ -340,8 +348,11 @@ cudaError_t launch_decode(params *p, append_kernel kernel, cudaStream_t stream)
      * requests, one CTA computes all columns.
      */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
+    /* Two matrices of 256 x 128 elements would not fit into shared memory on every device. */
+    if (slabs > NARROW_SLABS && p->columns > 64)
+        p->columns = 64;
     p->r_pitch = p->columns > 64 ? 256 : 128;
-    p->r_rows = KVD_WIDTH_MAX;
+    p->r_rows = 32 * slabs;
     const int bytes = p->r_rows * p->r_pitch * ((a->r_qk != NULL) + (a->r_v != NULL));
     if (bytes > 48 * 1024) {
         const cudaError_t e =
@@ -415,16 +426,24 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
         e = cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     if (e != cudaSuccess)
         return e;
-    p->r_pitch = widest(a) > 64 ? 256 : 128;
-    p->r_rows = 32 * slabs;
-    const int r_bytes = p->r_rows * p->r_pitch * ((a->r_qk != NULL) + (a->r_v != NULL));
+    const bool wide = slabs > NARROW_SLABS;
+    const int matrices = (a->r_qk != NULL) + (a->r_v != NULL);
+    const int ctas = wide ? 1 : (int)PREFILL_CTAS;
     /* CUDA reserves 1024 bytes per CTA; 256 bytes are for `next_item`. */
-    const int cta_room = room / PREFILL_CTAS - 1024 - 256;
+    const int cta_room = room / ctas - 1024 - 256;
+    p->columns = widest(a) > 64 ? 128 : 64;
+    p->r_rows = 32 * slabs;
+    if (wide && p->r_rows * 256 * matrices + 4 * 2 * STAGE_BYTES > cta_room)
+        p->columns = 64;
+    p->r_pitch = 2 * p->columns;
+    const int r_bytes = p->r_rows * p->r_pitch * matrices;
     int warps = (cta_room - r_bytes) / (2 * STAGE_BYTES);
     if (warps < 1)
         warps = 1;
     /* Devices before sm_90 have at most 164 KB of shared memory per SM and run fewer warps. */
-    const int most = room > 164 * 1024 ? (int)PREFILL_WARPS : (int)PREFILL_WARPS - 2;
+    const int most = wide                ? (int)WIDE_WARPS
+                     : room > 164 * 1024 ? (int)PREFILL_WARPS
+                                         : (int)PREFILL_WARPS - 2;
     if (warps > most)
         warps = most;
     const int bytes = r_bytes + warps * 2 * STAGE_BYTES;
@@ -432,17 +451,24 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     if (e != cudaSuccess)
         return e;
     p->slots = a->n_tokens / ROWS + 2 * a->batch;
-    const int n_ctas = share_ctas(p, PREFILL_CTAS * sms, warps);
-    kernel<<<(unsigned)n_ctas, (unsigned)(32 * warps), (size_t)bytes, stream>>>(*p);
+    const int parts = wide ? max(1, (widest(a) + p->columns - 1) / p->columns) : 1;
+    const int n_ctas = share_ctas(p, max(1, ctas * sms / parts), warps);
+    kernel<<<dim3((unsigned)n_ctas, (unsigned)parts), (unsigned)(32 * warps), (size_t)bytes,
+             stream>>>(*p);
     return cudaGetLastError();
 }
 
 template <bool BF> cudaError_t launch(params *p, cudaStream_t stream)
 {
+    const int d_head = p->a.d_head;
     if (!p->a.q_start)
-        return launch_decode(p, decode_kernel<BF>(p->rope), stream);
-    return p->a.d_head > 64 ? launch_prefill(p, prefill_kernel<BF, 4>(p->rope), 4, stream)
-                            : launch_prefill(p, prefill_kernel<BF, 2>(p->rope), 2, stream);
+        return d_head > KVD_WIDTH_NARROW
+                   ? launch_decode(p, append_decode<BF, WIDE_SLABS, ROPE_GIVEN>, WIDE_SLABS, stream)
+                   : launch_decode(p, decode_kernel<BF>(p->rope), NARROW_SLABS, stream);
+    if (d_head > KVD_WIDTH_NARROW)
+        return launch_prefill(p, append_prefill<BF, WIDE_SLABS, ROPE_GIVEN>, WIDE_SLABS, stream);
+    return d_head > 64 ? launch_prefill(p, prefill_kernel<BF, 4>(p->rope), 4, stream)
+                       : launch_prefill(p, prefill_kernel<BF, 2>(p->rope), 2, stream);
 }
 
 } // namespace

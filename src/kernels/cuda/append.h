@@ -17,7 +17,7 @@ extern "C" {
 typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16, of x, r_qk, r_v and the outputs */
     kvd_attn_map map;
-    int32_t d_head; /* dimensions before compression; a multiple of 16 within 16 .. 128 */
+    int32_t d_head; /* dimensions before compression; a multiple of 16 within 16 .. 256 */
     /* Number of requests, and of new tokens of all requests. */
     int32_t batch, n_tokens;
     /* Device [batch]: first row of request b in x, increasing. */

@@ -11,10 +11,14 @@ namespace
 enum {
     /* number of rows that a warp processes at a time */
     ROWS = 16,
-    /* bytes of 16 rows of two heads */
-    STAGE_BYTES = 2 * ROWS * KVD_WIDTH_MAX * 2,
+    /* bytes of 16 rows of two narrow heads or of one wide head */
+    STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
+    /* 32-column slabs of a head of up to KVD_WIDTH_NARROW and up to KVD_WIDTH_MAX dimensions */
+    NARROW_SLABS = KVD_WIDTH_NARROW / 32,
+    WIDE_SLABS = KVD_WIDTH_MAX / 32,
     PREFILL_WARPS = 6, /* largest number of warps per CTA */
     PREFILL_CTAS = 2,
+    WIDE_WARPS = 8, /* PREFILL_WARPS of models with wide heads, whose CTAs have an SM alone */
     DECODE_WARPS = 8
 };
 
@@ -49,7 +53,8 @@ struct params {
     uint32_t zero; /* always 0, which the compiler does not know */
     int32_t x_pitch;
     int32_t r_pitch, r_rows; /* rotation matrix in shared memory: bytes per row, rows */
-    int32_t columns;         /* decode: columns of the rotation matrix that a CTA computes */
+    /* Decode and wide heads: columns of the rotation matrix that a CTA computes. */
+    int32_t columns;
     int32_t slots; /* prefill: blocks of 16 rows that are reserved for all requests together */
     /* Prefill: KV head g has CTAs first_cta[g] .. first_cta[g + 1] - 1. */
     int16_t first_cta[KVD_HEADS_MAX + 1];

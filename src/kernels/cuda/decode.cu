@@ -34,9 +34,13 @@ enum {
 
 /*
  * Number of warps that compute. With more than 8 query heads per KV head (HALVES 2), a thread needs
- * more registers.
+ * more registers. A page of heads wider than KVD_WIDTH_NARROW has up to 64 KB, and the ring holds
+ * only a few. Fewer warps then leave more memory to the ring.
  */
-template <int HALVES> static constexpr int n_warps = HALVES == 2 ? 7 : 8;
+template <int HALVES, int WIDTH16>
+static constexpr int n_warps = WIDTH16 > KVD_WIDTH_NARROW / 16 ? 4
+                               : HALVES == 2                   ? 7
+                                                               : 8;
 
 typedef struct {
     uint32_t ring, full, empty;
@@ -191,8 +195,8 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
  * Loads Q as A operands of mma. q[i] has dims 16 i .. 16 i + 15 of query heads lane/4 and, if
  * HALVES is 2, lane/4 + 8.
  */
-template <int HALVES>
-static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], const params &p,
+template <int HALVES, int WIDTH16>
+static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES], const params &p,
                                               int request, int head, int lane)
 {
     const kvd_attn_map &map = p.args.map;
@@ -209,7 +213,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
         const int row = lane / 4 + 8 * h;
         const uint32_t *at = reinterpret_cast<const uint32_t *>(from + row * stride);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < WIDTH16; i++) {
             const bool there = row < map.group && 16 * i < d_qk;
             q[i][2 * h] = there ? __ldg(at + 8 * i) : 0;
             q[i][2 * h + 1] = there ? __ldg(at + 8 * i + 4) : 0;
@@ -221,15 +225,20 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[8][2 * HALVES], cons
  * Adds 8 * GROUPS tokens to the softmax state `st`. Only the first n_tokens count and, if WINDOW is
  * true, not the first `older` of them. `k` and `v` are shared-memory addresses.
  */
-template <typename T, int HALVES, bool WINDOW>
+template <typename T, int HALVES, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
-consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, uint32_t v,
-             int d_qk, int d_v, int n_tokens, int older, float scale_log2, int lane)
+consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
+             uint32_t v, int d_qk, int d_v, int n_tokens, int older, float scale_log2, int lane)
 {
+    constexpr bool WIDE = WIDTH16 > KVD_WIDTH_NARROW / 16;
     float s[GROUPS][2 * HALVES];
+    if constexpr (WIDE) {
+        scores_any<T, HALVES, GROUPS>(s, q, k, d_qk, lane);
+    } else {
 #define CALL(n) scores<T, HALVES, GROUPS, n>(s, q, k, lane)
-    EACH_WIDTH(d_qk, CALL)
+        EACH_WIDTH(d_qk, CALL)
 #undef CALL
+    }
     if (n_tokens < 8 * GROUPS) {
         /* The ring holds arbitrary data after the last group of tokens, and 0 * NaN is not 0. */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
@@ -278,7 +287,7 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
             const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
                         f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
+            for (int i = 0; i < WIDTH16; i++) {
                 st.o[h][i][0] *= f0;
                 st.o[h][i][1] *= f1;
                 st.o[h][i][2] *= f0;
@@ -302,9 +311,13 @@ consume_unit(state<HALVES> &st, const uint32_t (&q)[8][2 * HALVES], uint32_t k, 
         }
         st.sum[h] += sum0 + sum1;
     }
+    if constexpr (WIDE) {
+        values_any<T, HALVES, GROUPS>(st.o, packed, v, d_v, lane);
+    } else {
 #define CALL(n) values<T, HALVES, GROUPS, n>(st.o, packed, v, lane)
-    EACH_WIDTH(d_v, CALL)
+        EACH_WIDTH(d_v, CALL)
 #undef CALL
+    }
 }
 
 /*
@@ -330,11 +343,11 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
     return s;
 }
 
-template <typename T, int HALVES, bool WINDOW>
+template <typename T, int HALVES, bool WINDOW, int WIDTH16>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
                                int lane)
 {
-    constexpr uint32_t WARPS = n_warps<HALVES>;
+    constexpr uint32_t WARPS = n_warps<HALVES, WIDTH16>;
     constexpr uint32_t UNITS = 8 / GROUPS; /* half pages per page */
     const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
     int32_t word = load_segment_word(&cta->first_segment, lane), word1 = 0;
@@ -342,7 +355,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     int2 list = __ldg(reinterpret_cast<const int2 *>(cta));
     if (!list.x)
         return;
-    uint32_t q[8][2 * HALVES];
+    uint32_t q[WIDTH16][2 * HALVES];
     /* Number of half pages of this CTA before this segment, and including it. */
     uint32_t n0 = 0, n1;
     /*
@@ -369,7 +382,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
          * same index in shared memory.
          */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
-        state<HALVES> st;
+        state<HALVES, WIDTH16> st;
         clear(st);
         const uint32_t step = is_short ? 1 : WARPS;
         for (uint32_t n = mine ? n0 + place : n1; n < n1; n += step) {
@@ -405,7 +418,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         }
         if (is_short) {
             if (mine)
-                put_short<T, HALVES>(st, p, __shfl_sync(~0u, word, 0), head, d_v, lane);
+                put_short<T>(st, p, __shfl_sync(~0u, word, 0), head, d_v, lane);
             word = word1;
             if (list.x > 1)
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
@@ -417,14 +430,14 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         if (warp == 0 && lane == 0)
             stamp(p, AT_LAST_DONE);
         if (place < n1 - n0)
-            put_state<HALVES>(st, p, area, (int)place, d_v, lane);
+            put_state(st, p, area, (int)place, d_v, lane);
         const kvd_decode_segment s = whole_segment(word);
         word = word1;
         if (list.x > 1)
             load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
         consumers_sync<WARPS>();
         const int tid = 32 * warp + lane;
-        merge_warps<T, WARPS>(p, area, s, (int)min(n1 - n0, WARPS), s.live == 1, tid);
+        merge_warps<T, WARPS, WIDTH16>(p, area, s, (int)min(n1 - n0, WARPS), s.live == 1, tid);
         if (tid == 0)
             stamp(p, AT_WARPS_MERGED);
         if (s.live > 1) {
@@ -442,11 +455,11 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             }
             consumers_sync<WARPS>();
             if (*area.is_last) {
-                const int places = merge_slots<WARPS>(p, area, s, warp, lane);
+                const int places = merge_slots<WARPS, WIDTH16>(p, area, s, warp, lane);
                 consumers_sync<WARPS>();
                 if (tid == 0)
                     stamp(p, AT_SLOTS_READ);
-                merge_warps<T, WARPS>(p, area, s, places, true, tid);
+                merge_warps<T, WARPS, WIDTH16>(p, area, s, places, true, tid);
             }
         }
         pipe_arrive(area.free);
@@ -497,11 +510,11 @@ static __device__ __forceinline__ void read_parameters(const params &p, uint32_t
     *sum = all;
 }
 
-template <typename T, int HALVES, bool WINDOW>
-static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
+template <typename T, int HALVES, bool WINDOW, int WIDTH16>
+static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     decode_kernel(const __grid_constant__ params p)
 {
-    constexpr int WARPS = n_warps<HALVES>;
+    constexpr int WARPS = n_warps<HALVES, WIDTH16>;
     extern __shared__ __align__(128) char smem[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (threadIdx.x == 0)
@@ -541,7 +554,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES> + 1), 1)
     if (warp == WARPS)
         produce(p, pipe, lane);
     else
-        consume<T, HALVES, WINDOW>(p, pipe, area, warp, lane);
+        consume<T, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane);
     if (threadIdx.x == 0)
         stamp(p, AT_END);
     if (p.args.busy) {
@@ -579,7 +592,7 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
     return cudaSuccess;
 }
 
-template <typename T, int HALVES, bool WINDOW>
+template <typename T, int HALVES, bool WINDOW, int WIDTH16>
 static cudaError_t launch(params *p, cudaStream_t stream)
 {
     int device, most, major;
@@ -590,17 +603,18 @@ static cudaError_t launch(params *p, cudaStream_t stream)
         e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (e != cudaSuccess)
         return e;
-    int widest = 0;
+    constexpr int WARPS = n_warps<HALVES, WIDTH16>;
+    int page_bytes = 0;
     const kvd_attn_map *map = &p->args.map;
     for (int g = 0; g < map->n_kv_heads; g++)
-        widest = max(widest, 2 * KVD_PAGE_TOKENS * (map->d_qk[g] + map->d_v[g]));
-    const int rest = (int)(merge_o_bytes(n_warps<HALVES>, map->group, p->o_pitch) +
-                           small_bytes(n_warps<HALVES>));
+        page_bytes = max(page_bytes, 2 * KVD_PAGE_TOKENS * (map->d_qk[g] + map->d_v[g]));
+    const int rest = (int)(merge_o_bytes(WARPS, map->group, p->o_pitch) + small_bytes(WARPS));
     p->ring_bytes = (most - rest) / 128 * 128;
-    if (p->ring_bytes < 2 * widest)
+    /* Devices with 99 KB per CTA have room for a single page of heads of 256. */
+    if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
         return cudaErrorInvalidConfiguration;
     const int bytes = p->ring_bytes + rest;
-    e = cudaFuncSetAttribute(decode_kernel<T, HALVES, WINDOW>,
+    e = cudaFuncSetAttribute(decode_kernel<T, HALVES, WINDOW, WIDTH16>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
@@ -609,19 +623,21 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     overlap.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)p->args.n_ctas);
-    config.blockDim = dim3(32 * (n_warps<HALVES> + 1));
+    config.blockDim = dim3(32 * (WARPS + 1));
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES, WINDOW>, *p);
+    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES, WINDOW, WIDTH16>, *p);
 }
 
-template <typename T> static cudaError_t launch_any(params *p, cudaStream_t stream)
+template <typename T, int WIDTH16> static cudaError_t launch_any(params *p, cudaStream_t stream)
 {
     if (p->args.map.group > 8)
-        return p->args.map.window ? launch<T, 2, true>(p, stream) : launch<T, 2, false>(p, stream);
-    return p->args.map.window ? launch<T, 1, true>(p, stream) : launch<T, 1, false>(p, stream);
+        return p->args.map.window ? launch<T, 2, true, WIDTH16>(p, stream)
+                                  : launch<T, 2, false, WIDTH16>(p, stream);
+    return p->args.map.window ? launch<T, 1, true, WIDTH16>(p, stream)
+                              : launch<T, 1, false, WIDTH16>(p, stream);
 }
 
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
@@ -638,6 +654,12 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     p.d_v_max = kvd_decode_d_v_max(&args->map);
     /* The 4 additional columns avoid bank conflicts in shared memory. */
     p.o_pitch = p.d_v_max + 4;
-    return args->dtype == KVD_BF16 ? launch_any<__nv_bfloat16>(&p, stream)
-                                   : launch_any<__half>(&p, stream);
+    const int widest = kvd_attn_widest(&args->map);
+    if (widest > KVD_WIDTH_MAX)
+        return cudaErrorInvalidValue;
+    if (widest > KVD_WIDTH_NARROW)
+        return args->dtype == KVD_BF16 ? launch_any<__nv_bfloat16, KVD_WIDTH_MAX / 16>(&p, stream)
+                                       : launch_any<__half, KVD_WIDTH_MAX / 16>(&p, stream);
+    return args->dtype == KVD_BF16 ? launch_any<__nv_bfloat16, KVD_WIDTH_NARROW / 16>(&p, stream)
+                                   : launch_any<__half, KVD_WIDTH_NARROW / 16>(&p, stream);
 }

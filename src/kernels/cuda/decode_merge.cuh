@@ -9,7 +9,7 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-enum { SLOTS_AT_ONCE = 10 /* number of partial results that a warp loads at a time */ };
+enum { SLOTS_AT_ONCE = 10 /* number of partial results of 128 dims that a warp loads at a time */ };
 
 typedef struct {
     kvd_decode_args args;
@@ -46,20 +46,21 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
 /*
  * Softmax state of one warp. `max` is the largest raw score of query head lane/4 (and lane/4 + 8),
  * and `sum` this lane's part of the sum of exponentials. `o` is O^T: dims 16 i + lane/4 (and + 8)
- * of query heads 2 (lane % 4) (and + 1).
+ * of query heads 2 (lane % 4) (and + 1). WIDTH16 is the largest width of the kernel divided by 16.
  */
-template <int HALVES> struct state {
-    float max[HALVES], sum[HALVES], o[HALVES][8][4];
+template <int HALVES, int WIDTH16> struct state {
+    float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];
 };
 
-template <int HALVES> static __device__ __forceinline__ void clear(state<HALVES> &st)
+template <int HALVES, int WIDTH16>
+static __device__ __forceinline__ void clear(state<HALVES, WIDTH16> &st)
 {
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         st.max[h] = -INFINITY;
         st.sum[h] = 0;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < WIDTH16; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 st.o[h][i][e] = 0;
@@ -83,9 +84,10 @@ static __device__ __forceinline__ unsigned long long &started(const merge_area &
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
-template <int HALVES>
-static __device__ __forceinline__ void
-put_state(state<HALVES> &st, const params &p, const merge_area &area, int place, int d_v, int lane)
+template <int HALVES, int WIDTH16>
+static __device__ __forceinline__ void put_state(state<HALVES, WIDTH16> &st, const params &p,
+                                                 const merge_area &area, int place, int d_v,
+                                                 int lane)
 {
     const int group = p.args.map.group;
     float *o = area.o + (size_t)place * (size_t)(group * p.o_pitch);
@@ -99,7 +101,7 @@ put_state(state<HALVES> &st, const params &p, const merge_area &area, int place,
         const int head = 8 * h + lane % 4 * 2;
         float *row = o + head * p.o_pitch + lane / 4;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < WIDTH16; i++)
             if (16 * i < d_v) {
                 if (head < group) {
                     row[16 * i] = st.o[h][i][0];
@@ -160,18 +162,18 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
  * Merges the first `places` of the warps' results in shared memory. If `is_whole` is true, writes
  * the output, otherwise a partial result.
  */
-template <typename T, int WARPS>
+template <typename T, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,
                                                    bool is_whole, int tid)
 {
-    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head],
-              pair = tid % (KVD_WIDTH_MAX / 2);
+    constexpr int PAIRS = 8 * WIDTH16;
+    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head], pair = tid % PAIRS;
     const int cta = (int)blockIdx.x, slot = 2 * cta + (cta == s.first_cta);
-    const int rows = 32 * WARPS / (KVD_WIDTH_MAX / 2);
-    if (2 * pair >= d_v || tid >= rows * (KVD_WIDTH_MAX / 2))
+    const int rows = 32 * WARPS / PAIRS;
+    if (2 * pair >= d_v || tid >= rows * PAIRS)
         return;
-    for (int row = tid / (KVD_WIDTH_MAX / 2); row < group; row += rows) {
+    for (int row = tid / PAIRS; row < group; row += rows) {
         float max = -INFINITY, sum = 0;
         float2 o = make_float2(0, 0);
 #pragma unroll
@@ -203,36 +205,42 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
 /*
  * Merges the partial results of all CTAs that share a KV head into `split` results, and returns
  * `split`. Called by the last of these CTAs to finish. A warp reads every `split`-th partial result
- * of one query head, and a lane reads 4 dims of it.
+ * of one query head, and a lane reads 4 of every 128 dims of it.
  */
-template <int WARPS>
+template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
                                                   const kvd_decode_segment &s, int warp, int lane)
 {
+    constexpr int PARTS = WIDTH16 / 8, AT_ONCE = SLOTS_AT_ONCE / PARTS;
     const int group = p.args.map.group, d_v = p.args.map.d_v[s.head];
     const int split = max(1, WARPS / group), sub = warp % split;
     const float2 *slot_ml = reinterpret_cast<const float2 *>(p.work.slot_ml);
     for (int row = warp / split; row < (warp < WARPS / split * split ? group : 0);
          row += WARPS / split) {
         float max = -INFINITY, sum = 0;
-        float4 o = make_float4(0, 0, 0, 0);
-        for (int k0 = sub; k0 < s.span; k0 += SLOTS_AT_ONCE * split) {
-            float2 ml[SLOTS_AT_ONCE];
-            float4 x[SLOTS_AT_ONCE];
+        float4 o[PARTS];
 #pragma unroll
-            for (int i = 0; i < SLOTS_AT_ONCE; i++) {
+        for (int part = 0; part < PARTS; part++)
+            o[part] = make_float4(0, 0, 0, 0);
+        for (int k0 = sub; k0 < s.span; k0 += AT_ONCE * split) {
+            float2 ml[AT_ONCE];
+            float4 x[AT_ONCE][PARTS];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
                 const int k = k0 + i * split;
                 const size_t at =
                     (size_t)(2 * (s.first_cta + k) + (k == 0)) * (size_t)group + (size_t)row;
                 ml[i] = k < s.span ? __ldcg(slot_ml + at) : make_float2(-INFINITY, 0);
-                x[i] = k < s.span && 4 * lane < d_v
-                           ? __ldcg(reinterpret_cast<const float4 *>(p.work.slot_o +
-                                                                     at * (size_t)p.d_v_max) +
-                                    lane)
-                           : make_float4(0, 0, 0, 0);
+#pragma unroll
+                for (int part = 0; part < PARTS; part++)
+                    x[i][part] = k < s.span && 4 * lane + 128 * part < d_v
+                                     ? __ldcg(reinterpret_cast<const float4 *>(
+                                                  p.work.slot_o + at * (size_t)p.d_v_max) +
+                                              lane + 32 * part)
+                                     : make_float4(0, 0, 0, 0);
             }
 #pragma unroll
-            for (int i = 0; i < SLOTS_AT_ONCE; i++)
+            for (int i = 0; i < AT_ONCE; i++)
                 /*
                  * A CTA without work has max = -inf, and its other partial results are undefined.
                  */
@@ -242,15 +250,20 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
                     const float g = exp2_fast((ml[i].x - top) * p.scale_log2);
                     max = top;
                     sum = fmaf(ml[i].y, g, sum * f);
-                    o.x = fmaf(x[i].x, g, o.x * f);
-                    o.y = fmaf(x[i].y, g, o.y * f);
-                    o.z = fmaf(x[i].z, g, o.z * f);
-                    o.w = fmaf(x[i].w, g, o.w * f);
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++) {
+                        o[part].x = fmaf(x[i][part].x, g, o[part].x * f);
+                        o[part].y = fmaf(x[i][part].y, g, o[part].y * f);
+                        o[part].z = fmaf(x[i][part].z, g, o[part].z * f);
+                        o[part].w = fmaf(x[i][part].w, g, o[part].w * f);
+                    }
                 }
         }
-        if (4 * lane < d_v)
-            reinterpret_cast<float4 *>(area.o + (size_t)((sub * group + row) * p.o_pitch))[lane] =
-                o;
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            if (4 * lane + 128 * part < d_v)
+                reinterpret_cast<float4 *>(
+                    area.o + (size_t)((sub * group + row) * p.o_pitch))[lane + 32 * part] = o[part];
         if (lane == 0)
             area.ml[sub * KVD_GROUP_MAX + row] = make_float2(max, sum);
     }
@@ -258,8 +271,8 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
 }
 
 /* Writes the output of a KV head that one warp computed alone. */
-template <typename T, int HALVES>
-static __device__ __forceinline__ void put_short(const state<HALVES> &st, const params &p,
+template <typename T, int HALVES, int WIDTH16>
+static __device__ __forceinline__ void put_short(const state<HALVES, WIDTH16> &st, const params &p,
                                                  int request, int kv_head, int d_v, int lane)
 {
     const kvd_attn_map &map = p.args.map;
@@ -279,7 +292,7 @@ static __device__ __forceinline__ void put_short(const state<HALVES> &st, const 
         uint16_t *o = (uint16_t *)p.args.o + (size_t)request * (size_t)map.o_pitch +
                       map.o_offset[kv_head * map.group] + column * d_v + lane / 4;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < WIDTH16; i++)
             if (16 * i < d_v) {
                 const uint32_t low = pack<T>(st.o[h][i][0] * r0, st.o[h][i][1] * r1);
                 const uint32_t high = pack<T>(st.o[h][i][2] * r0, st.o[h][i][3] * r1);

@@ -210,9 +210,10 @@ static __device__ __forceinline__ void ldmatrix_trans(uint32_t *r, uint32_t addr
  * Computes S [16 heads][8 GROUPS tokens] = Q K^T, d_qk = 16 STEPS. If HALVES is 1, rows 8-15 of Q
  * are zero.
  */
-template <typename T, int HALVES, int GROUPS, int STEPS>
-static __device__ __forceinline__ void
-scores(float (&s)[GROUPS][2 * HALVES], const uint32_t (&q)[8][2 * HALVES], uint32_t k, int lane)
+template <typename T, int HALVES, int GROUPS, int STEPS, int WIDTH16>
+static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
+                                              const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
+                                              int lane)
 {
     const uint32_t at = k + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * STEPS);
     float c[GROUPS][4] = {};
@@ -236,9 +237,9 @@ scores(float (&s)[GROUPS][2 * HALVES], const uint32_t (&q)[8][2 * HALVES], uint3
 }
 
 /* Computes O^T [d_v][8 heads] += V^T P^T for HALVES groups of 8 query heads, d_v = 16 TILES. */
-template <typename T, int HALVES, int GROUPS, int TILES>
+template <typename T, int HALVES, int GROUPS, int TILES, int WIDTH16>
 static __device__ __forceinline__ void
-values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)
+values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)
 {
     const uint32_t at = v + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * (256 * TILES);
 #pragma unroll
@@ -251,6 +252,78 @@ values(float (&o)[HALVES][8][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v
             for (int h = 0; h < HALVES; h++)
                 mma<T>(o[h][i], a, p[h][2 * k], p[h][2 * k + 1]);
         }
+}
+
+/*
+ * Calls step(i) for i = 0 .. width / 16 - 1. There is one branch per four full steps, so that the
+ * loads of a step overlap the products of the step before it.
+ */
+template <int WIDTH16, class F>
+static __device__ __forceinline__ void each_step(int width, const F &step)
+{
+#pragma unroll
+    for (int i = 0; i < WIDTH16; i += 4) {
+        if (16 * (i + 4) <= width) {
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                step(i + e);
+        } else {
+#pragma unroll
+            for (int e = 0; e < 3; e++)
+                if (16 * (i + e) < width)
+                    step(i + e);
+        }
+    }
+}
+
+/*
+ * Computes the result of scores() with d_qk known at run time only. With a variant per width, the
+ * kernels for wide heads take too long to compile.
+ */
+template <typename T, int HALVES, int GROUPS, int WIDTH16>
+static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES],
+                                                  const uint32_t (&q)[WIDTH16][2 * HALVES],
+                                                  uint32_t k, int d_qk, int lane)
+{
+    const uint32_t group = 16 * (uint32_t)d_qk; /* bytes of K of 8 tokens */
+    const uint32_t at = k + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * group;
+    float c[GROUPS][4] = {};
+    each_step<WIDTH16>(d_qk, [&](int i) {
+        const uint32_t a[4] = {q[i][0], HALVES == 2 ? q[i][HALVES * 2 - 2] : 0, q[i][1],
+                               HALVES == 2 ? q[i][HALVES * 2 - 1] : 0};
+#pragma unroll
+        for (int j = 0; j < GROUPS; j += 2) {
+            uint32_t b[4];
+            ldmatrix(b, at + (uint32_t)j * group + (uint32_t)(i * 256));
+            mma<T>(c[j], a, b[0], b[1]);
+            mma<T>(c[j + 1], a, b[2], b[3]);
+        }
+    });
+#pragma unroll
+    for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+        for (int e = 0; e < 2 * HALVES; e++)
+            s[j][e] = c[j][e];
+}
+
+/* Computes the result of values() with d_v known at run time only. */
+template <typename T, int HALVES, int GROUPS, int WIDTH16>
+static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4],
+                                                  const uint32_t (&p)[HALVES][GROUPS], uint32_t v,
+                                                  int d_v, int lane)
+{
+    const uint32_t group = 16 * (uint32_t)d_v; /* bytes of V of 8 tokens */
+    const uint32_t at = v + (uint32_t)(lane & 15) * 16 + (uint32_t)(lane >> 4) * group;
+    each_step<WIDTH16>(d_v, [&](int i) {
+#pragma unroll
+        for (int k = 0; k < GROUPS / 2; k++) {
+            uint32_t a[4];
+            ldmatrix_trans(a, at + (uint32_t)(2 * k) * group + (uint32_t)(i * 256));
+#pragma unroll
+            for (int h = 0; h < HALVES; h++)
+                mma<T>(o[h][i], a, p[h][2 * k], p[h][2 * k + 1]);
+        }
+    });
 }
 
 #define EACH_WIDTH(width, CALL)                                                                    \

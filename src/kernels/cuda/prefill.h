@@ -14,7 +14,11 @@
 extern "C" {
 #endif
 
-enum { KVD_PREFILL_ROWS = 192 }; /* most rows of a tile: 3 warpgroups of 64 */
+enum {
+    KVD_PREFILL_ROWS = 192, /* most rows of a tile: 3 warpgroups of 64 */
+    /* Most rows of a tile in a layer with a head wider than KVD_WIDTH_NARROW. */
+    KVD_PREFILL_WIDE_ROWS = 128
+};
 
 /*
  * Query rows of one head of one request, which a CTA computes together. 16 bytes; arrays must be
@@ -66,11 +70,17 @@ typedef struct {
     kvd_prefill_work work;
 } kvd_prefill_args;
 
-/* Kernel for Hopper (sm_90a). Returns cudaErrorNotSupported on other devices. */
+/*
+ * Kernel for Hopper (sm_90a). Returns cudaErrorNotSupported on other devices. Calls kvd_prefill_mma
+ * if a head is wider than KVD_WIDTH_NARROW and the data type is KVD_F16.
+ */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /* kvd_prefill_sm90 calls this for layers with a sliding window, after checking the arguments. */
 cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t stream);
+
+/* kvd_prefill_sm90 calls this for bf16 layers with a head wider than KVD_WIDTH_NARROW. */
+cudaError_t kvd_prefill_wide_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /* Kernel for sm_80 and later, with the arguments of kvd_prefill_sm90. */
 cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_t stream);

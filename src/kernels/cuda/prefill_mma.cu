@@ -15,6 +15,10 @@
  * for two values of d_v. With eight, launches that mix all values took 1.3 times as long, because
  * the instruction cache is too small. Rows are rescaled only if their maximum grows by more than
  * 2^8.
+ *
+ * Layers with a head wider than KVD_WIDTH_NARROW have an instance of their own (WIDE). It computes
+ * passes of 64 rows, because O of 16 rows and 256 dims takes 128 registers, and d_v is a run-time
+ * number of steps too.
  */
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
@@ -26,7 +30,7 @@ extern "C" {
 namespace
 {
 
-enum { WORKER_THREADS = 128, PASS_ROWS = 128, KEYS = KVD_PAGE_TOKENS };
+enum { WORKER_THREADS = 128, PASS_ROWS = 128, WIDE_PASS_ROWS = 64, KEYS = KVD_PAGE_TOKENS };
 
 struct params {
     kvd_prefill_args a;
@@ -143,6 +147,44 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
             }
         }
     }
+}
+
+/*
+ * Adds P V of 64 keys to o like add_values, with d_v known at run time only. There is one branch
+ * per 64 dims, so that the loads of a step overlap the products of the step before it.
+ */
+template <bool BF, int ROWS16, int TILES>
+__device__ __forceinline__ void
+add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o)[ROWS16][TILES][4])
+{
+    const auto step = [&](int k, int n) {
+        uint32_t b[4];
+        ldmatrix_trans(v_at + (uint32_t)(k * 32 * d_v + n * 256), b);
+#pragma unroll
+        for (int t = 0; t < ROWS16; t++) {
+            const uint32_t weight[4] = {pack<BF>(s[t][2 * k][0], s[t][2 * k][1]),
+                                        pack<BF>(s[t][2 * k][2], s[t][2 * k][3]),
+                                        pack<BF>(s[t][2 * k + 1][0], s[t][2 * k + 1][1]),
+                                        pack<BF>(s[t][2 * k + 1][2], s[t][2 * k + 1][3])};
+            mma<BF>(o[t][2 * n], weight, b[0], b[1]);
+            mma<BF>(o[t][2 * n + 1], weight, b[2], b[3]);
+        }
+    };
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int n = 0; n < TILES / 2; n += 4) {
+            if (16 * (n + 4) <= d_v) {
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    step(k, n + e);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 3; e++)
+                    if (16 * (n + e) < d_v)
+                        step(k, n + e);
+            }
+        }
 }
 
 /* Computes rows row0 .. row0 + 64 ROWS16 - 1 of the tile. */
@@ -309,7 +351,9 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             const uint32_t v_at =
                 stage + (uint32_t)(KEYS * d_qk * 2 + thread() % 16 / 8 * d_v * 16 +
                                    thread() % 32 / 16 * 128 + thread() % 8 * 16);
-            if (d_v == D_V)
+            if constexpr (D_V > KVD_WIDTH_NARROW)
+                add_values_any<BF>(v_at, d_v, s, o);
+            else if (d_v == D_V)
                 add_values<BF, ROWS16, D_V / 16>(v_at, s, o);
             else
                 add_values<BF, ROWS16, D_V / 16 - 1>(v_at, s, o);
@@ -354,10 +398,15 @@ __device__ __forceinline__ void pass(const job &w, int row0)
 template <bool BF, bool WINDOW, int D_V> __device__ __noinline__ void tile_of_width(const job &w)
 {
     int row0 = 0;
-    for (; w.n_rows - row0 > 64; row0 += PASS_ROWS)
-        pass<BF, WINDOW, 2, D_V>(w, row0);
-    if (row0 < w.n_rows)
-        pass<BF, WINDOW, 1, D_V>(w, row0);
+    if constexpr (D_V > KVD_WIDTH_NARROW) {
+        for (; row0 < w.n_rows; row0 += WIDE_PASS_ROWS)
+            pass<BF, WINDOW, 1, D_V>(w, row0);
+    } else {
+        for (; w.n_rows - row0 > 64; row0 += PASS_ROWS)
+            pass<BF, WINDOW, 2, D_V>(w, row0);
+        if (row0 < w.n_rows)
+            pass<BF, WINDOW, 1, D_V>(w, row0);
+    }
 }
 
 __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
@@ -391,7 +440,29 @@ __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
     w.sink = a.sinks ? a.sinks + h : NULL;
 }
 
-template <bool BF, bool WINDOW>
+template <bool BF, bool WINDOW> __device__ __forceinline__ void narrow_tile(const job &w)
+{
+    /*
+     * There are only four variants, because more do not fit in the instruction cache at the same
+     * time.
+     */
+    switch ((w.d_v + 16) / 32) {
+    case 1:
+        tile_of_width<BF, WINDOW, 32>(w);
+        break;
+    case 2:
+        tile_of_width<BF, WINDOW, 64>(w);
+        break;
+    case 3:
+        tile_of_width<BF, WINDOW, 96>(w);
+        break;
+    case 4:
+        tile_of_width<BF, WINDOW, 128>(w);
+        break;
+    }
+}
+
+template <bool BF, bool WINDOW, bool WIDE>
 __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
     prefill_mma(const __grid_constant__ params p)
 {
@@ -425,24 +496,10 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
         worker_barrier(thread_now() / WORKER_THREADS);
         if (!now.live)
             break;
-        /*
-         * There are only four variants, because more do not fit in the instruction cache at the
-         * same time.
-         */
-        switch ((now.d_v + 16) / 32) {
-        case 1:
-            tile_of_width<BF, WINDOW, 32>(now);
-            break;
-        case 2:
-            tile_of_width<BF, WINDOW, 64>(now);
-            break;
-        case 3:
-            tile_of_width<BF, WINDOW, 96>(now);
-            break;
-        case 4:
-            tile_of_width<BF, WINDOW, 128>(now);
-            break;
-        }
+        if constexpr (WIDE)
+            tile_of_width<BF, WINDOW, KVD_WIDTH_MAX>(now);
+        else
+            narrow_tile<BF, WINDOW>(now);
         /* all threads have finished with this tile */
         worker_barrier(thread_now() / WORKER_THREADS);
     }
@@ -479,7 +536,7 @@ bool valid(const kvd_prefill_args *a)
 }
 
 /* Launches the kernel. If shared memory is small, uses fewer workers per CTA or fewer stages. */
-cudaError_t launch(params *p, void (*kernel)(params), cudaStream_t stream)
+cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t stream)
 {
     int device = 0, room = 0, qk = 0, both = 0;
     cudaError_t e = cudaGetDevice(&device);
@@ -492,7 +549,7 @@ cudaError_t launch(params *p, void (*kernel)(params), cudaStream_t stream)
         both = max(both, p->a.map.d_qk[g] + p->a.map.d_v[g]);
     }
     room -= 2 * (int)sizeof(job) + 128;
-    p->q_bytes = PASS_ROWS * qk * 2;
+    p->q_bytes = (wide ? (int)WIDE_PASS_ROWS : (int)PASS_ROWS) * qk * 2;
     p->stage_bytes = KEYS * both * 2;
     int workers = 2;
     for (;; workers--) {
@@ -523,10 +580,16 @@ extern "C" cudaError_t kvd_prefill_mma(const kvd_prefill_args *args, cudaStream_
     params p;
     p.a = *args;
     p.scale_log2 = args->map.scale * 1.44269504f;
-    if (args->map.window)
+    const bool bf = args->dtype == KVD_BF16, window = args->map.window != 0;
+    if (kvd_attn_widest(&args->map) > KVD_WIDTH_NARROW)
         return launch(&p,
-                      args->dtype == KVD_BF16 ? prefill_mma<true, true> : prefill_mma<false, true>,
-                      stream);
-    return launch(
-        &p, args->dtype == KVD_BF16 ? prefill_mma<true, false> : prefill_mma<false, false>, stream);
+                      bf ? window ? prefill_mma<true, true, true> : prefill_mma<true, false, true>
+                      : window ? prefill_mma<false, true, true>
+                               : prefill_mma<false, false, true>,
+                      true, stream);
+    return launch(&p,
+                  bf ? window ? prefill_mma<true, true, false> : prefill_mma<true, false, false>
+                  : window ? prefill_mma<false, true, false>
+                           : prefill_mma<false, false, false>,
+                  false, stream);
 }

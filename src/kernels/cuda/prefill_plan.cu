@@ -455,11 +455,14 @@ extern "C" cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args,
         n_ctas > CTAS_MAX || args->batch != batch->batch || batch->batch < 1 || !tile || !scratch ||
         (schedule == KVD_SCHEDULE_OURS ? !next : !first))
         return cudaErrorInvalidValue;
+    const bool wide = kvd_attn_widest(&args->map) > KVD_WIDTH_NARROW;
+    const int32_t rows =
+        wide && cost->rows > KVD_PREFILL_WIDE_ROWS ? (int32_t)KVD_PREFILL_WIDE_ROWS : cost->rows;
     size_t tiles = 0;
     for (int b = 0; b < batch->batch; b++) {
         if (batch->q_len[b] < 1 || batch->kv_len[b] < batch->q_len[b])
             return cudaErrorInvalidValue;
-        tiles += ((size_t)batch->q_len[b] + (size_t)cost->rows - 1) / (size_t)cost->rows;
+        tiles += ((size_t)batch->q_len[b] + (size_t)rows - 1) / (size_t)rows;
     }
     tiles *= (size_t)args->map.n_heads;
     if (tiles > (size_t)1 << 30)
@@ -469,6 +472,7 @@ extern "C" cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args,
     memset(&p, 0, sizeof p);
     p.map = args->map;
     p.cost = *cost;
+    p.cost.rows = rows;
     p.batch = args->batch;
     p.n_ctas = n_ctas;
     p.n_tiles = (int32_t)tiles;

@@ -24,8 +24,9 @@ typedef enum {
 
 /*
  * Cost model of a prefill kernel, whose tiles have `rows` rows (a multiple of 64, at most
- * KVD_PREFILL_ROWS). A tile that reads `blocks` blocks of keys costs blocks * (per_block + per_dim
- * * (d_qk + d_v)) + per_tile SM clocks.
+ * KVD_PREFILL_ROWS). In a layer with a head wider than KVD_WIDTH_NARROW, tiles have at most
+ * KVD_PREFILL_WIDE_ROWS rows. A tile that reads `blocks` blocks of keys costs blocks * (per_block +
+ * per_dim * (d_qk + d_v)) + per_tile SM clocks.
  */
 typedef struct {
     int32_t rows;

@@ -19,6 +19,11 @@
  *
  * prefill_window_sm90.cu includes this file with KVD_PREFILL_WINDOW defined, so that make compiles
  * both kinds of kernels at the same time.
+ *
+ * prefill_wide_sm90.cu includes it with KVD_PREFILL_WIDE defined, for layers with a head wider than
+ * KVD_WIDTH_NARROW. Two warpgroups then compute tiles of 128 rows with blocks of 80 keys, because O
+ * of 64 rows and 256 dims takes 128 registers per thread. O has 128, 192 or 256 columns; those
+ * after d_v hold results of arbitrary memory and are not stored.
  */
 #include "kernels/cuda/prefill.h"
 
@@ -28,18 +33,24 @@
 namespace
 {
 
+#ifdef KVD_PREFILL_WIDE
+constexpr bool WIDE = true;
+#else
+constexpr bool WIDE = false;
+#endif
+
 enum {
-    WARPGROUPS = 3,
+    WARPGROUPS = WIDE ? KVD_PREFILL_WIDE_ROWS / 64 : KVD_PREFILL_ROWS / 64,
     THREADS = 128 * (WARPGROUPS + 1),
     /*
-     * Registers of a thread that computes. Together with PRODUCER_REGISTERS of the fourth
-     * warpgroup, all 65536 registers of an SM are used.
+     * Registers of a thread that computes. Together with PRODUCER_REGISTERS of the last warpgroup,
+     * nearly all 65536 registers of an SM are used.
      */
-    REGISTERS = 160,
-    PRODUCER_REGISTERS = 32,
-    SLOTS = 5,
-    SLOT_BYTES = 128 * KVD_WIDTH_MAX * 2,
-    Q_BYTES = 64 * KVD_WIDTH_MAX * 2,
+    REGISTERS = WIDE ? 232 : 160,
+    PRODUCER_REGISTERS = WIDE ? 40 : 32,
+    SLOTS = WIDE ? 4 : 5,
+    SLOT_BYTES = WIDE ? 80 * KVD_WIDTH_MAX * 2 : 128 * KVD_WIDTH_NARROW * 2,
+    Q_BYTES = 64 * (WIDE ? KVD_WIDTH_MAX : KVD_WIDTH_NARROW) * 2,
     TILES = 3,    /* number of tiles that are announced ahead of time */
     BAR_TURN = 1, /* first of WARPGROUPS named barriers */
     BAR_END = BAR_TURN + WARPGROUPS,
@@ -85,7 +96,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
 /* Returns the number of keys per block. S, P and O of a thread must fit in its registers. */
 __host__ __device__ constexpr int block_keys(int d_v)
 {
-    return d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
+    return WIDE ? 80 : d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
 }
 
 struct ring {
@@ -319,12 +330,13 @@ __device__ __forceinline__ void turn_end(const worker &w)
 }
 
 /*
- * Computes O += P V if PV, then S = Q K^T over DQ dims. There is no branch from the first wgmma to
- * the wait. With a branch or too few registers, the compiler runs the wgmmas one at a time.
+ * Computes O += P V if PV, then S = Q K^T over DQ dims. Rows of V have d_v columns. There is no
+ * branch from the first wgmma to the wait. With a branch or too few registers, the compiler runs
+ * the wgmmas one at a time.
  */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
-                                     uint32_t q, uint32_t k, uint32_t v, const worker &w)
+                                     uint32_t q, uint32_t k, uint32_t v, int d_v, const worker &w)
 {
     if constexpr (PV) {
         hold(O);
@@ -334,11 +346,12 @@ __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_
         hold(S);
     wgmma_begin();
     if constexpr (PV) {
-        const uint64_t b = wgmma_desc(v, DV * 16, 128);
+        const uint32_t row8 = WIDE ? (uint32_t)d_v * 16 : DV * 16; /* bytes of 8 keys */
+        const uint64_t b = wgmma_desc(v, row8, 128);
 #pragma unroll
         for (int i = 0; i < N2 / 8; i++)
             wgmma_rs<BF16>(O, P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3],
-                           b + (uint64_t)(i * DV * 32 >> 4));
+                           b + (uint64_t)(i * row8 * 2 >> 4));
     }
     const uint64_t a = wgmma_desc(q, 128, DQ * 16), b = wgmma_desc(k, 128, DQ * 16);
 #pragma unroll
@@ -358,34 +371,48 @@ __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_
 template <bool BF16, int DV, bool PV, int N2>
 __device__ __forceinline__ void turn_any(int d_qk, float (&S)[N2], float (&O)[DV / 2],
                                          uint32_t (&P)[N2 / 2], uint32_t q, uint32_t k, uint32_t v,
-                                         const worker &w)
+                                         int d_v, const worker &w)
 {
-    switch (d_qk) {
-    case 16:
-        turn<BF16, DV, 16, PV>(S, O, P, q, k, v, w);
+#define TURN(DQ)                                                                                   \
+    case DQ:                                                                                       \
+        turn<BF16, DV, DQ, PV>(S, O, P, q, k, v, d_v, w);                                          \
         break;
-    case 32:
-        turn<BF16, DV, 32, PV>(S, O, P, q, k, v, w);
-        break;
-    case 48:
-        turn<BF16, DV, 48, PV>(S, O, P, q, k, v, w);
-        break;
-    case 64:
-        turn<BF16, DV, 64, PV>(S, O, P, q, k, v, w);
-        break;
-    case 80:
-        turn<BF16, DV, 80, PV>(S, O, P, q, k, v, w);
-        break;
-    case 96:
-        turn<BF16, DV, 96, PV>(S, O, P, q, k, v, w);
-        break;
-    case 112:
-        turn<BF16, DV, 112, PV>(S, O, P, q, k, v, w);
-        break;
-    default:
-        turn<BF16, DV, 128, PV>(S, O, P, q, k, v, w);
-        break;
+    if constexpr (WIDE) {
+        switch (d_qk) {
+            TURN(16)
+            TURN(32)
+            TURN(48)
+            TURN(64)
+            TURN(80)
+            TURN(96)
+            TURN(112)
+            TURN(128)
+            TURN(144)
+            TURN(160)
+            TURN(176)
+            TURN(192)
+            TURN(208)
+            TURN(224)
+            TURN(240)
+        default:
+            turn<BF16, DV, 256, PV>(S, O, P, q, k, v, d_v, w);
+            break;
+        }
+    } else {
+        switch (d_qk) {
+            TURN(16)
+            TURN(32)
+            TURN(48)
+            TURN(64)
+            TURN(80)
+            TURN(96)
+            TURN(112)
+        default:
+            turn<BF16, DV, 128, PV>(S, O, P, q, k, v, d_v, w);
+            break;
+        }
     }
+#undef TURN
 }
 
 template <bool BF16, int N2>
@@ -441,6 +468,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
                                            float (&O)[DV / 2], const float (&m)[2], float (&l)[2])
 {
     const tile_info &t = tile_of(w);
+    const int d_v = WIDE ? uniform(t.d_v) : DV;
     const int thread = (int)thread_of_group(),
               row = 64 * group_of(w) + thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
@@ -466,6 +494,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         o += (thread & 1) * 8 + (thread & 2) * 2;
 #pragma unroll
         for (int i = 0; i < DV / 2; i += 8) {
+            if (WIDE && 2 * i >= d_v)
+                break;
             const uint32_t c0 = pack2<BF16>(O[i + 2 * r] * inv, O[i + 2 * r + 1] * inv);
             const uint32_t c1 = pack2<BF16>(O[i + 2 * r + 4] * inv, O[i + 2 * r + 5] * inv);
             const uint32_t other = __shfl_xor_sync(~0u, thread & 1 ? c0 : c1, 1);
@@ -499,7 +529,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     constexpr int N = block_keys(DV);
     const float c = a.map.scale * 1.44269504089f;
     const int position = uniform(tile_of(w).position) + 64 * group_of(w);
-    const int d_qk = uniform(tile_of(w).d_qk);
+    const int d_qk = uniform(tile_of(w).d_qk), d_v = WIDE ? uniform(tile_of(w).d_v) : DV;
     /* All rows attend to all keys of blocks 0 .. clear - 1, unless the window excludes them. */
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
@@ -530,7 +560,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     wait_slot(w);
     turn_begin(w);
     turn_any<BF16, DV, false>(d_qk, S, O, P, kvd_smem(SH.q[group_of(w)]),
-                              kvd_smem(SH.slot[slot_at(w)]), 0, w);
+                              kvd_smem(SH.slot[slot_at(w)]), 0, d_v, w);
 
     for (;; j--) {
         const bool masked = j >= clear || (WINDOW && j < too_old);
@@ -587,19 +617,51 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
         wait_slot(w);
         turn_begin(w);
         turn_any<BF16, DV, true>(d_qk, S, O, P, kvd_smem(SH.q[group_of(w)]),
-                                 kvd_smem(SH.slot[slot_at(w)]), kvd_smem(SH.slot[v]), w);
+                                 kvd_smem(SH.slot[slot_at(w)]), kvd_smem(SH.slot[v]), d_v, w);
         release(&SH.slot_empty[v]);
     }
     mbar_arrive(kvd_smem(&SH.q_empty[group_of(w)]));
     wait_slot(w);
     turn_begin(w);
-    turn<BF16, DV, 0, true>(S, O, P, 0, 0, kvd_smem(SH.slot[slot_at(w)]), w);
+    turn<BF16, DV, 0, true>(S, O, P, 0, 0, kvd_smem(SH.slot[slot_at(w)]), d_v, w);
     release_slot(w);
     if (WINDOW) {
         j--;
         pass_over(w, j, uniform(tile_of(w).first_block) - 1);
     }
     store_rows<BF16, DV>(a, w, O, m, l);
+}
+
+template <bool BF16, bool WINDOW>
+__device__ __forceinline__ void compute_any(const kvd_prefill_args &a, worker &w, int d_v)
+{
+#define COMPUTE(DV)                                                                                \
+    case DV:                                                                                       \
+        compute<BF16, WINDOW, DV>(a, w);                                                           \
+        break;
+    if constexpr (WIDE) {
+        switch ((d_v + 63) / 64 * 64) {
+            COMPUTE(256)
+            COMPUTE(192)
+        default:
+            compute<BF16, WINDOW, 128>(a, w);
+            break;
+        }
+    } else {
+        switch (d_v) {
+            COMPUTE(16)
+            COMPUTE(32)
+            COMPUTE(48)
+            COMPUTE(64)
+            COMPUTE(80)
+            COMPUTE(96)
+            COMPUTE(112)
+        default:
+            compute<BF16, WINDOW, 128>(a, w);
+            break;
+        }
+    }
+#undef COMPUTE
 }
 
 template <bool BF16, bool WINDOW>
@@ -653,32 +715,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
             const int d_v = uniform(tile_of(w).d_v);
             if (d_v == 0)
                 break;
-            switch (d_v) {
-            case 16:
-                compute<BF16, WINDOW, 16>(a, w);
-                break;
-            case 32:
-                compute<BF16, WINDOW, 32>(a, w);
-                break;
-            case 48:
-                compute<BF16, WINDOW, 48>(a, w);
-                break;
-            case 64:
-                compute<BF16, WINDOW, 64>(a, w);
-                break;
-            case 80:
-                compute<BF16, WINDOW, 80>(a, w);
-                break;
-            case 96:
-                compute<BF16, WINDOW, 96>(a, w);
-                break;
-            case 112:
-                compute<BF16, WINDOW, 112>(a, w);
-                break;
-            default:
-                compute<BF16, WINDOW, 128>(a, w);
-                break;
-            }
+            compute_any<BF16, WINDOW>(a, w, d_v);
             mbar_arrive(kvd_smem(&SH.tile_empty[w.bits >> 5 & 3]));
             step_tile(w);
         }
@@ -702,6 +739,7 @@ cudaError_t launch(const kvd_prefill_args *args, cudaStream_t stream)
     return cudaGetLastError();
 }
 
+#ifndef KVD_PREFILL_WIDE
 cudaError_t launch_type(const kvd_prefill_args *args, cudaStream_t stream)
 {
 #ifdef KVD_PREFILL_WINDOW
@@ -713,10 +751,16 @@ cudaError_t launch_type(const kvd_prefill_args *args, cudaStream_t stream)
            : args->dtype == KVD_F16 ? launch<false, WINDOW>(args, stream)
                                     : cudaErrorInvalidValue;
 }
+#endif
 
 } // namespace
 
-#ifdef KVD_PREFILL_WINDOW
+#if defined(KVD_PREFILL_WIDE)
+cudaError_t kvd_prefill_wide_sm90(const kvd_prefill_args *args, cudaStream_t stream)
+{
+    return args->map.window ? launch<true, true>(args, stream) : launch<true, false>(args, stream);
+}
+#elif defined(KVD_PREFILL_WINDOW)
 cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t stream)
 {
     return launch_type(args, stream);
@@ -745,6 +789,9 @@ cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream)
             d_v < KVD_WIDTH_STEP || d_v > KVD_WIDTH_MAX || d_v % KVD_WIDTH_STEP)
             return cudaErrorInvalidValue;
     }
+    if (kvd_attn_widest(&args->map) > KVD_WIDTH_NARROW)
+        return args->dtype == KVD_BF16 ? kvd_prefill_wide_sm90(args, stream)
+                                       : kvd_prefill_mma(args, stream);
     return args->map.window ? kvd_prefill_window_sm90(args, stream) : launch_type(args, stream);
 }
 #endif

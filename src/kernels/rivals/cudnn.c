@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/stats.h"
+#include "kernels/layout.h"
 #include "kernels/rivals/cudnn_form.h"
 
 void kvd_cudnn_packed(kvd_cudnn_shape *shape)
@@ -212,9 +213,10 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     if (s->batch < 1 || s->n_heads < 1 || s->n_kv_heads < 1 || s->n_heads % s->n_kv_heads)
         return kvd_fail(err, "cuDNN: batch %d, %d heads, %d kv heads", s->batch, s->n_heads,
                         s->n_kv_heads);
-    if (s->d_qk < 8 || s->d_qk > 128 || s->d_qk % 8 || s->d_v < 8 || s->d_v > 128 || s->d_v % 8)
-        return kvd_fail(err, "cuDNN: widths %d and %d, want multiples of 8 up to 128", s->d_qk,
-                        s->d_v);
+    if (s->d_qk < 8 || s->d_qk > KVD_WIDTH_MAX || s->d_qk % 8 || s->d_v < 8 ||
+        s->d_v > KVD_WIDTH_MAX || s->d_v % 8)
+        return kvd_fail(err, "cuDNN: widths %d and %d, want multiples of 8 up to %d", s->d_qk,
+                        s->d_v, (int)KVD_WIDTH_MAX);
     if (s->q_len < 1 || s->kv_len < 1 || (s->causal && s->q_len > s->kv_len))
         return kvd_fail(err, "cuDNN: %d queries, %d keys", s->q_len, s->kv_len);
     if (!(s->scale > 0.0F) || !isfinite(s->scale))

@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     int batch, n_heads, n_kv_heads;
-    int d_qk, d_v;     /* multiples of 8 within 8 .. 128 */
+    int d_qk, d_v;     /* multiples of 8 within 8 .. 256 */
     int q_len, kv_len; /* lengths of every request, or the largest lengths if ragged */
     /* 1: query t attends to keys up to position kv_len - q_len + t; 0: to all keys */
     int causal;

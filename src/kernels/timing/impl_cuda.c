@@ -297,8 +297,9 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
     }
     snprintf(s->engine, sizeof s->engine, "%s, %d CTAs",
              p->phase == KVD_DECODE ? "kvd_decode"
-             : mma                  ? "kvd_prefill_mma"
-                                    : "kvd_prefill_sm90",
+             : mma || (p->dtype == KVD_F16 && kvd_attn_widest(&s->map) > KVD_WIDTH_NARROW)
+                 ? "kvd_prefill_mma"
+                 : "kvd_prefill_sm90",
              s->n_ctas);
     return 0;
 fail:

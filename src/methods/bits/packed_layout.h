@@ -66,8 +66,8 @@ typedef struct {
      */
     int32_t k_group;
     /*
-     * Number of channels of a token's values that share a scale: 16, 32, 64, or KVD_WIDTH_MAX for
-     * all.
+     * Number of channels of a token's values that share a scale: 16, 32, 64, or KVD_WIDTH_NARROW
+     * for all.
      */
     int32_t v_group;
     int32_t v_apart; /* outliers per value vector */

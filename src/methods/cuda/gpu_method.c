@@ -54,6 +54,11 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
         return 0;
     if (plan->levels)
         return kvd_fail(err, "the CUDA engine does not run '%s'", plan->levels->info.name);
+    if (cache->config->d_head > KVD_WIDTH_NARROW)
+        return kvd_fail(err,
+                        "heads of %d: the CUDA engine's kernels of '%s' take heads of up to %d "
+                        "dimensions, without this method the engine takes up to %d",
+                        cache->config->d_head, member, KVD_WIDTH_NARROW, KVD_WIDTH_MAX);
     if (cache->window)
         return kvd_fail(err,
                         "the model has layers with a window of %zu tokens, requests have up to "

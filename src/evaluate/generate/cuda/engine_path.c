@@ -100,6 +100,9 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
 static int check_method(const kvd_config *c, size_t max_len, const kvd_plan *p, kvd_err *err)
 {
     const char *const missing = kvd_gpu_method_lacks(p, c);
+    if (c->d_head > KVD_WIDTH_NARROW)
+        return kvd_fail(err, "the engine's kernels of methods take heads of up to %d, not %d",
+                        KVD_WIDTH_NARROW, c->d_head);
     if (has_window(c, max_len))
         return kvd_fail(
             err, "the engine's kernels of methods know no window shorter than the sequences");

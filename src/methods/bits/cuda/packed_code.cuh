@@ -67,7 +67,7 @@ __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float 
     uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list);
     const uint32_t at = atomicAdd(list, 1u);
     if (at < (uint32_t)o.a.form.k_apart)
-        list[4 + at] = half_bits(x) | (uint32_t)(KVD_WIDTH_MAX * t + i) << 16;
+        list[4 + at] = half_bits(x) | (uint32_t)(KVD_WIDTH_NARROW * t + i) << 16;
     else
         atomicMax(o.a.beyond, at + 1 - (uint32_t)o.a.form.k_apart);
 }

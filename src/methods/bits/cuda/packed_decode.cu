@@ -177,7 +177,7 @@ template <int MERGERS>
 __global__ void __launch_bounds__(32 * MERGERS)
     merge_kernel(const __grid_constant__ packed_params p)
 {
-    __shared__ float o[MERGERS][KVD_WIDTH_MAX];
+    __shared__ float o[MERGERS][KVD_WIDTH_NARROW];
     __shared__ float2 ml[MERGERS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, row = (int)blockIdx.z,
               warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(32 * MERGERS)
             p.d.partial + (size_t)(2 * w + (w == first)) * (size_t)p.slot_floats;
         const float2 part = *reinterpret_cast<const float2 *>(slot + 2 * row);
         const float4 x =
-            *reinterpret_cast<const float4 *>(slot + 2 * HEADS + row * KVD_WIDTH_MAX + 4 * lane);
+            *reinterpret_cast<const float4 *>(slot + 2 * HEADS + row * KVD_WIDTH_NARROW + 4 * lane);
         const float most = fmaxf(max, part.x), f = power_of_two(max - most),
                     h = power_of_two(part.x - most);
         max = most;
@@ -319,7 +319,7 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     p->a = *a;
     p->parts = kvd_packed_parts_of(&a->form, a->map.d_qk[0], a->map.d_v[0]);
     p->scale_log2 = a->map.scale * 1.4426950408889634f;
-    p->slot_floats = HEADS * (2 + KVD_WIDTH_MAX);
+    p->slot_floats = HEADS * (2 + KVD_WIDTH_NARROW);
     p->k_shift = log2_of(a->form.k_group / 8);
     p->v_shift = log2_of(a->form.v_group / 16);
     p->stage_bytes = max(p->parts.v_list - p->parts.k_side, 16);
@@ -341,7 +341,7 @@ bool kvd_packed_decodes(const kvd_packed_args *a)
 
 size_t kvd_packed_decode_bytes(int n_ctas)
 {
-    return (size_t)n_ctas * WARPS * 2 * HEADS * (2 + KVD_WIDTH_MAX) * sizeof(float);
+    return (size_t)n_ctas * WARPS * 2 * HEADS * (2 + KVD_WIDTH_NARROW) * sizeof(float);
 }
 
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,

@@ -306,7 +306,8 @@ __device__ __forceinline__ void store(const packed_params &p, int b, int g, int 
 
 /*
  * If `slot` is NULL, writes a head's attention output. Otherwise writes the partial result of some
- * of its pages to `slot`: maxima, sums and O [group][KVD_WIDTH_MAX]. O is multiplied by `factor`.
+ * of its pages to `slot`: maxima, sums and O [group][KVD_WIDTH_NARROW]. O is multiplied by
+ * `factor`.
  */
 template <class PAGE>
 __device__ void put_result(const packed_params &p, const cursor &at, const state<PAGE::UNITS> &st,
@@ -338,7 +339,7 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
             if (row >= group)
                 continue;
             if (slot)
-                slot[2 * HEADS + row * KVD_WIDTH_MAX + dim] = x;
+                slot[2 * HEADS + row * KVD_WIDTH_NARROW + dim] = x;
             else
                 store(p, at.b, at.g, row, dim, x * over[i % 2]);
         }

@@ -284,7 +284,8 @@ template <int B, int N> struct levels_page {
                   sinks = sinks_of(p, at, at.keys - (int)KVD_PAGE_TOKENS * at.page);
         const uint32_t *const list = key_list(p, stage);
         const auto entry = [&](uint32_t one) {
-            return key_entry((int)(one >> 23), (int)(one >> 16) % KVD_WIDTH_MAX, half_of(one, 0));
+            return key_entry((int)(one >> 23), (int)(one >> 16) % KVD_WIDTH_NARROW,
+                             half_of(one, 0));
         };
         const few quick =
             few_of(n, lane, [&](int k) { return entry(list[4 + min(k, p.n_listed - 1)]); });

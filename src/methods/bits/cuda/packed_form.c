@@ -84,7 +84,7 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
                            .form = {.bits = (int32_t)kvd_gpu_packed_value(plan, "bits")},
                            .d_head = c->d_head};
     if (kvd_gpu_packed_has_levels(plan)) {
-        a->form.v_group = KVD_WIDTH_MAX;
+        a->form.v_group = KVD_WIDTH_NARROW;
         a->form.v_apart = 2 * (int32_t)kvd_kvquant_apart(&plan->bits_values, (size_t)c->d_head);
         a->form.k_apart = apart > 0 ? (int32_t)ceil(apart + 16) * 4 : 0;
         a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
@@ -94,10 +94,10 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->form.bits = fp8 ? 8 : 4;
         a->form.exponent = !fp8 ? 2 : kvd_gpu_packed_value(plan, "mantissa") > 2 ? 4 : 5;
         a->form.block = fp8 ? 0 : plan->bits == &kvd_bits_mxfp4 ? 32 : 16;
-        a->form.v_group = KVD_WIDTH_MAX;
+        a->form.v_group = KVD_WIDTH_NARROW;
         a->k_block = 1;
     } else if (kvd_gpu_packed_is_turned(plan)) {
-        a->form.v_group = KVD_WIDTH_MAX;
+        a->form.v_group = KVD_WIDTH_NARROW;
         a->form.norms = true;
         a->range_width = c->d_head;
         a->k_block = 1;

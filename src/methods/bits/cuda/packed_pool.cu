@@ -35,8 +35,8 @@ __global__ void plausible_kernel(const __grid_constant__ kvd_packed_args a, int 
     if (a.form.exponent)
         make_finite(a.form, parts, codes);
     for (int i = (int)threadIdx.x; i < a.form.k_apart; i += (int)blockDim.x)
-        list[4 + i] = half | (uint32_t)(KVD_WIDTH_MAX * (i * 37 % KVD_PAGE_TOKENS) + i * 11 % d_qk)
-                                 << 16;
+        list[4 + i] =
+            half | (uint32_t)(KVD_WIDTH_NARROW * (i * 37 % KVD_PAGE_TOKENS) + i * 11 % d_qk) << 16;
     if (a.form.k_apart && threadIdx.x == 0)
         list[0] = (uint32_t)min(per_page, a.form.k_apart);
     for (int i = (int)threadIdx.x; i < KVD_PAGE_TOKENS * a.form.v_apart; i += (int)blockDim.x)

@@ -10,7 +10,7 @@
 namespace
 {
 
-enum { WARPS = 8, TILE_PITCH = KVD_WIDTH_MAX + 2 };
+enum { WARPS = 8, TILE_PITCH = KVD_WIDTH_NARROW + 2 };
 
 struct page_of {
     const kvd_packed_args &a;
@@ -153,8 +153,8 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
                                    : 0;
     for (int i = tid; i < n; i += 32 * WARPS) {
         const uint32_t one = side ? v_list[i] : k_list[4 + i];
-        const int at = (int)(one >> 16), t = side ? i / a.form.v_apart : at / KVD_WIDTH_MAX;
-        tile[t * TILE_PITCH + at % KVD_WIDTH_MAX] = half_of(one, 0);
+        const int at = (int)(one >> 16), t = side ? i / a.form.v_apart : at / KVD_WIDTH_NARROW;
+        tile[t * TILE_PITCH + at % KVD_WIDTH_NARROW] = half_of(one, 0);
     }
     const int sink = min(a.n_sink - t0, coded), wide = a.map.page_elements / KVD_PAGE_TOKENS;
     if (sink <= 0)

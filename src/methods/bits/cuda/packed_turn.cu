@@ -11,7 +11,7 @@
 namespace
 {
 
-enum { ROWS = 16, D_MAX = KVD_WIDTH_MAX };
+enum { ROWS = 16, D_MAX = KVD_WIDTH_NARROW };
 
 /* Vectors that a CTA rotates, transposed: number j of vector r is at x[j][r]. */
 struct shared_rows {

@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
 {
     enum { SHARES = 32, RUNS_AT_ONCE = THREADS / SHARES };
-    __shared__ float x[KVD_WIDTH_MAX], sum[SHARES][8 * RUNS_AT_ONCE + 1];
+    __shared__ float x[KVD_WIDTH_NARROW], sum[SHARES][8 * RUNS_AT_ONCE + 1];
     const int b = static_cast<int>(blockIdx.x), side = static_cast<int>(blockIdx.y) % 2,
               i = static_cast<int>(threadIdx.x);
     const kvd_latent_head h = a.head[blockIdx.y / 2];
@@ -439,9 +439,9 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
 {
     const int w16 = a->d_head / 16;
     if (a->n < 1 || a->n > 65535 || a->n_kv_heads < 1 || a->d_head % 16 || w16 < 1 ||
-        w16 > KVD_WIDTH_MAX / 16 || a->max_rank > RANK_MAX || a->n_sms < 1)
+        w16 > KVD_WIDTH_NARROW / 16 || a->max_rank > RANK_MAX || a->n_sms < 1)
         return cudaErrorInvalidValue;
-    const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16);
+    const restore_kernel kernel = restore_of<KVD_WIDTH_NARROW / 16>(w16);
     const int bytes = a->d_head * pitch_of(a->max_rank) * 2;
     const cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -456,8 +456,8 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
 
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream)
 {
-    if (a->n < 1 || a->n_kv_heads < 1 || a->d_head > KVD_WIDTH_MAX || a->max_rank > KVD_WIDTH_MAX ||
-        !a->slot)
+    if (a->n < 1 || a->n_kv_heads < 1 || a->d_head > KVD_WIDTH_NARROW ||
+        a->max_rank > KVD_WIDTH_NARROW || !a->slot)
         return cudaErrorInvalidValue;
     cut<<<dim3(static_cast<unsigned>(a->n), static_cast<unsigned>(2 * a->n_kv_heads)), THREADS, 0,
           stream>>>(*a, static_cast<uint16_t *>(latents));

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(MOVE)
     move_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
     enum { ROWS = MOVE / (DIMS / 8), EACH = RUN / ROWS };
-    const int slices = KVD_WIDTH_MAX / DIMS, b = (int)blockIdx.y;
+    const int slices = KVD_WIDTH_NARROW / DIMS, b = (int)blockIdx.y;
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
     const int n = a.q_len[b], m = kept_of(a.budget[a.slot[b]], n),
@@ -125,7 +125,7 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
         (a->rule.whole_layer && a->rule.smooth > 1))
         return cudaErrorInvalidValue;
     choose_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), CHOOSE, 0, stream>>>(*a);
-    move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * (KVD_WIDTH_MAX / DIMS)),
+    move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * (KVD_WIDTH_NARROW / DIMS)),
                        (unsigned)a->batch),
                   MOVE, 0, stream>>>(*a);
     return cudaGetLastError();

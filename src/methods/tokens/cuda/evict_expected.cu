@@ -19,10 +19,10 @@ enum {
     TOGETHER = 4,
     THREADS = 256,
     ROWS = 64,
-    PITCH = KVD_WIDTH_MAX + 4,
+    PITCH = KVD_WIDTH_NARROW + 4,
     SLAB = 16, /* rows of a [d][d] matrix that are in shared memory at a time */
     WEIGH = 512,
-    BLOCKS = KVD_WIDTH_MAX / 32
+    BLOCKS = KVD_WIDTH_NARROW / 32
 };
 
 /*
@@ -82,7 +82,7 @@ __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, in
 __global__ void __launch_bounds__(THREADS, 2)
     moments_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
 {
-    __shared__ float x[ROWS][PITCH], origin[KVD_WIDTH_MAX];
+    __shared__ float x[ROWS][PITCH], origin[KVD_WIDTH_NARROW];
     const int split = (int)blockIdx.x, h = (int)blockIdx.y, b = first_prompt + (int)blockIdx.z,
               d = a.map.d_qk[h / a.map.group], n = a.q_len[b], sink = a.rule.sink;
     if (n <= sink)
@@ -160,7 +160,7 @@ __device__ __forceinline__ turn turn_of(const kvd_evict_expected &e, int n, int 
 __global__ void __launch_bounds__(THREADS)
     combine_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
 {
-    __shared__ float off[KVD_WIDTH_MAX], mean[KVD_WIDTH_MAX];
+    __shared__ float off[KVD_WIDTH_NARROW], mean[KVD_WIDTH_NARROW];
     const int h = (int)blockIdx.x, b = first_prompt + (int)blockIdx.y,
               d = a.map.d_qk[h / a.map.group], n = a.q_len[b];
     if (n <= a.rule.sink)

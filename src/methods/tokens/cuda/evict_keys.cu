@@ -12,7 +12,7 @@
 namespace
 {
 
-enum { THREADS = 512, WARPS = THREADS / 32, BLOCKS = KVD_WIDTH_MAX / 32 };
+enum { THREADS = 512, WARPS = THREADS / 32, BLOCKS = KVD_WIDTH_NARROW / 32 };
 
 struct part {
     float x[BLOCKS][8];
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void __launch_bounds__(THREADS)
     odd_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    __shared__ float of_warp[WARPS][KVD_WIDTH_MAX], anchor[KVD_WIDTH_MAX];
+    __shared__ float of_warp[WARPS][KVD_WIDTH_NARROW], anchor[KVD_WIDTH_NARROW];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b],
               warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(THREADS)
                 of_warp[warp][(4 * i + lane / 8) * 8 + e] = sum.x[i][e];
         }
     __syncthreads();
-    if (threadIdx.x < KVD_WIDTH_MAX) {
+    if (threadIdx.x < KVD_WIDTH_NARROW) {
         float all = 0;
         for (int w = 0; w < WARPS; w++)
             all += of_warp[w][threadIdx.x];

@@ -16,7 +16,7 @@
 namespace
 {
 
-enum { HELD = 128, TILE = KVD_PAGE_TOKENS, THREADS = 128, STEPS = KVD_WIDTH_MAX / 16 };
+enum { HELD = 128, TILE = KVD_PAGE_TOKENS, THREADS = 128, STEPS = KVD_WIDTH_NARROW / 16 };
 constexpr float LOG2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float exp2_approx(float x)
@@ -171,7 +171,7 @@ template <bool SUMS>
 __global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)
 {
     /* ldmatrix reads up to 128 elements beyond the tile. */
-    __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_MAX + 128];
+    __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
     __shared__ float column[2][TILE];
     const kvd_evict_prompts_args &a = p.a;
     const int h = (int)blockIdx.x, g = h / a.map.group, b = (int)blockIdx.z;

@@ -30,8 +30,8 @@ struct params {
 };
 
 struct shared {
-    uint16_t held[HELD * KVD_WIDTH_MAX];
-    uint16_t tile[2][TILE * KVD_WIDTH_MAX];
+    uint16_t held[HELD * KVD_WIDTH_NARROW];
+    uint16_t tile[2][TILE * KVD_WIDTH_NARROW];
     float column[SLOTS][TILE]; /* logarithms of the softmax denominators of the queries in a tile */
     float noise[2][2][TILE];   /* Gumbel noise of the keys in a tile, [warpgroup][tile % 2] */
     unsigned long long full[2], empty[2], held_full;

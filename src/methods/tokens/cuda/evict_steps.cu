@@ -20,7 +20,7 @@ enum {
     THREADS = 256,
     WARPS = THREADS / 32,
     ENTRIES = 16,
-    BLOCKS = KVD_WIDTH_MAX / 32,
+    BLOCKS = KVD_WIDTH_NARROW / 32,
     SPLITS = 8,
     AHEAD = 4,
     LAYER_WARPS = 32

@@ -44,8 +44,8 @@ __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h
 __global__ void __launch_bounds__(KEYS)
     spread_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
-    __shared__ uint16_t key[KVD_WIDTH_MAX][KEYS];
-    __shared__ __align__(16) float query[KVD_WIDTH_MAX][ROWS];
+    __shared__ uint16_t key[KVD_WIDTH_NARROW][KEYS];
+    __shared__ __align__(16) float query[KVD_WIDTH_NARROW][ROWS];
     __shared__ float lse[ROWS], of_warp[2][2];
     const kvd_evict_prompts_args &a = u.prompt;
     const int h = (int)blockIdx.y, g = h / a.map.group, b = (int)blockIdx.z, n = a.q_len[b],
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(MOVE)
 {
     enum { PLACES = MOVE / (DIMS / 8), EACH = RUN / PLACES };
     const kvd_evict_prompts_args &a = u.prompt;
-    const int slices = KVD_WIDTH_MAX / DIMS, b = (int)blockIdx.y, kv = a.map.n_kv_heads;
+    const int slices = KVD_WIDTH_NARROW / DIMS, b = (int)blockIdx.y, kv = a.map.n_kv_heads;
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
     const int n = a.q_len[b], m = u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g],
@@ -312,7 +312,7 @@ extern "C" cudaError_t kvd_uneven_compact(const kvd_uneven_prompts_args *u, cuda
     const kvd_evict_prompts_args *const a = &u->prompt;
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !u->count || !u->table || !u->heads)
         return cudaErrorInvalidValue;
-    compact_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * (KVD_WIDTH_MAX / DIMS)),
+    compact_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * (KVD_WIDTH_NARROW / DIMS)),
                           (unsigned)a->batch),
                      MOVE, 0, stream>>>(*u);
     return cudaGetLastError();

@@ -77,9 +77,9 @@ struct kvd_gpu_attention {
  * Exact attention on one device and one stream, by kernels or by cuBLAS. The hook does not wait for
  * the device, except for the copy of the last batch's lengths if the lengths differ.
  *
- * The attention kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 128, at most
- * KVD_HEADS_MAX heads, no softcap, and no sliding window shorter than max_len. The kernels also
- * require Q, K and V of a token next to each other in memory.
+ * The attention kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 256, at most
+ * KVD_HEADS_MAX heads, and no softcap. The kernels also require Q, K and V of a token next to each
+ * other in memory.
  *
  * In all other cases cuBLAS computes scores and output, and a kernel the softmax in float32.
  * Probabilities are rounded to the element type of the pass.
@@ -91,11 +91,8 @@ void kvd_gpu_dense_free(kvd_gpu_dense *d);
 size_t kvd_gpu_dense_bytes(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
                            size_t max_tokens, size_t max_len);
 kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
-/*
- * Returns "sm_90a kernel", "mma.sync kernel" or "cuBLAS products" for a layer with this sliding
- * window (0: none).
- */
-const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d, size_t window);
+/* Returns "sm_90a kernel", "mma.sync kernel" or "cuBLAS products". */
+const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
 /*
  * Attention by cuBLAS products. q and out [n_tokens][n_heads][d_head] have tokens ldq and ldo

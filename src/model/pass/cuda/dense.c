@@ -20,16 +20,6 @@ struct kvd_gpu_dense {
     void *scratch;
 };
 
-static int windows_cut(const kvd_config *c, size_t max_len)
-{
-    for (int l = 0; l < c->n_layers; l++) {
-        const size_t window = kvd_config_window(c, l);
-        if (window && window < max_len)
-            return 1;
-    }
-    return 0;
-}
-
 static int kernels_take(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
                         kvd_attn_map *map)
 {
@@ -40,11 +30,9 @@ size_t kvd_gpu_dense_bytes(const kvd_config *c, const kvd_gpu_share *share, kvd_
                            size_t max_tokens, size_t max_len)
 {
     kvd_attn_map map;
-    const int kernels = kernels_take(c, share, type, &map);
-    const size_t bytes = kernels ? kvd_gpu_paged_bytes(c, share, max_tokens, max_len) : 0;
-    return kernels && !windows_cut(c, max_len)
-               ? bytes
-               : bytes + kvd_gpu_attend_scratch(type, max_len, share->n_heads);
+    return kernels_take(c, share, type, &map)
+               ? kvd_gpu_paged_bytes(c, share, max_tokens, max_len)
+               : kvd_gpu_attend_scratch(type, max_len, share->n_heads);
 }
 
 static int need_scratch(kvd_gpu_dense *d, kvd_err *err)
@@ -54,11 +42,6 @@ static int need_scratch(kvd_gpu_dense *d, kvd_err *err)
     return d->scratch ? 0 : -1;
 }
 
-static int kernels_go(const kvd_gpu_dense *d, size_t window)
-{
-    return d->paged && !(window && window < d->max_len);
-}
-
 static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     kvd_gpu_dense *d = (kvd_gpu_dense *)self;
@@ -66,8 +49,10 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
         return kvd_fail(err,
                         "attention: %zu tokens, the longest sequence of %zu; room for %zu, of %zu",
                         in->n_tokens, in->longest, d->max_tokens, d->max_len);
-    if (kernels_go(d, in->window) && kvd_gpu_paged_reads(in))
+    if (d->paged && kvd_gpu_paged_reads(in)) {
+        d->layer.map.window = in->window < d->max_len ? (int32_t)in->window : 0;
         return kvd_gpu_paged_run(d->paged, &d->layer, in, out, err);
+    }
     return need_scratch(d, err)
                ? -1
                : kvd_gpu_attend(in, in->type, in->q, in->ld, in->k, in->ld, in->v, in->ld, out,
@@ -93,7 +78,7 @@ kvd_gpu_dense *kvd_gpu_dense_new(const kvd_config *c, const kvd_gpu_share *share
     d->scratch_bytes = kvd_gpu_attend_scratch(type, max_len, share->n_heads);
     const int kernels = kernels_take(c, share, type, &d->layer.map);
     if ((kernels && !(d->paged = kvd_gpu_paged_new(c, share, max_tokens, max_len, err))) ||
-        ((!kernels || windows_cut(c, max_len)) && need_scratch(d, err))) {
+        (!kernels && need_scratch(d, err))) {
         kvd_gpu_dense_free(d);
         return NULL;
     }
@@ -114,7 +99,7 @@ kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d)
     return &d->hook;
 }
 
-const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d, size_t window)
+const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d)
 {
-    return kernels_go(d, window) ? kvd_gpu_paged_engine(d->paged) : "cuBLAS products";
+    return d->paged ? kvd_gpu_paged_engine(d->paged) : "cuBLAS products";
 }

@@ -50,37 +50,21 @@ static int check_spec(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s, kv
     return 0;
 }
 
-/*
- * Writes a description of the attention to `to`, such as "sm_90a kernel", or "cuBLAS products,
- * other layers: sm_90a kernel".
- */
-static void name_attention(const kvd_gpu_forward *f, char *to, size_t size)
-{
-    const kvd_gpu_dense *dense = f->worker[0].dense;
-    const char *first = kvd_gpu_dense_engine(dense, kvd_config_window(&f->config, 0)),
-               *other = first;
-    for (int l = 1; l < f->config.n_layers && !strcmp(other, first); l++)
-        other = kvd_gpu_dense_engine(dense, kvd_config_window(&f->config, l));
-    const int both = strcmp(other, first) != 0;
-    (void)snprintf(to, size, "%s%s%s", first, both ? ", other layers: " : "", both ? other : "");
-}
-
 static int name_engine(kvd_gpu_forward *f, kvd_err *err)
 {
     struct cudaDeviceProp prop;
     int version = 0;
-    char count[16] = "", attention[128];
+    char count[16] = "";
     const kvd_gpu_worker *w = &f->worker[0];
     if (kvd_cuda_check(cudaGetDeviceProperties(&prop, f->spec.first_gpu), "forward pass", err) ||
         kvd_cublas_check(w->lib->cublasGetVersion_v2(w->blas, &version), "forward pass", err))
         return -1;
     if (f->sum)
         (void)snprintf(count, sizeof count, "%d x ", f->spec.n_gpus);
-    name_attention(f, attention, sizeof attention);
     (void)snprintf(f->engine, sizeof f->engine, "%s%s, %s, cuBLAS %d.%d.%d%s%s, attention: %s%s",
                    count, prop.name, kvd_dtype_name(f->spec.type), version / 10000,
                    version / 100 % 100, version % 100, f->sum ? ", " : "",
-                   f->sum ? kvd_gpu_sum_engine(f->sum) : "", attention,
+                   f->sum ? kvd_gpu_sum_engine(f->sum) : "", kvd_gpu_dense_engine(w->dense),
                    w->weights.streamed ? ", experts streamed" : "");
     return 0;
 }
