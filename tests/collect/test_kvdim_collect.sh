@@ -109,3 +109,12 @@ else
   rm "$D/long.txt"
   check peak_memory sh -c "echo '4K tokens: $small MiB, 64K: $large MiB' && awk 'BEGIN { exit !($large <= 1.1 * $small) }'"
 fi
+
+# ---- --untrained: equal seeds give equal moments, other seeds and the trained weights give others ----
+untrained() { "$B/bin/kvdim-collect" data/models/kvdim-6m --text data/texts/articles.txt --tokens 64 --seq-len 64 --moments -q "$@" && "$B/bin/kvdim-spectrum" "$D/untrained.h5" --pair k --no-bases -q -o "$D/s.h5" && h5dump -d /k/sigma -y "$D/s.h5" | sed '1d; /ATTRIBUTE/,$d' | md5sum; }
+a=$(untrained --untrained 1 -o "$D/untrained.h5"); rm -f "$D"/*.h5
+b=$(untrained --untrained 1 -o "$D/untrained.h5"); rm -f "$D"/*.h5
+c=$(untrained --untrained 2 -o "$D/untrained.h5"); rm -f "$D"/*.h5
+d=$(untrained -o "$D/untrained.h5")
+if [ -n "$a" ] && [ "$a" = "$b" ] && [ "$a" != "$c" ] && [ "$a" != "$d" ]
+then ok "untrained weights follow the seed"; else not_ok "untrained weights follow the seed" "$a" "$b" "$c" "$d"; fi

@@ -5,6 +5,8 @@
 #ifndef KVD_METHODS_BITS_MINIFLOAT_H
 #define KVD_METHODS_BITS_MINIFLOAT_H
 
+#include <math.h>
+
 typedef struct {
     int bits;     /* bits of a code, including the sign */
     int mantissa; /* stored bits of the mantissa */
@@ -12,12 +14,22 @@ typedef struct {
     float largest;
 } kvd_minifloat;
 
-extern const kvd_minifloat kvd_e4m3, kvd_e5m2, kvd_e2m1;
+static const kvd_minifloat kvd_e4m3 = {8, 3, -6, 448};
+static const kvd_minifloat kvd_e5m2 = {8, 2, -14, 57344};
+static const kvd_minifloat kvd_e2m1 = {4, 1, 0, 6};
 
 /*
  * Returns x rounded to the nearest number of the format, ties to the even mantissa. Subnormal
  * numbers are kept. Numbers beyond the largest finite number saturate. NaN stays NaN.
  */
-float kvd_minifloat_round(const kvd_minifloat *f, float x);
+static inline float kvd_minifloat_round(const kvd_minifloat *f, float x)
+{
+    int exponent;
+    if (!(fabsf(x) < f->largest)) /* NaN takes this branch as well */
+        return isnan(x) ? x : copysignf(f->largest, x);
+    (void)frexpf(x, &exponent); /* |x| is in [2^(exponent - 1), 2^exponent) */
+    exponent = (exponent - 1 > f->least ? exponent - 1 : f->least) - f->mantissa;
+    return ldexpf(rintf(ldexpf(x, -exponent)), exponent);
+}
 
 #endif
