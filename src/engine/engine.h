@@ -36,6 +36,11 @@ typedef struct {
      */
     bool exact_prompts;
     /*
+     * Number of outliers among the keys of a KV head for which a page of 64 tokens has room
+     * (kvquant). 0: four times the expected number, plus 64. The CPU engine ignores it.
+     */
+    size_t outliers;
+    /*
      * Borrowed weights in bf16 on one GPU, which several engines may use; requires exact_prompts.
      * NULL: the engine loads its own. The CPU engine ignores it.
      */
@@ -111,6 +116,12 @@ struct kvd_engine {
      * kvd_slice.last. The pointer is NULL if the engine cannot do this.
      */
     void (*drop)(kvd_engine *e, size_t slot);
+    /*
+     * If the latest iteration failed because a page had no room for its outliers
+     * (kvd_engine_spec.outliers), returns the number of outliers that a page needs room for; else
+     * 0. The pointer is NULL if the engine cannot tell.
+     */
+    size_t (*lacking)(const kvd_engine *e);
     /* Writes the logits [vocab_size] of the i-th request of the latest iteration. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);
     void (*free)(kvd_engine *e);

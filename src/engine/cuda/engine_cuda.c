@@ -343,6 +343,12 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, double *en
     *bits = m && m->bits ? m->bits(m, slot) : (double)NAN;
 }
 
+static size_t lacking(const kvd_engine *self)
+{
+    const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)self)->cache.method;
+    return m && m->lacking ? m->lacking(m) : 0;
+}
+
 static void drop(kvd_engine *self, size_t slot)
 {
     kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
@@ -622,6 +628,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     kvd_gpu_share share;
     e->cache.attention = s->attention;
     e->cache.exact_prompts = s->exact_prompts;
+    e->cache.outliers = s->outliers;
     if (s->weights && (!s->exact_prompts || (plan->dims && plan->dims->rebuild)))
         return kvd_fail(err, "an engine that changes its weights cannot borrow them");
     if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
@@ -724,6 +731,7 @@ kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan,
     e->engine.logits = logits;
     e->engine.count = count;
     e->engine.drop = drop;
+    e->engine.lacking = lacking;
     e->engine.held = kvd_cuda_engine_counts_held(e) ? held : NULL;
     e->engine.free = free_engine;
     return &e->engine;

@@ -51,7 +51,8 @@ typedef struct {
     /*
      * Callback for progress reports, after every pass and, with the cache in host memory, after
      * every layer. `n` is the number of sequences, a fraction, that was done since the last call;
-     * the calls for a group of sequences add up to its number of sequences. May be NULL.
+     * the calls for a group of sequences add up to its number of sequences. `n` is negative if a
+     * group begins again with more memory. May be NULL.
      */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;

@@ -283,6 +283,37 @@ static void release(group *u)
         free(all[i]);
 }
 
+static int run_all(group *u, kvd_err *err)
+{
+    size_t left = 1;
+    u->path->layer_done = on_layer;
+    u->path->layer_ctx = u;
+    int status =
+        reserve(u, err) || u->path->begin(u->path, u->plan, u->n, err) || run_prompts(u, err) ? -1
+                                                                                              : 0;
+    while (!status && left)
+        status = run_step(u, &left, err);
+    if (!status)
+        advance(u, 1);
+    u->path->end(u->path, status ? NULL : u->account);
+    u->path->layer_done = NULL;
+    u->path->layer_ctx = NULL;
+    return status;
+}
+
+/* Forgets the results and the progress of a failed run. */
+static void take_back(group *u)
+{
+    const kvd_continuations *const c = u->c;
+    for (size_t s = u->first; u->out->cost && s < u->first + u->n; s++)
+        u->out->cost[s] = (kvd_continued_cost){0};
+    if (!c->advanced || !(u->told > 0))
+        return;
+    (void)pthread_mutex_lock(u->lock);
+    c->advanced(c->advanced_ctx, -u->told);
+    (void)pthread_mutex_unlock(u->lock);
+}
+
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)
@@ -298,18 +329,17 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
                .account = account,
                .all_tokens = (double)(c->offset[first + n] - c->offset[first] + c->end[first + n] -
                                       c->end[first])};
-    size_t left = 1;
-    path->layer_done = on_layer;
-    path->layer_ctx = &u;
-    int status =
-        reserve(&u, err) || path->begin(path, plan, n, err) || run_prompts(&u, err) ? -1 : 0;
-    while (!status && left)
-        status = run_step(&u, &left, err);
-    if (!status)
-        advance(&u, 1);
-    path->end(path, status ? NULL : account);
-    path->layer_done = NULL;
-    path->layer_ctx = NULL;
+    int status = run_all(&u, err);
     release(&u);
+    const int grown = status && path->grow ? path->grow(path, err) : 0;
+    if (grown > 0) {
+        take_back(&u);
+        status = 0;
+        for (size_t s = first, some; !status && s < first + n; s += some) {
+            some = path->fits(path, c, s, first + n - s);
+            status = kvd_generate_group(path, config, plan, c, out, s, some, lock, account, err);
+        }
+        return status;
+    }
     return status ? kvd_in(err, "generating after prompts from %zu on", first) : 0;
 }

@@ -24,6 +24,17 @@ struct kvd_generate_path {
     void *layer_ctx;
     /* Returns the number of sequences of *c, from `first` on, that run together; at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
+    /*
+     * Called after `run` has failed and `end`. Returns 1 if it has made more room, so that the
+     * sequences can be run again, 0 if that would not help, and -1 with *err filled on failure.
+     * NULL: it never helps.
+     */
+    int (*grow)(kvd_generate_path *p, kvd_err *err);
+    /*
+     * Returns how many of n sequences of *c, from `first` on, run together after `grow`; at least
+     * 1.
+     */
+    size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins sequences with slots 0 .. n - 1. The plan stays open until `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
     /* Runs the prompts of all sequences, or the next token of some. slot [b->n_sequences]. */

@@ -146,6 +146,12 @@ struct kvd_gpu_method {
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
 
+    /*
+     * If `ended` failed because a page had no room for its outliers (kvd_paged_cache.outliers),
+     * returns the number of outliers that a page needs room for; else 0. NULL: never.
+     */
+    size_t (*lacking)(const kvd_gpu_method *m);
+
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*

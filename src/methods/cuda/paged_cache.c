@@ -217,6 +217,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     *c = (kvd_paged_cache){
         .attention = c->attention,
         .exact_prompts = exact,
+        .outliers = c->outliers,
         .hook = {.run = run, .wants_raw = !exact && kvd_gpu_fold_packs(&w->config)},
         .worker = w,
         .config = &w->config,
@@ -504,6 +505,8 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 static int attend_steps(const kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
     const kvd_gpu_heads *const h = heads_of(c);
+    if (c->method && c->method->attend_steps)
+        return c->method->attend_steps(c->method, r, out, err);
     kvd_decode_args a = decode_args(c, h ? r->layer : c->work_of[r->layer], r->steps);
     a.pool = h ? h->pool : kvd_paged_cache_pool(c, r->layer);
     a.o = out;
@@ -604,8 +607,7 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
                                                : attend_rest(c, r, rest, err)) ||
                        kvd_clock_end(c->clock, KVD_PHASE_PREFILL, r->stream, err)))
         return -1;
-    if (r->steps &&
-        (m && m->attend_steps ? m->attend_steps(m, r, out, err) : attend_steps(c, r, out, err)))
+    if (r->steps && attend_steps(c, r, out, err))
         return -1;
     *open = r->steps ? KVD_PHASE_DECODE : KVD_PHASE_PREFILL;
     if (!m || !m->attended || (m->attended_prompts && !r->prompts))

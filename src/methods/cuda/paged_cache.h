@@ -36,6 +36,11 @@ typedef struct kvd_paged_cache {
      * iteration holds either prompts or decode steps.
      */
     bool exact_prompts;
+    /*
+     * Number of outliers among the keys of a KV head for which a page has room; 0: the method's
+     * default. Must be set before init.
+     */
+    size_t outliers;
     /* [max_slices + 1] First token of each prompt, if exact_prompts is set. */
     size_t *offset;
     /*
@@ -91,8 +96,8 @@ typedef struct kvd_paged_cache {
 /* Returns the sliding window of a layer in tokens, or 0 if no window is shorter than max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /*
- * Initialises everything but the pool of pages. `*c` must be zeroed before, except for `attention`
- * and `exact_prompts`. The plan must be open; batch, pages, near and clock may still be empty.
+ * Initialises everything but the pool of pages. `*c` must be zeroed before, except for `attention`,
+ * `exact_prompts` and `outliers`. The plan must be open; batch, pages, near and clock may still be empty.
  * `near` may be NULL if no layer has a window shorter than the requests. The error names what the
  * kernels do not support. The caller must release `*c`, also after a failure.
  */

@@ -35,7 +35,10 @@ typedef struct {
     kvd_generate_path path;
     const kvd_config *config;
     const kvd_plan *plan;
+    const kvd_checkpoint *checkpoint;
+    kvd_engine_spec spec;
     kvd_engine *engine;
+    size_t pages; /* number of pages of the first engine */
     size_t slots, max_tokens;
     bool scores;
     /* [slots] */
@@ -115,6 +118,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 {
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
+    /* True if K is coded after RoPE, because a method has cut it by then. */
+    const bool cut = p->bits && p->dims && !p->dims->rebuild;
     const char *reason = NULL;
     kvd_err err = {""};
     if (s->compute != KVD_BF16)
@@ -123,7 +128,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
         reason = "the engine stores bf16 (--cache bf16)";
     else if (p->keep_first + p->keep_last > 0)
         reason = "the engine does not keep layers whole";
-    else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && !kvd_gpu_fold_packs(c))
+    else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && !cut && !kvd_gpu_fold_packs(c))
         reason = "the engine has no keys before RoPE in models with biases or norms of Q and K, or "
                  "with partial RoPE";
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p)
@@ -230,19 +235,51 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-static size_t together(const kvd_generate_path *p, const kvd_continuations *c, size_t first)
+/*
+ * Returns how many of `most` sequences, from `first` on, fit into `room` pages and into the pages
+ * of layers with a window; at least 1.
+ */
+static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
+                      size_t most, size_t room)
 {
-    const by_engine *const e = (const by_engine *)(const void *)p;
     size_t pages = 0, n = 0;
-    for (; first + n < c->n_sequences && n < e->slots; n++) {
+    for (; n < most; n++) {
         const size_t s = first + n,
                      tokens = c->offset[s + 1] - c->offset[s] + c->end[s + 1] - c->end[s];
-        const kvd_engine_facts *const f = &e->engine->facts;
         pages += (tokens + PAGE - 1) / PAGE;
-        if (n && (pages > f->pages || (n + 1) * f->window_share > f->window_pages))
+        if (n && (pages > room || (n + 1) * f->window_share > f->window_pages))
             break;
     }
     return n;
+}
+
+static size_t together(const kvd_generate_path *p, const kvd_continuations *c, size_t first)
+{
+    const by_engine *const e = (const by_engine *)(const void *)p;
+    const size_t left = c->n_sequences - first;
+    return fitting(&e->engine->facts, c, first, left < e->slots ? left : e->slots, e->pages);
+}
+
+static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n)
+{
+    const kvd_engine_facts *const f = &((const by_engine *)(const void *)p)->engine->facts;
+    return fitting(f, c, first, n, f->pages);
+}
+
+/* Opens an engine whose pages have more room for outliers, if the last one had too little. */
+static int grow(kvd_generate_path *p, kvd_err *err)
+{
+    by_engine *const e = of(p);
+    const size_t most = (size_t)KVD_PAGE_TOKENS * (size_t)e->config->d_head,
+                 needed = e->engine->lacking ? e->engine->lacking(e->engine) : 0,
+                 twice = 2 * e->spec.outliers, wanted = needed + needed / 4;
+    if (!needed || e->spec.outliers >= most)
+        return 0;
+    e->spec.outliers = wanted < twice ? twice : wanted;
+    e->spec.outliers = e->spec.outliers < most ? e->spec.outliers : most;
+    e->engine->free(e->engine);
+    e->engine = kvd_engine_open_cuda(e->checkpoint, e->plan, &e->spec, err);
+    return e->engine ? 1 : -1;
 }
 
 static int begin(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err)
@@ -323,7 +360,7 @@ static void end(kvd_generate_path *p, kvd_stepwise_account *account)
     by_engine *const e = of(p);
     if (account)
         kvd_stepwise_account_add(account, &e->account);
-    for (size_t s = 0; s < e->n; s++)
+    for (size_t s = 0; e->engine && s < e->n; s++)
         e->engine->drop(e->engine, s);
     e->n = 0;
 }
@@ -367,6 +404,8 @@ kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_genera
     }
     *e = (by_engine){.path = {.piece = slots,
                               .together = together,
+                              .grow = grow,
+                              .fits = fits,
                               .begin = begin,
                               .run = run,
                               .read = read,
@@ -375,6 +414,8 @@ kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_genera
                               .free = release},
                      .config = kvd_checkpoint_config(c),
                      .plan = plan,
+                     .checkpoint = c,
+                     .spec = spec,
                      .slots = slots,
                      .max_tokens = s->max_tokens,
                      .scores = scores,
@@ -387,8 +428,10 @@ kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_genera
     count_rows(e);
     if (!e->slice || !e->token || !e->slot || (logits && !e->logits))
         kvd_no_memory(err, "a generator", logits * sizeof *e->logits);
-    else if ((e->engine = kvd_engine_open_cuda(c, plan, &spec, err)))
+    else if ((e->engine = kvd_engine_open_cuda(c, plan, &spec, err))) {
+        e->pages = e->engine->facts.pages;
         return &e->path;
+    }
     release(&e->path);
     return NULL;
 }
