@@ -140,7 +140,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     plan->type = KVD_BF16;
     plan->prompt = (size_t)context;
     end_on(kvd_plan_open(plan, &setup, &err), &err);
-    kvd_gpu_packed_describe(plan, &config, &map, &x->a);
+    kvd_gpu_packed_describe(plan, &config, &map, NULL, 0, &x->a);
     kvd_packed_args *const a = &x->a;
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;

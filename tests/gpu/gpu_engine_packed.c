@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "dims_fixture.h"
 #include "engine_schedule.h"
 #include "methods/method.h"
 #include "tensor_scales.h"
@@ -43,6 +44,9 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
+/* Projections of all heads in tests of methods that follow a dims method; NULL in other tests. */
+static const kvd_dims *cut;
+
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
                      kvd_err *err)
 {
@@ -52,12 +56,14 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
         return -1;
     *plan = m.plan;
     plan->type = KVD_BF16;
+    plan->dims = cut;
     plan->prompt = kvd_plan_beyond_widths(plan) ? l->max_len : 0;
     return open_with_scales(plan, &setup, err);
 }
 
-static int run(const load *l, size_t slots, const char *method, int gpu, int graphs, outcome *o,
-               kvd_err *err)
+/* `exact` is true if prompts attend uncompressed on the GPU, as on the CPU. */
+static int run_with(const load *l, size_t slots, const char *method, int gpu, int graphs,
+                    bool exact, outcome *o, kvd_err *err)
 {
     const serving_order by = {.slots = slots, .singly = true};
     const kvd_engine_spec spec = {.limits = {.max_batch = slots, .max_tokens = 4 * l->max_len},
@@ -65,7 +71,8 @@ static int run(const load *l, size_t slots, const char *method, int gpu, int gra
                                   .type = KVD_BF16,
                                   .n_gpus = 1,
                                   .graphs = graphs,
-                                  .phases = graphs};
+                                  .phases = graphs,
+                                  .exact_prompts = gpu && exact};
     kvd_plan plan;
     watched w = {l, o};
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
@@ -79,6 +86,12 @@ static int run(const load *l, size_t slots, const char *method, int gpu, int gra
         e->free(e);
     kvd_plan_close(&plan);
     return status;
+}
+
+static int run(const load *l, size_t slots, const char *method, int gpu, int graphs, outcome *o,
+               kvd_err *err)
+{
+    return run_with(l, slots, method, gpu, graphs, cut != NULL, o, err);
 }
 
 static double off(const load *l, const float *x, const float *want, double *most)
@@ -117,7 +130,7 @@ static void test(const load *l, size_t slots, const char *model, const test_case
     char name[160], text[320];
     outcome want = {0}, got = {0}, replayed = {0};
     double most, most_changed;
-    (void)snprintf(name, sizeof name, "%s, %s", model, t->method);
+    (void)snprintf(name, sizeof name, "%s, %s%s", model, cut ? "cut heads, " : "", t->method);
     if (run(l, slots, t->method, 0, 0, &want, &err) || run(l, slots, t->method, 1, 0, &got, &err) ||
         run(l, slots, t->method, 1, 1, &replayed, &err)) {
         report(0, name, err.msg);
@@ -193,6 +206,72 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
     if (e)
         e->free(e);
     kvd_plan_close(&plan);
+}
+
+/*
+ * Tests a run in which prompts attend to cut rows, as in kvdim-jct: graphs must give the same
+ * logits, and the bytes must be those of a run whose prompts attend uncompressed.
+ */
+static void test_timed(const load *l, size_t slots, const char *method)
+{
+    kvd_err err = {""};
+    char name[160];
+    outcome exact = {0}, plain = {0}, replayed = {0};
+    double most = 0;
+    (void)snprintf(name, sizeof name, "cut prompts, %s", method);
+    const int status = run_with(l, slots, method, 1, 0, true, &exact, &err) ||
+                       run_with(l, slots, method, 1, 0, false, &plain, &err) ||
+                       run_with(l, slots, method, 1, 1, false, &replayed, &err);
+    const bool ok =
+        !status && held_off(&plain, &exact) <= 1e-9 &&
+        isfinite(off(l, plain.logits, exact.logits, &most)) &&
+        !memcmp(plain.logits, replayed.logits, l->outputs * l->vocab * sizeof *plain.logits);
+    report(ok, name, status ? err.msg : "equal bytes, the same bits with and without graphs");
+    free(exact.logits);
+    free(plain.logits);
+    free(replayed.logits);
+}
+
+/* Tests codes of cut heads: `uneven` widths, or one width of all heads. */
+static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
+                     size_t n_cases, bool uneven, bool timed)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
+    const kvd_config *const config = c ? kvd_checkpoint_config(c) : NULL;
+    kvd_spectrum s = {0};
+    kvd_widths w = {0};
+    kvd_dims d = {0};
+    int status = !c || fixture_spectrum(&s, config, 7, &err) ||
+                 kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err);
+    for (int i = 0; !status && i < config->n_layers * config->n_kv_heads; i++)
+        for (int side = 0; side < 2; side++)
+            w.kept[side][i] = uneven ? config->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3
+                                     : config->d_head - 3;
+    status = status || kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err);
+    if (status) {
+        report(0, "cut heads", err.msg);
+    } else {
+        load l = load_make(c, r, n, 17);
+        outcome plain = {0};
+        double rounding = 0;
+        if (measure(&l, 3, &plain, &rounding, &err))
+            report(0, "cut heads", err.msg);
+        cut = &d;
+        for (size_t i = 0; plain.logits && i < n_cases; i++)
+            test(&l, 3, uneven ? "uneven" : "even", &t[i], &plain, rounding);
+        if (timed) {
+            test_timed(&l, 3, t[0].method);
+            refused(&l, "turboquant,qjl=0", 0, "'turboquant' after a method of the dims axis");
+        }
+        cut = NULL;
+        free(plain.logits);
+        load_release(&l);
+    }
+    kvd_dims_release(&d);
+    kvd_widths_release(&w);
+    kvd_spectrum_release(&s);
+    kvd_checkpoint_close(c);
 }
 
 static void test_context(const load *l, const char *method)
@@ -277,9 +356,16 @@ int main(int argc, char **argv)
                                       */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
+                                     {"comet,bits=4,group=32", 0.5, 1e-9},
+                                     {"comet,bits=3,symmetric=0", 0.5, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
                                      {"turboquant,bits=2,qjl=0", 0.5, 1e-9}};
     static const test_case kivi[] = {{"kivi,bits=4,group=16,residual=16", 0.5, 1e-9}};
+    static const test_case narrow[] = {{"kivi,bits=2,group=16,residual=16", 0.6, 1e-9},
+                                       {"kvquant,bits=4,outliers=0.2,sink=2", 0.5, 0.01},
+                                       {"fp8", 0.5, 1e-9},
+                                       {"mxfp4", 0.5, 1e-9},
+                                       {"nvfp4", 0.6, 1e-9}};
     static const test_case nvfp4[] = {{"nvfp4", 0.5, 1e-9}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};
     int devices = 0;
@@ -289,6 +375,7 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "quick") == 0) {
         test_model("data/models/kvdim-6m", "kvdim-6m", few, 3, 2, some, 3);
+        test_cut("data/models/kvdim-6m", few, 3, some, 2, true, false);
         return failures ? 1 : 0;
     }
     test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, full, sizeof full / sizeof *full);
@@ -296,6 +383,10 @@ int main(int argc, char **argv)
     test_model("tests/data/families/mistral-full", "mistral-full", few, 3, 2, kivi, 1);
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, nvfp4, 1);
     test_model("tests/data/families/opt-before", "opt-before", shorter, 3, 2, kvquant, 1);
+    test_cut("data/models/kvdim-6m", all, 12, some, 3, true, true);
+    test_cut("data/models/kvdim-6m", all, 12, narrow, 5, true, false);
+    test_cut("data/models/kvdim-6m", few, 3, some, 3, false, true);
+    test_cut("tests/data/families/qwen2-gqa", few, 3, some, 2, true, false);
     test_rest();
     return failures ? 1 : 0;
 }

@@ -41,8 +41,14 @@ typedef struct {
     bool peak;
 } test_case;
 
+/* Numbers of stored dimensions of K and V of each KV head. */
+typedef struct {
+    int of[2][N_KV];
+} widths;
+
 typedef struct {
     const test_case *t;
+    widths width;
     kvd_config config;
     kvd_plan plan;
     kvd_packed_args a;
@@ -80,12 +86,27 @@ static size_t at(const bench *w, int b, int t, int g, int i)
            (size_t)i;
 }
 
+/* Returns the number of dimensions of a row in a page, with padding. */
+static int padded(const bench *w, int side, int g)
+{
+    return side ? w->a.map.d_v[g] : w->a.map.d_qk[g];
+}
+
 /* Returns the index within a page of element i of the K (side 0) or V (side 1) row of token t. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
+    return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * (size_t)w->a.map.d_qk[g] : 0) +
+           kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, (size_t)i, (size_t)padded(w, side, g));
+}
+
+/* Sets padding to 0 in `rows` [n][N_KV][each][d]. */
+static void clear_padding(const bench *w, int side, size_t n, int each, float *rows)
+{
     const size_t d = (size_t)w->t->d;
-    return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * d : 0) +
-           kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, (size_t)i, d);
+    for (size_t i = 0; i < n * (size_t)(N_KV * each); i++) {
+        const size_t width = (size_t)w->width.of[side][i / (size_t)each % N_KV];
+        memset(rows + i * d + width, 0, (d - width) * sizeof *rows);
+    }
 }
 
 static void make_queries(bench *w)
@@ -94,8 +115,13 @@ static void make_queries(bench *w)
     kvd_rng r;
     kvd_rng_seed(&r, 22, 0);
     w->q = need(n * sizeof *w->q);
+    float *const q = need(n * sizeof *q);
     for (size_t i = 0; i < n; i++)
-        w->q[i] = bits_of((float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01)));
+        q[i] = (float)(kvd_rng_normal(&r) * (i / (size_t)w->t->d % 3 ? 1 : 0.01));
+    clear_padding(w, 0, N, w->t->group, q);
+    for (size_t i = 0; i < n; i++)
+        w->q[i] = bits_of(q[i]);
+    free(q);
 }
 
 /*
@@ -127,6 +153,7 @@ static void make_rows(bench *w)
 {
     const int d = w->t->d;
     const size_t n = at(w, N, 0, 0, 0);
+    const bool levels = kvd_gpu_packed_has_levels(&w->plan);
     kvd_rng r;
     kvd_rng_seed(&r, 21, 0);
     w->pre = need(n * sizeof(float));
@@ -135,11 +162,13 @@ static void make_rows(bench *w)
     for (size_t i = 0; i < n; i++) {
         const double far = kvd_rng_below(&r, 300) ? 1 : 8;
         w->pre[i] = number(bits_of(
-            (float)(kvd_rng_normal(&r) * far + (w->rope ? 0 : (double)(i % (size_t)d % 5)))));
+            (float)(kvd_rng_normal(&r) * far + (levels ? 0 : (double)(i % (size_t)d % 5)))));
         w->x[1][i] = number(bits_of((float)(kvd_rng_normal(&r) * far)));
     }
     if (w->t->peak)
         make_peaks(w);
+    clear_padding(w, 0, (size_t)(N * w->most), 1, w->pre);
+    clear_padding(w, 1, (size_t)(N * w->most), 1, w->x[1]);
     memcpy(w->x[0], w->pre, n * sizeof(float));
     for (int b = 0; b < N; b++)
         for (int t = 0; t < w->most; t++)
@@ -152,9 +181,11 @@ static void make_rows(bench *w)
         w->x[0][i] = number(bits_of(w->x[0][i]));
 }
 
-static int open_bench(bench *w, const test_case *t, kvd_err *err)
+/* `narrow` has the widths that a dims method leaves of the heads; NULL: whole heads. */
+static int open_bench(bench *w, const test_case *t, const widths *narrow, kvd_err *err)
 {
     kvd_method m;
+    kvd_dims_head head[N_KV];
     *w = (bench){.t = t};
     w->config = (kvd_config){.n_layers = 1,
                              .n_heads = N_KV * t->group,
@@ -172,17 +203,22 @@ static int open_bench(bench *w, const test_case *t, kvd_err *err)
     w->plan.prompt = 1;
     if (open_with_scales(&w->plan, &setup, err))
         return -1;
-    w->rope = w->plan.bits->keys_before_rope;
+    w->rope = w->plan.bits->keys_before_rope && !narrow;
     for (int b = 0; b < N; b++)
         w->most = t->length[b] + t->steps > w->most ? t->length[b] + t->steps : w->most;
     w->max_pages = (w->most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     kvd_attn_heads heads = {.n_heads = w->config.n_heads, .n_kv_heads = N_KV, .d_head = t->d};
     kvd_attn_map map;
-    for (int g = 0; g < N_KV; g++)
-        heads.d_qk[g] = heads.d_v[g] = t->d;
+    for (int g = 0; g < N_KV; g++) {
+        for (int side = 0; side < 2; side++)
+            w->width.of[side][g] = narrow ? narrow->of[side][g] : t->d;
+        head[g] = (kvd_dims_head){.d_qk = w->width.of[0][g], .d_v = w->width.of[1][g]};
+        heads.d_qk[g] = (head[g].d_qk + 15) / 16 * 16;
+        heads.d_v[g] = (head[g].d_v + 15) / 16 * 16;
+    }
     if (kvd_attn_map_make(&heads, &map))
         return kvd_fail(err, "map");
-    kvd_gpu_packed_describe(&w->plan, &w->config, &map, &w->a);
+    kvd_gpu_packed_describe(&w->plan, &w->config, &map, narrow ? head : NULL, 0, &w->a);
     w->cosine = need((size_t)w->most * (size_t)t->d / 2 * sizeof(float));
     w->sine = need((size_t)w->most * (size_t)t->d / 2 * sizeof(float));
     kvd_rope_tables(&w->config, false, (size_t)w->most, (size_t)w->most, w->cosine, w->sine);
@@ -227,13 +263,13 @@ static void make_device(bench *w)
     a->kv_len = w->len = zeros(N * 4);
     w->q_len = zeros(N * 4);
     w->start = zeros(N * 4);
-    if (w->rope) {
+    if (kvd_gpu_packed_has_levels(&w->plan)) {
         kvd_kvquant_tables t;
         kvd_kvquant_tables_of(w->plan.bits_self, &t);
         a->level = on_device(t.levels, ((size_t)4 << a->form.bits) * sizeof(float));
         a->range = on_device(t.range, N_KV * t.range_width * 2 * sizeof(float));
         a->range_width = (int32_t)t.range_width;
-        a->before_rope = true;
+        a->before_rope = w->rope;
         a->cosine = on_device(w->cosine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
         a->sine = on_device(w->sine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
     }
@@ -288,7 +324,7 @@ static void put_token(const bench *w, uint16_t *page, int b, int t)
     const bool there = t < w->t->length[b];
     for (int side = 0; side < 2; side++)
         for (int g = 0; g < N_KV; g++)
-            for (int i = 0; i < w->t->d; i++)
+            for (int i = 0; i < padded(w, side, g); i++)
                 page[place(w, side, g, t, i)] = there ? bits_of(w->x[side][at(w, b, t, g, i)]) : 0;
 }
 
@@ -315,8 +351,8 @@ static void run_prompts(bench *w)
 /* Writes the newest token into the ring buffer of recent pages, as kvd_append does. */
 static void append_step(bench *w, int step)
 {
-    const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
-    uint16_t *const row = need(d * 2);
+    const size_t elements = (size_t)w->a.map.page_elements;
+    uint16_t *const row = need((size_t)w->t->d * 2);
     int first[N], one[N];
     for (int b = 0; b < N; b++) {
         const int t = w->t->length[b] + step - 1;
@@ -327,6 +363,7 @@ static void append_step(bench *w, int step)
                                                elements;
         for (int side = 0; side < 2; side++)
             for (int g = 0; g < N_KV; g++) {
+                const size_t d = (size_t)padded(w, side, g);
                 for (size_t i = 0; i < d; i++)
                     row[i] = bits_of(w->x[side][at(w, b, t, g, (int)i)]);
                 check(cudaMemcpy2D(page + place(w, side, g, t, 0), 128, row, 16, 16, d / 8,
@@ -339,16 +376,25 @@ static void append_step(bench *w, int step)
     upload_x(w, first, one);
 }
 
+/* Copies n rows of `width` numbers from x [n][from] to y [n][to]. */
+static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n, size_t width)
+{
+    for (size_t i = 0; i < n; i++)
+        memcpy(y + i * to, x + i * from, width * sizeof *y);
+}
+
 /*
  * Returns the expected K or V rows [m][d] of a head with m tokens. *coded receives the number of
  * tokens that are stored as codes.
  */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
-    const size_t d = (size_t)w->t->d;
+    const size_t d = (size_t)w->t->d, width = (size_t)w->width.of[side][g];
     const int before = m - 1, newest = before > w->a.v_newest ? before - w->a.v_newest : 0;
-    const int n = *coded = side ? newest : before / w->a.k_block * w->a.k_block;
-    float *const x = need(2 * (size_t)m * d * sizeof *x), *const y = x + (size_t)m * d;
+    const int n = *coded =
+        side && !w->a.form.v_channels ? newest : before / w->a.k_block * w->a.k_block;
+    float *const x = need(2 * (size_t)m * d * sizeof *x), *const y = x + (size_t)m * d,
+                 *const decoded = need((size_t)m * width * sizeof *x);
     uint8_t *const level = need((size_t)m);
     uint32_t *const position = need((size_t)m * sizeof *position);
     kvd_bits_count count;
@@ -366,17 +412,20 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     const kvd_bits_block block = {.side = (kvd_side)side,
                                   .kv_head = g,
                                   .n = (size_t)n,
-                                  .d = d,
+                                  .d = width,
                                   .x = y,
                                   .level = level,
                                   .position = position};
     memcpy(x, y, (size_t)m * d * sizeof *x);
-    if (n && w->plan.bits->code(w->plan.bits_self, &block, x, &count, &err)) {
+    copy_rows(x, d, y, width, (size_t)m, width);
+    if (n && w->plan.bits->code(w->plan.bits_self, &block, decoded, &count, &err)) {
         printf("not ok packed: %s\n", err.msg);
         exit(1);
     }
+    copy_rows(decoded, width, x, d, (size_t)n, width);
     if (w->rope && side == 0)
         kvd_rope_apply(&w->config, w->cosine, w->sine, position, (size_t)n, 1, x);
+    free(decoded);
     free(level);
     free(position);
     return x;
@@ -392,7 +441,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     const size_t elements = (size_t)w->a.map.page_elements;
     size_t n = 0;
     for (int t = 0; t < (m + 7) / 8 * 8; t++)
-        for (int i = 0; i < w->t->d; i++) {
+        for (int i = 0; i < w->width.of[side][g]; i++) {
             const float x = t < m ? want[t * w->t->d + i] : 0;
             const float got = number(w->pages[(size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements +
                                               place(w, side, g, t, i)]);
@@ -405,10 +454,10 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-static double attention_off(const bench *w, int m, const float *k, const float *v,
+static double attention_off(const bench *w, int g, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
-    const int d = w->t->d;
+    const int d = w->t->d, d_v = w->width.of[1][g];
     double *const p = need((size_t)m * sizeof *p), sum = 0, top = -INFINITY, error = 0, square = 0;
     for (int t = 0; t < m; t++) {
         for (int i = 0; i < d; i++)
@@ -417,7 +466,7 @@ static double attention_off(const bench *w, int m, const float *k, const float *
     }
     for (int t = 0; t < m; t++)
         sum += p[t] = exp(p[t] - top);
-    for (int i = 0; i < d; i++) {
+    for (int i = 0; i < d_v; i++) {
         double want = 0;
         for (int t = 0; t < m; t++)
             want += p[t] / sum * (double)v[t * d + i];
@@ -456,7 +505,7 @@ static void compare(const bench *w, int step, const uint16_t *o, result *r)
             }
             for (int h = g * w->t->group; o && h < (g + 1) * w->t->group; h++) {
                 const size_t row = (size_t)(b * N_KV * w->t->group + h) * (size_t)d;
-                const double e = attention_off(w, m, x[0], x[1], w->q + row, o + row);
+                const double e = attention_off(w, g, m, x[0], x[1], w->q + row, o + row);
                 if (worse(r->attention, e) != r->attention && !isnan(r->attention)) {
                     r->tokens = m;
                     r->head = h;
@@ -537,15 +586,15 @@ static void run_decoder(const bench *w, decoder *x, int step)
     check(cudaMemcpy(x->o, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
 }
 
-static void test(const test_case *t)
+static void test(const test_case *t, const widths *narrow)
 {
     kvd_err err = {""};
     bench w;
     result r = {0};
     char name[128], text[256];
-    (void)snprintf(name, sizeof name, "%s, heads of %d, %d to a KV head%s", t->method, t->d,
-                   t->group, t->peak ? ", a peak" : "");
-    if (open_bench(&w, t, &err)) {
+    (void)snprintf(name, sizeof name, "%s, heads of %d, %d to a KV head%s%s", t->method, t->d,
+                   t->group, t->peak ? ", a peak" : "", narrow ? ", cut" : "");
+    if (open_bench(&w, t, narrow, &err)) {
         report(0, name, err.msg);
         return;
     }
@@ -575,9 +624,31 @@ static void test(const test_case *t)
         r.bad, r.first_bad, r.worst, beyond,
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head);
-    report(!r.bad && !beyond && r.attention <= (w.rope ? 1e-2 : 6e-3), name, text);
+    report(!r.bad && !beyond && r.attention <= (kvd_gpu_packed_has_levels(&w.plan) ? 1e-2 : 6e-3),
+           name, text);
     free_decoder(&x);
     close_bench(&w);
+}
+
+/* Tests codes of heads that a dims method has cut to unequal widths, or all to one width. */
+static void test_narrow(void)
+{
+    static const widths unequal = {{{17, 64, 33}, {49, 5, 64}}},
+                        equal = {{{61, 61, 61}, {50, 50, 50}}};
+    static const test_case cases[] = {
+        {"kivi,bits=4,group=32,residual=32", 64, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 4, false},
+        {"kivi,bits=3,group=16,residual=16", 64, {1, 15, 16, 31, 33, 65, 130}, 18, 0, 4, false},
+        {"kivi,bits=2,group=64,residual=0", 64, {1, 63, 64, 65, 127, 128, 129}, 3, 0, 8, false},
+        {"kvquant,bits=4,outliers=0.1,sink=3", 64, {1, 2, 63, 64, 65, 8, 127}, 4, 0.02, 4, false},
+        {"kvquant,bits=3,outliers=0,sink=0", 64, {1, 7, 8, 9, 64, 66, 130}, 9, 0.02, 4, false},
+        {"fp8,scale=2", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
+        {"mxfp4", 64, {1, 16, 17, 63, 64, 65, 127}, 3, 0, 4, false},
+        {"nvfp4", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
+        {"comet,group=32", 64, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 4, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test(&cases[i], &unequal);
+        test(&cases[i], &equal);
+    }
 }
 
 /* usage: gpu_packed [quick]: a few small cases, for compute-sanitizer */
@@ -704,6 +775,11 @@ int main(int argc, char **argv)
         {"nvfp4,scale=2", 112, {1, 7, 8, 9, 64, 66, 130}, 4, 0, 3, false},
         {"nvfp4", 64, {1, 2, 62, 63, 64, 65, 130}, 5, 0, 7, false},
         {"nvfp4", 128, {1, 2, 62, 63, 64, 65, 130}, 2, 0, 16, false},
+        {"comet", 128, {1, 127, 128, 129, 255, 257, 300}, 3, 0, 4, false},
+        {"comet,bits=8,group=16", 64, {1, 15, 16, 17, 64, 65, 130}, 18, 0, 4, false},
+        {"comet,bits=3,group=32,symmetric=0", 80, {1, 31, 32, 33, 64, 95, 96}, 3, 0, 2, false},
+        {"comet,bits=2,group=192", 16, {1, 190, 191, 192, 193, 383, 384}, 4, 0, 2, false},
+        {"comet,bits=5,group=64,symmetric=0", 64, {1, 63, 64, 65, 127, 128, 129}, 3, 0, 8, false},
     };
     int devices = 0;
     const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 5 : sizeof cases / sizeof *cases;
@@ -712,6 +788,7 @@ int main(int argc, char **argv)
         return 0;
     }
     for (size_t i = 0; i < n; i++)
-        test(&cases[i]);
+        test(&cases[i], NULL);
+    test_narrow();
     return failures ? 1 : 0;
 }

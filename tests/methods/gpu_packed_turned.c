@@ -119,7 +119,7 @@ static int open_bench(bench *w, const test_case *t, kvd_err *err)
         heads.d_qk[g] = heads.d_v[g] = t->d;
     if (kvd_attn_map_make(&heads, &map))
         return kvd_fail(err, "map");
-    kvd_gpu_packed_describe(&w->plan, &w->config, &map, &w->a);
+    kvd_gpu_packed_describe(&w->plan, &w->config, &map, NULL, 0, &w->a);
     for (int b = 0; b < N; b++)
         w->most = t->length[b] + t->steps > w->most ? t->length[b] + t->steps : w->most;
     w->max_pages = (w->most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;

@@ -73,6 +73,7 @@ const kvd_bits_method kvd_bits_comet = {
             .summary = "keys and values per channel in blocks of tokens, symmetric, 4 bits",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_packed,
         },
     .window = window,
     .open = open,

@@ -62,7 +62,8 @@
 typedef struct {
     int32_t bits;
     /*
-     * Number of tokens of a key channel that share a scale: 16, 32 or 64. 0: keys have no scales.
+     * Number of tokens of a key channel that share a scale in a page: 16, 32 or 64. 0: keys have no
+     * scales. If more than 64 tokens share a scale, each of their pages has a copy.
      */
     int32_t k_group;
     /*
@@ -86,6 +87,16 @@ typedef struct {
      */
     int32_t block;
     bool norms; /* true: vectors are rotated (turboquant), and keys store norms */
+    /*
+     * True if values are stored as keys are: as A operands with tokens in rows, and with scales per
+     * channel of k_group tokens (comet).
+     */
+    bool v_channels;
+    /*
+     * True if codes of equal steps have no zero point: x = s (code - (2^(bits - 1) - 1)). The places
+     * of zero points are unused.
+     */
+    bool symmetric;
 } kvd_packed_form;
 
 /*
@@ -122,7 +133,8 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
         p.k_norm = p.v_side + kvd_packed_blocks(f, d_v) * KVD_PAGE_TOKENS;
     } else {
         p.v_side = p.k_side + (f->k_group ? KVD_PAGE_TOKENS / f->k_group * d_qk * 4 : 0);
-        p.k_norm = p.v_side + kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4;
+        p.k_norm = p.v_side + (f->v_channels ? KVD_PAGE_TOKENS / f->k_group * d_v * 4
+                                             : kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4);
     }
     p.v_list = p.k_norm + (f->norms ? 2 * KVD_PAGE_TOKENS : 0);
     p.k_list = p.v_list + KVD_PAGE_TOKENS * 4 * f->v_apart;

@@ -92,6 +92,13 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
+static size_t lacking(const kvd_gpu_method *m)
+{
+    const packed *const k = of(m);
+    const uint32_t beyond = k->host_counts ? k->host_counts[k->slots] : 0;
+    return beyond ? (size_t)k->layer[0].form.k_apart + beyond : 0;
+}
+
 static int32_t side_by_side(const kvd_paged_cache *c, const kvd_packed_args *a, size_t n,
                             size_t times)
 {
@@ -314,13 +321,21 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
+/* Returns true if keys are coded before RoPE: those of kvquant, unless a dims method cuts them. */
+static bool codes_before_rope(const kvd_plan *plan, const kvd_paged_cache *c)
+{
+    return kvd_gpu_packed_has_levels(plan) && c->cosine && !plan->dims;
+}
+
 static void describe_layer(packed *k, const kvd_plan *plan, int l)
 {
     const kvd_paged_cache *const c = k->method.cache;
     kvd_packed_args *const a = &k->layer[l];
-    kvd_gpu_packed_describe(plan, c->config, &c->layer[l].map, a);
+    const kvd_dims_head *const head =
+        c->dims ? &c->dims->head[l * c->dims->n_kv_heads + c->share->first_kv_head] : NULL;
+    kvd_gpu_packed_describe(plan, c->config, &c->layer[l].map, head, c->outliers, a);
     a->x_key = c->share->n_heads * c->config->d_head;
-    a->before_rope = kvd_gpu_packed_has_levels(plan) && c->cosine;
+    a->before_rope = codes_before_rope(plan, c);
     a->cosine = c->cosine;
     a->sine = c->sine;
     k->method.page_bytes += a->page_bytes;
@@ -338,18 +353,17 @@ static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");
     return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_has_floats(plan) || group == 16 ||
-           group == 32 || group == 64;
+           group == 32 || group == 64 || (plan->bits == &kvd_bits_comet && group % 64 == 0);
 }
 
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->info.name;
-    if (plan->dims)
-        return kvd_fail(
-            err,
-            "'%s' after a method of the dims axis: prompts attend whole there, the CUDA engine has "
-            "their cut rows alone",
-            name);
+    if (plan->dims && kvd_gpu_packed_is_turned(plan))
+        return kvd_fail(err,
+                        "'%s' after a method of the dims axis: the CUDA engine rotates whole heads "
+                        "alone, use kivi, kvquant, fp8, mxfp4 or nvfp4",
+                        name);
     if (kvd_gpu_packed_is_turned(plan))
         return turns(plan)
                    ? 0
@@ -360,9 +374,10 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
                          name, kvd_gpu_packed_value(plan, "bits"),
                          kvd_gpu_packed_value(plan, "qjl"));
     if (!has_group(plan))
-        return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64", name,
-                        kvd_gpu_packed_value(plan, "group"));
-    return kvd_gpu_packed_has_levels(plan) && c->cosine && !c->hook.wants_raw
+        return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64%s", name,
+                        kvd_gpu_packed_value(plan, "group"),
+                        plan->bits == &kvd_bits_comet ? ", and multiples of 64" : "");
+    return codes_before_rope(plan, c) && !c->hook.wants_raw
                ? kvd_fail(
                      err,
                      "'%s' codes keys before RoPE, which the CUDA engine has in models without biases "
@@ -373,20 +388,19 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 
 static bool runs(const kvd_plan *plan)
 {
-    return !plan->layers && !plan->tokens && !plan->maker && !plan->channels;
+    return !plan->layers && !plan->tokens && !plan->maker && !plan->channels && !plan->dims_low;
 }
 
-/*
- * Returns true if the GPU can generate text with these methods, not only be timed with them. With
- * key outliers it cannot: a real prompt may have more outliers than a page has room for.
- */
+/* Returns true if the GPU can generate text with these methods, not only be timed with them. */
 static bool generates(const kvd_plan *plan)
 {
     int d = 0, group = 0;
-    if (plan->dims || kvd_gpu_packed_value(plan, "outliers") > 0)
+    if (!runs(plan))
         return false;
     if (!kvd_gpu_packed_is_turned(plan))
         return has_group(plan);
+    if (plan->dims)
+        return false;
     if (plan->bits_self)
         kvd_turboquant_heads(plan->bits_self, &d, &group);
     return turns(plan) && (d == 64 || d == 128) && group <= 8;
@@ -445,6 +459,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .make = make,
                                  .begin = begin,
                                  .ended = ended,
+                                 .lacking = lacking,
                                  .held = held,
                                  .bits = slot_bits,
                                  .append = append,

@@ -54,9 +54,12 @@ int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_pa
                           kvd_device_memory *memory, kvd_err *err);
 /*
  * Sets the page layout of `*a`, for heads of the widths in `map`, and the sizes that determine
- * which tokens are quantised. All other members become 0.
+ * which tokens are quantised. `head` [n_kv_heads] has the numbers of stored dimensions of the
+ * layer's KV heads, without padding; NULL: those in `map`. `room` is the number of key outliers of
+ * a KV head for which a page has room; 0: four times the expected number, plus 64. All other
+ * members become 0.
  */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
-                             kvd_packed_args *a);
+                             const kvd_dims_head *head, size_t room, kvd_packed_args *a);
 
 #endif

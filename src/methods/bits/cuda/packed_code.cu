@@ -5,6 +5,7 @@
  *
  * equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, both rounded to float16;
  *                       code = round((x - zero) / s), as in kvd_quantise_group
+ * symmetric (comet)     s = max |x| / (2^(b-1) - 1); code = round(x / s) + 2^(b-1) - 1
  * level table (kvquant) code = index of the level nearest to (x - middle) / half width of the range
  */
 #include "methods/bits/cuda/packed_code_token.cuh"
@@ -109,12 +110,34 @@ __device__ __forceinline__ constexpr int number_in(int j, int e)
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-__device__ __forceinline__ void even_keys(const page_of &o, int u, int from, int to,
-                                          const float (&x)[8][4], uint32_t (&code)[32],
-                                          uint32_t &put, int lane)
+/* Extends a lane's ranges of four channels to the other pages whose tokens share their scales. */
+__device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
-    const int groups = o.a.form.k_group / 8, d = o.a.map.d_qk[o.g];
-    const float top = (float)((1 << o.a.form.bits) - 1);
+    const kvd_packed_args &a = o.a;
+    const int pages = a.span / KVD_PAGE_TOKENS, first = o.p / pages * pages;
+    for (int p = first; p < first + pages; p++) {
+        const uint16_t *const rows =
+            a.q_len ? in_rows(a, page_number(a, o.b, p), o.g) : in_ring(a, o.b, p, o.g);
+        for (int i = 0; p != o.p && i < 16; i++) {
+            const int h = i % 2;
+            const uint32_t pair = row_pair(o, rows, side, u, h, i / 2 * 8 + lane / 4, lane % 4);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float x = bf16_of(pair, e % 2);
+                lo[e] = e / 2 == h ? fminf(lo[e], x) : lo[e];
+                hi[e] = e / 2 == h ? fmaxf(hi[e], x) : hi[e];
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void even_channels(const page_of &o, int side, int u, int from, int to,
+                                              const float (&x)[8][4], uint32_t (&code)[32],
+                                              uint32_t &put, int lane)
+{
+    const kvd_packed_form &f = o.a.form;
+    const int groups = f.k_group / 8, d = side ? o.a.map.d_v[o.g] : o.a.map.d_qk[o.g];
+    const float top = (float)((1 << f.bits) - 1), half_top = (float)((1 << f.bits) / 2 - 1);
     for (int j0 = 0; j0 < 8; j0 += groups) {
         if (8 * j0 < from || 8 * (j0 + groups) > to)
             continue;
@@ -129,9 +152,15 @@ __device__ __forceinline__ void even_keys(const page_of &o, int u, int from, int
                     lo[e] = fminf(lo[e], x[j][e]);
                     hi[e] = fmaxf(hi[e], x[j][e]);
                 }
+        }
+        if (o.a.span > KVD_PAGE_TOKENS)
+            widen(o, side, u, lo, hi, lane);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
             lo[e] = min_of_rows(lo[e]);
             hi[e] = max_of_rows(hi[e]);
-            step[e] = as_half((hi[e] - lo[e]) / top);
+            step[e] = f.symmetric ? as_half(fmaxf(fabsf(lo[e]), fabsf(hi[e])) / half_top)
+                                  : as_half((hi[e] - lo[e]) / top);
             lo[e] = as_half(lo[e]);
         }
 #pragma unroll
@@ -139,13 +168,15 @@ __device__ __forceinline__ void even_keys(const page_of &o, int u, int from, int
             if (j >= j0 && j < j0 + groups)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    code[number_in(j, e)] = even_code(x[j][e], lo[e], step[e], top);
+                    code[number_in(j, e)] = f.symmetric ? centred_code(x[j][e], step[e], half_top)
+                                                        : even_code(x[j][e], lo[e], step[e], top);
                     put |= 1u << number_in(j, e);
                 }
-        uint16_t *const side = reinterpret_cast<uint16_t *>(o.codes + o.parts.k_side) +
-                               16 * 2 * (j0 / groups * (d / 16) + u);
+        uint16_t *const scales =
+            reinterpret_cast<uint16_t *>(o.codes + (side ? o.parts.v_side : o.parts.k_side)) +
+            16 * 2 * (j0 / groups * (d / 16) + u);
         if (lane < 4)
-            *reinterpret_cast<uint4 *>(side + 8 * lane) =
+            *reinterpret_cast<uint4 *>(scales + 8 * lane) =
                 make_uint4(half_bits(step[0]) | half_bits(step[1]) << 16,
                            half_bits(step[2]) | half_bits(step[3]) << 16,
                            half_bits(lo[0]) | half_bits(lo[1]) << 16,
@@ -189,10 +220,15 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-__device__ void code_keys(const page_of &o, int u, int from, int to, int lane)
+/*
+ * Quantises 16 dimensions of keys (side 0), or of values whose scales belong to channels (side 1),
+ * of the tokens `from` .. to - 1 of the page.
+ */
+__device__ void code_channels(const page_of &o, int side, int u, int from, int to, int lane)
 {
     const int bits = o.a.form.bits;
-    uint32_t *at = reinterpret_cast<uint32_t *>(o.codes) + kvd_packed_words(bits, u, lane);
+    uint32_t *const at = reinterpret_cast<uint32_t *>(o.codes + (side ? o.parts.v : 0)) +
+                         kvd_packed_words(bits, u, lane);
     uint32_t code[32] = {}, put = 0;
     float x[8][4];
 #pragma unroll
@@ -200,7 +236,9 @@ __device__ void code_keys(const page_of &o, int u, int from, int to, int lane)
         const int t = 8 * j + lane / 4;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const uint32_t pair = t >= from && t < to ? key_pair(o, u, h, t, lane % 4) : 0;
+            const uint32_t pair = t < from || t >= to ? 0
+                                  : side              ? row_pair(o, o.rows, 1, u, h, t, lane % 4)
+                                                      : key_pair(o, u, h, t, lane % 4);
             x[j][2 * h] = bf16_of(pair, 0);
             x[j][2 * h + 1] = bf16_of(pair, 1);
         }
@@ -208,7 +246,7 @@ __device__ void code_keys(const page_of &o, int u, int from, int to, int lane)
     if (o.a.level)
         level_keys(o, u, from, to, x, code, put, lane);
     else
-        even_keys(o, u, from, to, x, code, put, lane);
+        even_channels(o, side, u, from, to, x, code, put, lane);
     put_unit(at, o.a.level, bits, code, put);
 }
 
@@ -286,12 +324,16 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
          * With a table of levels, the codes of 16 tokens of V fill whole bytes, so that each warp
          * can write 16 tokens.
          */
-        const int pieces = a.level ? 4 : 1;
-        for (int task = warp; task < units + pieces * groups; task += WARPS) {
+        const int pieces = a.level ? 4 : 1,
+                  v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;
+        for (int task = warp; task < units + v_tasks; task += WARPS) {
             const int group = task / pieces, to = a.level ? min(16 * (task % 4) + 16, vt) : vt;
-            if (task >= pieces * groups && kf < kt)
-                code_keys(o, task - pieces * groups, kf, kt, lane);
-            for (int k = max(vf / 16, a.level ? task % 4 : 0); group < groups && 16 * k < to; k++)
+            const bool values = task < v_tasks;
+            if (kf < kt && (!values || a.form.v_channels))
+                code_channels(o, values, values ? task : task - v_tasks, kf, kt, lane);
+            if (!values || a.form.v_channels)
+                continue;
+            for (int k = max(vf / 16, a.level ? task % 4 : 0); 16 * k < to; k++)
                 code_sixteen(o, group, k, vf, vt, lane);
         }
     }

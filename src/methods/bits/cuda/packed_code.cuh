@@ -36,6 +36,13 @@ __device__ __forceinline__ uint32_t even_code(float x, float zero, float step, f
     return (uint32_t)(q < 0 ? 0 : q > top ? top : q);
 }
 
+/* Returns a code without zero point: round(x / step) + top, with top = 2^(bits - 1) - 1. */
+__device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
+{
+    const float q = step > 0 ? rintf(x / step) : 0;
+    return (uint32_t)((q < -top ? -top : q > top ? top : q) + top);
+}
+
 __device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
 {
     const kvd_packed_args &a = o.a;
@@ -45,14 +52,35 @@ __device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
 }
 
 /*
+ * Returns entry i of the list of outliers of a value vector of KV head g, which `one` is. An entry
+ * after the last outlier is a zero in dimension KVD_WIDTH_NARROW - 1, which is padding in such a head.
+ */
+__device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
+{
+    return i < a.v_apart[g] ? one : (uint32_t)(KVD_WIDTH_NARROW - 1) << 16;
+}
+
+/*
+ * Returns two adjacent dimensions of K (side 0) or V (side 1) of token t from the page `rows`. The
+ * first is dimension 16 u + 8 h + 2 c.
+ */
+__device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *rows, int side,
+                                             int u, int h, int t, int c)
+{
+    const int d_qk = o.a.map.d_qk[o.g], d = side ? o.a.map.d_v[o.g] : d_qk;
+    return *reinterpret_cast<const uint32_t *>(rows + side * KVD_PAGE_TOKENS * d_qk +
+                                               t / 8 * 8 * d + (2 * u + h) * 64 + t % 8 * 8 +
+                                               2 * c);
+}
+
+/*
  * Returns two adjacent dimensions of the key of token t. The first is dimension 16 u + 8 h + 2 c.
  */
 __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
 {
     const kvd_packed_args &a = o.a;
     if (!a.before_rope)
-        return *reinterpret_cast<const uint32_t *>(o.rows + t / 8 * 8 * a.map.d_qk[o.g] +
-                                                   (2 * u + h) * 64 + t % 8 * 8 + 2 * c);
+        return row_pair(o, o.rows, 0, u, h, t, c);
     const int row = a.start ? a.start[o.b] + KVD_PAGE_TOKENS * o.p + t - o.before : o.b;
     return *reinterpret_cast<const uint32_t *>(a.x + (size_t)row * a.ld + a.x_key + o.g * a.d_head +
                                                16 * u + 8 * h + 2 * c);

@@ -43,7 +43,7 @@ __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lan
 __device__ void code_value(const page_of &o, int t, int lane)
 {
     const kvd_packed_args &a = o.a;
-    const int d = a.map.d_v[o.g], bits = a.form.bits, n_apart = a.form.v_apart / 2,
+    const int d = a.map.d_v[o.g], bits = a.form.bits, n_apart = a.v_apart[o.g] / 2,
               in_request = KVD_PAGE_TOKENS * o.p + t;
     const bool there = 4 * lane < d, first = in_request < a.n_sink;
     float x[4] = {}, lo = INFINITY, hi = -INFINITY;
@@ -54,14 +54,16 @@ __device__ void code_value(const page_of &o, int t, int lane)
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
-    uint32_t taken = 0;
+    /* Padding is in the mask from the start, so that it is neither an outlier nor in the range. */
+    uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * lane, 0), 4);
     uint32_t *const list =
         reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
 #pragma unroll 1
-    for (int i = 0; i < 2 * n_apart; i++) {
-        const uint32_t one = take_of(x, there, i < n_apart ? 1.0f : -1.0f, lane, taken);
+    for (int i = 0; i < a.form.v_apart; i++) {
+        const uint32_t one =
+            i < 2 * n_apart ? take_of(x, there, i < n_apart ? 1.0f : -1.0f, lane, taken) : 0;
         if (lane == 0)
-            list[i] = one;
+            list[i] = in_list(a, o.g, i, one);
     }
 #pragma unroll
     for (int k = 0; k < 4; k++)

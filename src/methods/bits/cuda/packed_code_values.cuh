@@ -26,6 +26,16 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
     return 16 * (s.u0 + i) + 8 * db + lane / 4;
 }
 
+/* Returns a mask like `taken` of range_of, of the lane's dimensions from `width` on (padding). */
+__device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int lane)
+{
+    uint32_t mask = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        mask |= dim_of(s, i / 2, i % 2, lane) >= width ? 1u << i : 0;
+    return mask;
+}
+
 /* Sets lo and hi to the range of a token, without the numbers in the mask `taken`. */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
@@ -136,7 +146,7 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
     const kvd_packed_args &a = o.a;
-    const int d = a.map.d_v[o.g], n_apart = a.form.v_apart / 2, bits = a.form.bits;
+    const int d = a.map.d_v[o.g], n_apart = a.v_apart[o.g] / 2, bits = a.form.bits;
     const float top = (float)((1 << bits) - 1);
     sixteen s;
     s.u0 = group * a.form.v_group / 16;
@@ -150,8 +160,9 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
             for (int r = 0; r < 4; r++)
                 s.v[i][r] = exchanged(*reinterpret_cast<const uint32_t *>(
                     rows + (2 * k + r / 2) * 8 * d + (2 * i + r % 2) * 64));
+    const uint32_t padding = padding_of(s, a.width[1][o.g], lane);
     float zero[4], step[4];
-    /* masks of the outliers of four tokens */
+    /* masks of the outliers of four tokens, and of padding */
     uint32_t mine = 0, apart[4] = {};
 #pragma unroll
     for (int he = 0; he < 4; he++) {
@@ -161,14 +172,15 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
         if (!__any_sync(~0u, here))
             continue;
         mine |= here ? 0x5u << (4 * h + e) : 0;
-        uint32_t taken = 0;
+        uint32_t taken = padding;
         uint32_t *const list =
             reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
 #pragma unroll 1
-        for (int i = 0; i < 2 * n_apart; i++) {
-            const uint32_t one = take_one(s, h, e, i < n_apart ? 1.0f : -1.0f, lane, taken);
+        for (int i = 0; i < a.form.v_apart; i++) {
+            const uint32_t one =
+                i < 2 * n_apart ? take_one(s, h, e, i < n_apart ? 1.0f : -1.0f, lane, taken) : 0;
             if (here && lane < 4)
-                list[i] = one;
+                list[i] = in_list(a, o.g, i, one);
         }
         apart[he] = taken;
         float lo, hi;

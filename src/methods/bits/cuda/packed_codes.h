@@ -3,7 +3,8 @@
  * page numbers are read on the device.
  *
  * In a request of m tokens, the keys of the first m / k_block * k_block tokens are quantised, and
- * the values of all but the newest v_newest tokens. The newest tokens are bf16, in the ring buffer
+ * the values of all but the newest v_newest tokens, or of as many tokens as keys if form.v_channels
+ * is set. The newest tokens are bf16, in the ring buffer
  * of the request's slot, in pages of the layout of kernels/layout.h. Page p of the request is page
  * p % ring_pages of the ring buffer.
  */
@@ -23,11 +24,21 @@ typedef struct {
     kvd_attn_map map;
     kvd_packed_form form;
     int32_t head_at[KVD_HEADS_MAX]; /* byte offset of each KV head in a page */
+    /*
+     * Number of stored dimensions of each KV head, of keys and of values. The other dimensions of
+     * map.d_qk and map.d_v are padding: they are 0 in bf16 rows, and may be any finite number after
+     * decoding.
+     */
+    uint8_t width[2][KVD_HEADS_MAX];
+    /* Number of outliers of a value vector of each KV head, at most form.v_apart. */
+    uint8_t v_apart[KVD_HEADS_MAX];
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */
     uint16_t *rows; /* working pages in bf16, device [pages][map.page_elements] */
     int32_t ring_pages, k_block, v_newest;
+    /* Number of tokens of a channel that share a scale: form.k_group, or a multiple of 64. */
+    int32_t span;
     /* Number of requests, and length of each request's page table. */
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */

@@ -57,15 +57,18 @@ static double block_bits(const kvd_packed_form *f, int d)
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m)
 {
     const kvd_packed_form *const f = &a->form;
-    const double d_qk = a->map.d_qk[g], d_v = a->map.d_v[g], k_side = block_bits(f, a->map.d_qk[g]),
-                 v_side = f->exponent || f->norms ? block_bits(f, a->map.d_v[g])
-                                                  : 32.0 * kvd_packed_groups(f, a->map.d_v[g]);
+    const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
+    const double k_side = block_bits(f, d_qk), v_side = f->v_channels ? 0
+                                                        : f->exponent || f->norms
+                                                            ? block_bits(f, d_v)
+                                                            : 32.0 * kvd_packed_groups(f, d_v);
     const double keys = (double)coded(m, 0, (size_t)a->k_block),
-                 values = (double)coded(m, (size_t)a->v_newest, 1);
+                 values = f->v_channels ? keys : (double)coded(m, (size_t)a->v_newest, 1);
+    const double groups = f->k_group ? keys / a->span : 0, scale = f->symmetric ? 16 : 32;
     const double sink = (double)m < a->n_sink ? (double)m : a->n_sink, plain = (double)m;
     return (keys - sink) * (d_qk * f->bits + k_side) +
-           (f->k_group ? keys / f->k_group * d_qk * 32 : 0) + (plain - keys + sink) * d_qk * 16 +
-           (values - sink) * (d_v * f->bits + v_side + 32 * f->v_apart) +
+           groups * scale * (d_qk + (f->v_channels ? d_v : 0)) + (plain - keys + sink) * d_qk * 16 +
+           (values - sink) * (d_v * f->bits + v_side + 32 * a->v_apart[g]) +
            (plain - values + sink) * d_v * 16;
 }
 
@@ -74,8 +77,22 @@ static int32_t pages_of(int32_t tokens)
     return tokens < 2 ? 1 : (tokens - 2) / KVD_PAGE_TOKENS + 2;
 }
 
+static void set_widths(const kvd_plan *plan, const kvd_dims_head *head, kvd_packed_args *a)
+{
+    for (int g = 0; g < a->map.n_kv_heads; g++) {
+        const int d_v = head ? head[g].d_v : a->map.d_v[g];
+        a->width[KVD_KEYS][g] = (uint8_t)(head ? head[g].d_qk : a->map.d_qk[g]);
+        a->width[KVD_VALUES][g] = (uint8_t)d_v;
+        if (!kvd_gpu_packed_has_levels(plan))
+            continue;
+        a->v_apart[g] = (uint8_t)(2 * kvd_kvquant_apart(&plan->bits_values, (size_t)d_v));
+        if (a->form.v_apart < a->v_apart[g])
+            a->form.v_apart = a->v_apart[g];
+    }
+}
+
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
-                             kvd_packed_args *a)
+                             const kvd_dims_head *head, size_t room, kvd_packed_args *a)
 {
     const int32_t group = (int32_t)kvd_gpu_packed_value(plan, "group"),
                   residual = (int32_t)kvd_gpu_packed_value(plan, "residual");
@@ -85,8 +102,8 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
                            .d_head = c->d_head};
     if (kvd_gpu_packed_has_levels(plan)) {
         a->form.v_group = KVD_WIDTH_NARROW;
-        a->form.v_apart = 2 * (int32_t)kvd_kvquant_apart(&plan->bits_values, (size_t)c->d_head);
-        a->form.k_apart = apart > 0 ? (int32_t)ceil(apart + 16) * 4 : 0;
+        a->form.k_apart =
+            apart > 0 ? room ? (int32_t)(room + 3) / 4 * 4 : (int32_t)ceil(apart + 16) * 4 : 0;
         a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
         a->k_block = 1;
     } else if (kvd_gpu_packed_has_floats(plan)) {
@@ -101,13 +118,20 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->form.norms = true;
         a->range_width = c->d_head;
         a->k_block = 1;
+    } else if (plan->bits == &kvd_bits_comet) {
+        a->form.k_group = group < KVD_PAGE_TOKENS ? group : KVD_PAGE_TOKENS;
+        a->form.v_group = KVD_WIDTH_NARROW;
+        a->form.v_channels = true;
+        a->form.symmetric = kvd_gpu_packed_value(plan, "symmetric") > 0;
+        a->k_block = a->span = group;
     } else {
-        a->form.k_group = a->form.v_group = group;
+        a->form.k_group = a->form.v_group = a->span = group;
         a->k_block = residual ? residual : group;
         a->v_newest = residual;
     }
     a->ring_pages = pages_of(a->k_block > a->v_newest + 1 ? a->k_block : a->v_newest + 1);
     a->interleaved = c->rope_layout == KVD_ROPE_INTERLEAVED;
+    set_widths(plan, head, a);
     for (int g = 0; g < map->n_kv_heads; g++) {
         a->head_at[g] = (int32_t)a->page_bytes;
         a->page_bytes += (size_t)kvd_packed_parts_of(&a->form, map->d_qk[g], map->d_v[g]).bytes;

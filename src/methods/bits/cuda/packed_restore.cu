@@ -3,6 +3,7 @@
  * KV heads, requests, CTAs per head. Keys that were quantised before RoPE are rotated by RoPE.
  *
  * equal steps (kivi)    x = s code + zero
+ * symmetric (comet)     x = s (code - (2^(b-1) - 1))
  * level table (kvquant) x = middle + half width * level[code]
  */
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -41,27 +42,36 @@ __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size
     *reinterpret_cast<uint32_t *>(o.rows + at) = x;
 }
 
-__device__ void even_keys(const page_of &o, int u, int lane)
+/* Restores 16 dimensions of keys (side 0), or of values with scales per channel (side 1). */
+__device__ void even_channels(const page_of &o, int side, int u, int lane)
 {
-    const int d = o.a.map.d_qk[o.g], r = lane / 4, c = lane % 4, groups = o.a.form.k_group / 8;
+    const kvd_packed_form &f = o.a.form;
+    const int d_qk = o.a.map.d_qk[o.g], d = side ? o.a.map.d_v[o.g] : d_qk, r = lane / 4,
+              c = lane % 4, groups = f.k_group / 8, coded = side ? o.values : o.keys,
+              from = side ? KVD_PAGE_TOKENS * d_qk : 0;
+    const float middle = f.symmetric ? (float)((1 << f.bits) / 2 - 1) : 0;
     uint32_t pair[16];
     uint4 scale = make_uint4(0, 0, 0, 0);
-    load_pairs(reinterpret_cast<const uint32_t *>(o.codes) +
-                   kvd_packed_words(o.a.form.bits, u, lane),
-               false, o.a.form.bits, pair);
+    load_pairs(reinterpret_cast<const uint32_t *>(o.codes + (side ? o.parts.v : 0)) +
+                   kvd_packed_words(f.bits, u, lane),
+               false, f.bits, pair);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         if (8 * j >= o.left)
             break;
-        if (j % groups == 0 && 8 * j < o.keys)
-            scale = scales_of(o, o.parts.k_side, j / groups * (d / 16) + u, c);
+        if (j % groups == 0 && 8 * j < coded)
+            scale =
+                scales_of(o, side ? o.parts.v_side : o.parts.k_side, j / groups * (d / 16) + u, c);
+        if (f.symmetric)
+            scale.z = scale.w = 0;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t code = pair[j / 2 * 4 + 2 * h + j % 2], s = h ? scale.y : scale.x,
                            z = h ? scale.w : scale.z;
-            put_row(o, 8 * j + r, o.keys, (size_t)(j * 8 * d + (2 * u + h) * 64 + r * 8 + 2 * c),
-                    bf16_pair(half_of(s, 0) * (float)(code & 0xffff) + half_of(z, 0),
-                              half_of(s, 1) * (float)(code >> 16) + half_of(z, 1)));
+            put_row(o, 8 * j + r, coded,
+                    (size_t)(from + j * 8 * d + (2 * u + h) * 64 + r * 8 + 2 * c),
+                    bf16_pair(half_of(s, 0) * ((float)(code & 0xffff) - middle) + half_of(z, 0),
+                              half_of(s, 1) * ((float)(code >> 16) - middle) + half_of(z, 1)));
         }
     }
 }
@@ -235,8 +245,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         } else {
             const int k_units = a.map.d_qk[g] / 16, v_units = a.map.d_v[g] / 16;
             for (int u = warp; u < k_units + v_units; u += WARPS)
-                if (u < k_units)
-                    even_keys(o, u, lane);
+                if (u < k_units || a.form.v_channels)
+                    even_channels(o, u >= k_units, u < k_units ? u : u - k_units, lane);
                 else
                     even_values(o, u - k_units, lane);
         }

@@ -17,7 +17,7 @@ static __device__ __forceinline__ int keys_coded(const kvd_packed_args &a, int m
 
 static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int m)
 {
-    return m > a.v_newest ? m - a.v_newest : 0;
+    return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
 /* Returns the address of K of KV head g in the ring buffer for page p of request b; V follows. */
