@@ -314,7 +314,7 @@ static void test_rest(void)
     refused(&l, "kivi,group=32,residual=32", 32, "'kivi' compresses a prompt in one piece");
     refused(&l, "nvfp4", 32, "'nvfp4' compresses a prompt in one piece");
     refused(&b, "kvquant", 0, "'kvquant' codes keys before RoPE");
-    refused(&l, "turboquant", 0, "turboquant,bits=4,qjl=1: the CUDA engine has codes");
+    refused(&l, "turboquant,bits=2.5", 0, "turboquant,bits=2.5: the CUDA engine has whole numbers");
     refused(&l, "gear", 0, "gear");
     refused(&l, "h2o+kivi", 0, "h2o");
     test_context(&l, "kivi,bits=4");
@@ -359,7 +359,9 @@ int main(int argc, char **argv)
                                      {"comet,bits=4,group=32", 0.5, 1e-9},
                                      {"comet,bits=3,symmetric=0", 0.5, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
-                                     {"turboquant,bits=2,qjl=0", 0.5, 1e-9}};
+                                     {"turboquant,bits=2,qjl=0", 0.5, 1e-9},
+                                     {"turboquant,bits=3", 0.5, 1e-9},
+                                     {"turboquant,bits=6,qjl=0", 0.5, 1e-9}};
     static const test_case kivi[] = {{"kivi,bits=4,group=16,residual=16", 0.5, 1e-9}};
     static const test_case narrow[] = {{"kivi,bits=2,group=16,residual=16", 0.6, 1e-9},
                                        {"kvquant,bits=4,outliers=0.2,sink=2", 0.5, 0.01},

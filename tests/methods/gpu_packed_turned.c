@@ -165,6 +165,10 @@ static int make_device(bench *w, kvd_err *err)
     a->range = kept(w, host.range, host.n_range * sizeof(float));
     a->turn_rows = kept(w, host.turn_rows, host.n_matrix * sizeof(float));
     a->turn_outputs = kept(w, host.turn_outputs, host.n_matrix * sizeof(float));
+    if (host.sketch_rows) {
+        a->sketch_rows = kept(w, host.sketch_rows, host.n_matrix * sizeof(float));
+        a->sketch_back = kept(w, host.sketch_back, host.n_matrix * sizeof(float));
+    }
     kvd_gpu_packed_turned_free(&host);
     return 0;
 }
@@ -219,27 +223,33 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
+/* Writes the vector at w->x[side] + from, as the CPU's method decodes it, to want [d]. */
+static void code_on_host(const bench *w, int side, int t, int g, size_t from, float *want)
+{
+    const uint8_t level = KVD_LEVEL_HIGH;
+    const uint32_t position = (uint32_t)t;
+    const kvd_bits_block block = {.side = (kvd_side)side,
+                                  .kv_head = g,
+                                  .n = 1,
+                                  .d = (size_t)w->t->d,
+                                  .x = w->x[side] + from,
+                                  .level = &level,
+                                  .position = &position};
+    kvd_bits_count count;
+    kvd_err err = {""};
+    if (w->plan.bits->code(w->plan.bits_self, &block, want, &count, &err)) {
+        printf("not ok packed turned: %s\n", err.msg);
+        exit(1);
+    }
+}
+
 static void compare_token(bench *w, int b, int t, int g)
 {
     const size_t d = (size_t)w->t->d, from = at(w, b, t, g);
     float *const want = need(d * sizeof *want);
     for (int side = 0; side < 2; side++) {
-        const uint8_t level = KVD_LEVEL_HIGH;
-        const uint32_t position = (uint32_t)t;
-        const kvd_bits_block block = {.side = (kvd_side)side,
-                                      .kv_head = g,
-                                      .n = 1,
-                                      .d = d,
-                                      .x = w->x[side] + from,
-                                      .level = &level,
-                                      .position = &position};
-        kvd_bits_count count;
-        kvd_err err = {""};
         double error = 0, square = 0;
-        if (w->plan.bits->code(w->plan.bits_self, &block, want, &count, &err)) {
-            printf("not ok packed turned: %s\n", err.msg);
-            exit(1);
-        }
+        code_on_host(w, side, t, g, from, want);
         for (size_t i = 0; i < d; i++) {
             const double e = w->y[side][from + i] - (double)want[i];
             error += e * e;
@@ -325,8 +335,8 @@ static void run_prompts(bench *w)
     upload_lengths(w, 0);
     kvd_packed_args a = w->a;
     a.pages_side_by_side = 2;
-    check(kvd_packed_turn_prompts(&a, NULL), "prompts");
-    compare_codes(w, 0);
+    a.q_len = a.kv_len;
+    check(kvd_packed_code(&a, NULL), "prompts");
 }
 
 static void append_step(bench *w, int step)
@@ -387,6 +397,7 @@ static void test(const test_case *t)
         report(0, name, "no kernel attends to these codes");
     } else {
         run_prompts(&w);
+        compare_codes(&w, 0);
         for (int s = 1; s <= t->steps; s++)
             run_step(&w, s, q, &d, o);
         (void)snprintf(
@@ -400,6 +411,75 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
+/*
+ * Compares restored rows with the CPU's. The newest token and the rows after it, up to a multiple
+ * of 8, must be equal; a vector with another code is off by more than the rounding to bf16.
+ */
+static size_t compare_restored(bench *w, int step)
+{
+    const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
+    uint16_t *const pages = need(w->n_pages * elements * 2);
+    float *const want = need(d * sizeof *want);
+    size_t wrong = 0;
+    check(cudaMemcpy(pages, w->a.rows, w->n_pages * elements * 2, cudaMemcpyDeviceToHost), "rows");
+    for (int i = 0; i < N * N_KV * 2; i++) {
+        const int side = i % 2, g = i / 2 % N_KV, b = i / 2 / N_KV, m = w->t->length[b] + step;
+        for (int t = 0; t < (m + 7) / 8 * 8; t++) {
+            const uint16_t *const page = pages + (size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements;
+            double error = 0, square = 0;
+            if (t < m - 1)
+                code_on_host(w, side, t, g, at(w, b, t, g), want);
+            for (size_t j = 0; j < d; j++) {
+                const float x = number(page[place(w, side, g, t, (int)j)]),
+                            y = t < m - 1 ? want[j]
+                                : t < m   ? w->x[side][at(w, b, t, g) + j]
+                                          : 0;
+                error += ((double)x - (double)y) * ((double)x - (double)y);
+                square += (double)y * (double)y;
+            }
+            const double off = square > 0 ? sqrt(error / square) : sqrt(error);
+            w->rows += t < m - 1;
+            w->other += t < m - 1 && !(off < 4e-3);
+            w->worst = worse(w->worst, off);
+            wrong += t >= m - 1 && error > 0;
+        }
+    }
+    free(want);
+    free(pages);
+    return wrong;
+}
+
+/* Tests codes that no attention kernel reads: pages are restored before every step. */
+static void test_restored(const test_case *t)
+{
+    kvd_err err = {""};
+    bench w;
+    char name[128], text[256];
+    size_t wrong = 0;
+    (void)snprintf(name, sizeof name, "%s, heads of %d, restored", t->method, t->d);
+    if (open_bench(&w, t, &err) || make_device(&w, &err)) {
+        report(0, name, err.msg);
+        return;
+    }
+    run_prompts(&w);
+    for (int s = 1; s <= t->steps; s++) {
+        kvd_packed_args a = w.a;
+        append_step(&w, s);
+        fill_bytes(a.rows, 0xff, w.n_pages * (size_t)a.map.page_elements * 2);
+        a.pages_side_by_side = 1 + s % 3;
+        check(kvd_packed_restore(&a, NULL), "restore");
+        wrong += compare_restored(&w, s);
+        check(kvd_packed_code(&a, NULL), "code");
+        check(cudaDeviceSynchronize(), "code");
+    }
+    (void)snprintf(text, sizeof text,
+                   "%zu of %zu rows have other codes, rows off by %.2g at most; %zu other rows are "
+                   "wrong",
+                   w.other, w.rows, w.worst, wrong);
+    report((double)w.other <= 4e-3 * (double)w.rows + 2 && !wrong, name, text);
+    close_bench(&w);
+}
+
 /* usage: gpu_packed_turned [quick]. quick: one small case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -410,6 +490,13 @@ int main(int argc, char **argv)
         {"turboquant,bits=3,qjl=0", 128, 8, {1, 15, 16, 127, 128, 129}, 2},
         {"turboquant,bits=4,qjl=0", 64, 7, {1, 33, 63, 64, 191, 193}, 3},
     };
+    static const test_case restored[] = {
+        {"turboquant,bits=3", 64, 4, {1, 2, 63, 64, 65, 80}, 3},
+        {"turboquant,bits=4", 128, 4, {1, 16, 17, 63, 64, 200}, 3},
+        {"turboquant,bits=1", 32, 2, {1, 8, 9, 63, 64, 100}, 3},
+        {"turboquant,bits=2", 96, 16, {1, 15, 16, 17, 129, 130}, 2},
+        {"turboquant,bits=5,qjl=0", 128, 16, {1, 31, 33, 64, 65, 127}, 2},
+    };
     int devices = 0;
     const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 1 : sizeof cases / sizeof *cases;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
@@ -418,5 +505,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < n; i++)
         test(&cases[i]);
+    for (size_t i = 0; i < (n > 1 ? sizeof restored / sizeof *restored : 1); i++)
+        test_restored(&restored[i]);
     return failures ? 1 : 0;
 }

@@ -37,7 +37,8 @@
  *
  * Codes of rotated vectors (turboquant) have norms, divided by KVD_PACKED_NORM, as scales. Norms of
  * values replace the scales of values. Norms of keys are 64 float16, one per token, after the norms
- * of values.
+ * of values. With a sketch, the highest bit of a key's code is the sign of its sketched residual,
+ * and 64 float16 after the norms of keys are the norms of the residuals, not divided.
  *
  * The parts of a page are: codes of keys, codes of values, scales of keys, scales of values,
  * outliers of values [64][v_apart], a count (16 bytes), outliers of keys [k_apart]. An outlier
@@ -86,7 +87,8 @@ typedef struct {
      * power of two (E8M0). 16: the scale is an E4M3 number. 0: no scales.
      */
     int32_t block;
-    bool norms; /* true: vectors are rotated (turboquant), and keys store norms */
+    bool norms;  /* true: vectors are rotated (turboquant), and keys store norms */
+    bool sketch; /* true: keys store signs of their sketched residuals (turboquant, qjl=1) */
     /*
      * True if values are stored as keys are: as A operands with tokens in rows, and with scales per
      * channel of k_group tokens (comet).
@@ -136,7 +138,7 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
         p.k_norm = p.v_side + (f->v_channels ? KVD_PAGE_TOKENS / f->k_group * d_v * 4
                                              : kvd_packed_groups(f, d_v) * KVD_PAGE_TOKENS * 4);
     }
-    p.v_list = p.k_norm + (f->norms ? 2 * KVD_PAGE_TOKENS : 0);
+    p.v_list = p.k_norm + (f->norms ? (f->sketch ? 4 : 2) * KVD_PAGE_TOKENS : 0);
     p.k_list = p.v_list + KVD_PAGE_TOKENS * 4 * f->v_apart;
     p.bytes = p.k_list + (f->k_apart ? 16 + 4 * f->k_apart : 0);
     return p;

@@ -51,7 +51,7 @@ typedef struct {
     double outliers; /* fraction of the channels that have one bit more */
     bool qjl;
     uint64_t seed;
-    int d_head, n_heads, n_kv_heads;
+    int d_head;
     size_t widest;
     /* [widest + 1] Tables for vectors of each width; NULL until such a vector is coded. */
     _Atomic(tables *) *of;
@@ -159,15 +159,16 @@ int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *
     const tables *const of = tables_of(q, d, err);
     if (!of)
         return -1;
-    *t = (kvd_turboquant_tables){of->rotation, of->level[1]};
+    *t = (kvd_turboquant_tables){.rotation = of->rotation,
+                                 .sketch = of->sketch,
+                                 .level = of->level[1],
+                                 .key_level = of->level[!q->qjl]};
     return 0;
 }
 
-void kvd_turboquant_heads(const void *self, int *d_head, int *group)
+int kvd_turboquant_d_head(const void *self)
 {
-    const turboquant *const q = self;
-    *d_head = q->d_head;
-    *group = q->n_heads / q->n_kv_heads;
+    return ((const turboquant *)self)->d_head;
 }
 
 static void close(void *self)
@@ -190,8 +191,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                       .qjl = v->value[QJL] > 0,
                       .seed = s->seed,
                       .d_head = s->config->d_head,
-                      .n_heads = s->config->n_heads,
-                      .n_kv_heads = s->config->n_kv_heads,
                       .widest = (size_t)s->config->d_head * (size_t)heads};
     q->of = calloc(q->widest + 1, sizeof *q->of);
     if (!q->of) {

@@ -343,10 +343,11 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
                             (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
 }
 
+/* Returns true if no channels of turboquant have more bits than others. */
 static bool turns(const kvd_plan *plan)
 {
     const double bits = kvd_gpu_packed_value(plan, "bits");
-    return (bits == 2 || bits == 3 || bits == 4) && !(kvd_gpu_packed_value(plan, "qjl") > 0);
+    return !(bits > floor(bits));
 }
 
 static bool has_group(const kvd_plan *plan)
@@ -365,14 +366,15 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
                         "alone, use kivi, kvquant, fp8, mxfp4 or nvfp4",
                         name);
     if (kvd_gpu_packed_is_turned(plan))
-        return turns(plan)
-                   ? 0
-                   : kvd_fail(
-                         err,
-                         "%s,bits=%g,qjl=%g: the CUDA engine has codes of 2, 3 or 4 bits without "
-                         "residuals (qjl=0)",
-                         name, kvd_gpu_packed_value(plan, "bits"),
-                         kvd_gpu_packed_value(plan, "qjl"));
+        return !turns(plan)
+                   ? kvd_fail(err,
+                              "%s,bits=%g: the CUDA engine has whole numbers of bits, not channels "
+                              "with one bit more",
+                              name, kvd_gpu_packed_value(plan, "bits"))
+               : c->config->d_head % 32
+                   ? kvd_fail(err, "'%s' in the CUDA engine: heads of multiples of 32 dims, not %d",
+                              name, c->config->d_head)
+                   : 0;
     if (!has_group(plan))
         return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64%s", name,
                         kvd_gpu_packed_value(plan, "group"),
@@ -394,16 +396,12 @@ static bool runs(const kvd_plan *plan)
 /* Returns true if the GPU can generate text with these methods, not only be timed with them. */
 static bool generates(const kvd_plan *plan)
 {
-    int d = 0, group = 0;
     if (!runs(plan))
         return false;
     if (!kvd_gpu_packed_is_turned(plan))
         return has_group(plan);
-    if (plan->dims)
-        return false;
-    if (plan->bits_self)
-        kvd_turboquant_heads(plan->bits_self, &d, &group);
-    return turns(plan) && (d == 64 || d == 128) && group <= 8;
+    return turns(plan) && !plan->dims && plan->bits_self &&
+           kvd_turboquant_d_head(plan->bits_self) % 32 == 0;
 }
 
 /*
@@ -417,14 +415,7 @@ static int choose_attention(packed *k, kvd_err *err)
     for (int l = 0; l < c->config->n_layers; l++)
         if (!kvd_packed_decodes(&k->layer[l])) {
             m->appended = appended;
-            return kvd_gpu_packed_is_turned(m->plan)
-                       ? kvd_fail(
-                             err,
-                             "'%s' in the CUDA engine: heads of 64 or 128 dims, at most 8 query "
-                             "heads per KV head, not %d and %d",
-                             m->plan->bits->info.name, c->config->d_head,
-                             (int)k->layer[l].map.group)
-                       : 0;
+            return 0;
         }
     if (kvd_gpu_packed_is_turned(m->plan)) {
         m->appended = turn_steps;

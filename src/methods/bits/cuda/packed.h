@@ -35,7 +35,8 @@ bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
 /* Host copies of the tables of the same names in kvd_packed_args (turboquant). */
 typedef struct {
     float *level, *range, *turn_rows, *turn_outputs;
-    /* Number of elements of `level`, of `range`, and of each of turn_rows and turn_outputs. */
+    float *sketch_rows, *sketch_back; /* NULL unless form.sketch is set */
+    /* Number of elements of `level`, of `range`, and of each matrix. */
     size_t n_level, n_range, n_matrix;
 } kvd_packed_turned;
 

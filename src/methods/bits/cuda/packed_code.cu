@@ -351,6 +351,8 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     if (a->form.exponent)
         return kvd_packed_code_floats(a, stream);
+    if (a->form.norms)
+        return kvd_packed_code_turned(a, stream);
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
     code_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
     return cudaGetLastError();

@@ -89,6 +89,12 @@ typedef struct {
      * attention outputs back (turn_outputs). NULL: no rotation.
      */
     const float *turn_rows, *turn_outputs;
+    /*
+     * With form.sketch, the matrix S [d][d] of residuals: sketch_rows is its transpose, which
+     * multiplies residuals; sketch_back multiplies their signs. The first 2^(bits - 1) numbers of
+     * `level` are then the levels of keys.
+     */
+    const float *sketch_rows, *sketch_back;
     /* RoPE rotations from kvd_packed_rope_table, device, or NULL. */
     const uint32_t *turn;
 } kvd_packed_args;
@@ -109,6 +115,11 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, cudaStream_t stream);
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
+/*
+ * kvd_packed_code and kvd_packed_restore of turboquant, for heads of one width, a multiple of 32.
+ */
+cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
+cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
 /* Writes K and V of all tokens of the requests to the bf16 working pages a->rows. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
 /*

@@ -58,10 +58,10 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m)
 {
     const kvd_packed_form *const f = &a->form;
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
-    const double k_side = block_bits(f, d_qk), v_side = f->v_channels ? 0
-                                                        : f->exponent || f->norms
-                                                            ? block_bits(f, d_v)
-                                                            : 32.0 * kvd_packed_groups(f, d_v);
+    const double k_side = block_bits(f, d_qk) + (f->sketch ? 16 : 0),
+                 v_side = f->v_channels             ? 0
+                          : f->exponent || f->norms ? block_bits(f, d_v)
+                                                    : 32.0 * kvd_packed_groups(f, d_v);
     const double keys = (double)coded(m, 0, (size_t)a->k_block),
                  values = f->v_channels ? keys : (double)coded(m, (size_t)a->v_newest, 1);
     const double groups = f->k_group ? keys / a->span : 0, scale = f->symmetric ? 16 : 32;
@@ -116,6 +116,7 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
     } else if (kvd_gpu_packed_is_turned(plan)) {
         a->form.v_group = KVD_WIDTH_NARROW;
         a->form.norms = true;
+        a->form.sketch = kvd_gpu_packed_value(plan, "qjl") > 0;
         a->range_width = c->d_head;
         a->k_block = 1;
     } else if (plan->bits == &kvd_bits_comet) {
@@ -147,20 +148,22 @@ int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, k
     *t = (kvd_packed_turned){.n_level = 4 * levels, .n_range = heads * d * 2, .n_matrix = d * d};
     if (kvd_turboquant_tables_of(plan->bits_self, d, &of, err))
         return -1;
-    t->level = malloc(t->n_level * sizeof *t->level);
-    t->range = malloc(t->n_range * sizeof *t->range);
-    t->turn_rows = malloc(t->n_matrix * sizeof *t->turn_rows);
-    t->turn_outputs = malloc(t->n_matrix * sizeof *t->turn_outputs);
-    if (!t->level || !t->range || !t->turn_rows || !t->turn_outputs)
-        return kvd_no_memory(err, "a rotation", 2 * t->n_matrix * sizeof *t->turn_rows);
+    const size_t matrices = of.sketch ? 4 : 2, keys = a->form.sketch ? levels / 2 : levels;
+    float **const matrix[] = {&t->turn_rows, &t->turn_outputs, &t->sketch_rows, &t->sketch_back};
+    bool made = (t->level = malloc(t->n_level * sizeof *t->level)) &&
+                (t->range = malloc(t->n_range * sizeof *t->range));
+    for (size_t k = 0; k < matrices; k++)
+        made = (*matrix[k] = malloc(t->n_matrix * sizeof **matrix[k])) && made;
+    if (!made)
+        return kvd_no_memory(err, "a rotation", matrices * t->n_matrix * sizeof *t->turn_rows);
     for (size_t i = 0; i < t->n_level; i++)
-        t->level[i] = of.level[i % levels] * (i / levels % 2 ? KVD_PACKED_NORM : 1);
+        t->level[i] = (i / levels < 2 ? of.key_level[i % keys] : of.level[i % levels]) *
+                      (i / levels % 2 ? KVD_PACKED_NORM : 1);
     for (size_t i = 0; i < t->n_range; i++)
         t->range[i] = (float)(i % 2); /* middle 0, half width 1 */
-    for (size_t i = 0; i < t->n_matrix; i++) {
-        t->turn_rows[i] = of.rotation[i % d * d + i / d];
-        t->turn_outputs[i] = of.rotation[i];
-    }
+    for (size_t k = 0; k < matrices; k++)
+        for (size_t i = 0; i < t->n_matrix; i++)
+            (*matrix[k])[i] = (k / 2 ? of.sketch : of.rotation)[k % 2 ? i : i % d * d + i / d];
     return 0;
 }
 
@@ -170,5 +173,7 @@ void kvd_gpu_packed_turned_free(kvd_packed_turned *t)
     free(t->range);
     free(t->turn_rows);
     free(t->turn_outputs);
+    free(t->sketch_rows);
+    free(t->sketch_back);
     *t = (kvd_packed_turned){0};
 }

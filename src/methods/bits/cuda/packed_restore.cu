@@ -263,6 +263,8 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     if (a->form.exponent)
         return kvd_packed_restore_floats(a, stream);
+    if (a->form.norms)
+        return kvd_packed_restore_turned(a, stream);
     if (!a->level) {
         restore_kernel<false><<<grid, 32 * WARPS, 0, stream>>>(*a);
         return cudaGetLastError();

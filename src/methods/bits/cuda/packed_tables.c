@@ -51,21 +51,24 @@ static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
                        kvd_device_memory *memory, kvd_err *err)
 {
     kvd_packed_turned t;
-    const float *level = NULL, *range = NULL, *rows = NULL, *outputs = NULL;
+    const float *level = NULL, *range = NULL, *matrix[4] = {NULL};
     const size_t each = sizeof *level;
-    const int made = !kvd_gpu_packed_turned_make(plan, layer, &t, err);
-    const int copied =
-        made && (level = kvd_device_copy(memory, t.level, t.n_level * each, what, NULL, err)) &&
-        (range = kvd_device_copy(memory, t.range, t.n_range * each, what, NULL, err)) &&
-        (rows = kvd_device_copy(memory, t.turn_rows, t.n_matrix * each, what, NULL, err)) &&
-        (outputs = kvd_device_copy(memory, t.turn_outputs, t.n_matrix * each, what, NULL, err)) &&
-        !kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
+    int copied = !kvd_gpu_packed_turned_make(plan, layer, &t, err) &&
+                 (level = kvd_device_copy(memory, t.level, t.n_level * each, what, NULL, err)) &&
+                 (range = kvd_device_copy(memory, t.range, t.n_range * each, what, NULL, err));
+    const float *const from[] = {t.turn_rows, t.turn_outputs, t.sketch_rows, t.sketch_back};
+    for (int i = 0; copied && i < 4 && from[i]; i++)
+        copied = (matrix[i] =
+                      kvd_device_copy(memory, from[i], t.n_matrix * each, what, NULL, err)) != NULL;
+    copied = copied && !kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
     kvd_gpu_packed_turned_free(&t);
     for (int l = 0; copied && l < c->config->n_layers; l++) {
         layer[l].level = level;
         layer[l].range = range;
-        layer[l].turn_rows = rows;
-        layer[l].turn_outputs = outputs;
+        layer[l].turn_rows = matrix[0];
+        layer[l].turn_outputs = matrix[1];
+        layer[l].sketch_rows = matrix[2];
+        layer[l].sketch_back = matrix[3];
     }
     return copied ? 0 : -1;
 }

@@ -3,6 +3,10 @@
  * the levels nearest to u = P x / |x|, with a random orthogonal matrix P. Attention of decode steps
  * uses (P q) . (P k) = q . k, and outputs are rotated back by P^T.
  *
+ * With a sketch (qjl=1) a key has one bit less for the code y of u, and the signs of S (u - y).
+ * Such pages, and those of heads that the attention on codes does not support, are restored:
+ * x = |x| P^T (y + sqrt(pi / 2) / d |u - y| S^T sign).
+ *
  * The additions have another order than on the CPU, so a number close to the middle between two
  * levels may get the other level.
  */
@@ -134,6 +138,56 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
+/* Codes of the ROWS vectors of a CTA: number i of each in thread i. */
+struct coded_rows {
+    uint32_t code[ROWS];
+    float norm, rest; /* in thread i < ROWS: the norms of vector i and of its residual */
+};
+
+/*
+ * Codes vectors x, of which those in the mask `keys` are keys, the others values. Begins and ends
+ * with a barrier of the CTA.
+ */
+__device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args &a, uint32_t keys,
+                                          const float (&x)[ROWS], coded_rows &c, int i)
+{
+    const int bits = a.form.bits;
+    float y[ROWS], z[ROWS];
+    take_norms(s, x, i);
+    c.norm = i < ROWS ? s.norm[i] : 0;
+    c.rest = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        z[r] = s.norm[r] > 0 ? x[r] / s.norm[r] : 0;
+    turn(s, a.turn_rows, z, y, i);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const bool key = keys >> r & 1, sketched = key && a.form.sketch;
+        const float *const level = a.level + (key ? 0 : 2 << bits);
+        c.code[r] = nearest_level(level, bits - sketched, y[r]);
+        z[r] = sketched ? y[r] - level[c.code[r]] : 0;
+    }
+    if (!a.form.sketch || !keys)
+        return;
+    take_norms(s, z, i);
+    c.rest = i < ROWS ? s.norm[i] : 0;
+    turn(s, a.sketch_rows, z, y, i);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
+}
+
+/* Stores the norm of a vector and, of a key with a sketch, the norm `rest` of its residual. */
+__device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
+                                          const kvd_packed_parts &parts, int side, int t,
+                                          float norm, float rest)
+{
+    put_norm(codes, parts, side, t, norm);
+    if (a.form.sketch && !side)
+        reinterpret_cast<uint16_t *>(codes + parts.k_norm)[KVD_PAGE_TOKENS + t] =
+            (uint16_t)half_bits(rest);
+}
+
 __global__ void __launch_bounds__(D_MAX)
     turn_steps_kernel(const __grid_constant__ kvd_packed_args a, uint16_t *queries)
 {
@@ -213,24 +267,21 @@ __global__ void __launch_bounds__(D_MAX)
             for (int w = i; w < n_words; w += d)
                 words[w] = 0;
             for (int t0 = 0; t0 < left; t0 += ROWS) {
-                float x[ROWS], y[ROWS];
+                float x[ROWS];
+                coded_rows c;
 #pragma unroll
                 for (int r = 0; r < ROWS; r++)
                     x[r] = t0 + r < left ? of_bits(rows[element(t0 + r, i, d)]) : 0;
-                take_norms(s, x, i);
-#pragma unroll
-                for (int r = 0; r < ROWS; r++)
-                    x[r] = s.norm[r] > 0 ? x[r] / s.norm[r] : 0;
+                code_rows(s, a, side ? 0 : ~0u, x, c, i);
                 if (i < ROWS && t0 + i < left)
-                    put_norm(codes, parts, side, t0 + i, s.norm[i]);
-                turn(s, a.turn_rows, x, y, i);
+                    put_norms(a, codes, parts, side, t0 + i, c.norm, c.rest);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++)
-                    s.x[i][r] = y[r];
+                    s.x[i][r] = __uint_as_float(c.code[r]);
 #pragma unroll 1
                 for (int r = 0; r < min((int)ROWS, left - t0); r++) {
                     const int n = number_of(side, t0 + r, i) * bits;
-                    const uint32_t code = nearest_level(a.level, bits, s.x[i][r]);
+                    const uint32_t code = __float_as_uint(s.x[i][r]);
                     uint32_t *const at = words + word_of(side, bits, t0 + r, i) + n / 32;
                     atomicOr(at, code << n % 32);
                     if (n % 32 + bits > 32)
@@ -246,25 +297,149 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-bool supported(const kvd_packed_args *a)
+/* Quantises the newest token of every decode step, from the ring buffer. */
+__global__ void __launch_bounds__(D_MAX)
+    code_steps_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    __shared__ __align__(16) shared_rows s;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, i = (int)threadIdx.x, d = (int)blockDim.x;
+    const int t = a.kv_len[b] - 1, p = t / KVD_PAGE_TOKENS, in_page = t % KVD_PAGE_TOKENS;
+    if (t < 0)
+        return;
+    const uint16_t *const ring = in_ring(a, b, p, g) + element(in_page, i, d);
+    char *const codes = in_codes(a, page_number(a, b, p), g);
+    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
+    coded_rows c;
+    /* Vector 0 is the key, vector 1 the value. */
+    const float x[ROWS] = {of_bits(ring[0]), of_bits(ring[KVD_PAGE_TOKENS * d])};
+    code_rows(s, a, 1, x, c, i);
+#pragma unroll
+    for (int side = 0; side < 2; side++) {
+        put_bits(reinterpret_cast<uint32_t *>(codes + (side ? parts.v : 0)) +
+                     word_of(side, a.form.bits, in_page, i),
+                 true, a.form.bits, number_of(side, in_page, i), c.code[side]);
+        if (i == side)
+            put_norms(a, codes, parts, side, in_page, c.norm, c.rest);
+    }
+}
+
+/* Returns number i of token t of the page, decoded but not yet rotated back. */
+__device__ __forceinline__ uint32_t code_at(const char *codes, const kvd_packed_parts &parts,
+                                            int side, int bits, int t, int i)
+{
+    return kvd_packed_get(reinterpret_cast<const uint32_t *>(codes + (side ? parts.v : 0)) +
+                              word_of(side, bits, t, i),
+                          true, bits, number_of(side, t, i));
+}
+
+/*
+ * Restores ROWS tokens of K or V from token t0 of the page on. `coded` of the page's `left` tokens
+ * are quantised. Begins and ends with a barrier of the CTA.
+ */
+__device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const char *codes,
+                             const uint16_t *ring, uint16_t *rows, int side, int t0, int coded,
+                             int left, int i)
+{
+    const int d = (int)blockDim.x, bits = a.form.bits, sketched = a.form.sketch && !side;
+    const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
+    const uint16_t *const keys = reinterpret_cast<const uint16_t *>(codes + parts.k_norm),
+                          *const values = reinterpret_cast<const uint16_t *>(codes + parts.v_side);
+    const float *const level = a.level + (side ? 2 << bits : 0);
+    float x[ROWS], y[ROWS] = {};
+    if (sketched) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            x[r] = t0 + r < coded && !(code_at(codes, parts, 0, bits, t0 + r, i) >> (bits - 1)) ? -1
+                                                                                                : 1;
+        turn(s, a.sketch_back, x, y, i);
+    }
+    const float each = (float)(1.2533141373155003 / d); /* sqrt(pi / 2) / d */
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const bool there = t0 + r < coded;
+        const uint32_t code =
+            there ? code_at(codes, parts, side, bits, t0 + r, i) & ((1u << (bits - sketched)) - 1)
+                  : 0;
+        x[r] = level[code];
+        if (sketched && there)
+            x[r] += half_of(keys[KVD_PAGE_TOKENS + t0 + r], 0) * each * y[r];
+    }
+    turn(s, a.turn_outputs, x, y, i);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int t = t0 + r, at = element(t, i, d);
+        if (t >= (left + 7) / 8 * 8)
+            break;
+        const float norm = half_of(side ? values[32 * (t / 16) + kvd_packed_scale(t)] : keys[t], 0);
+        rows[at] = t < coded  ? to_bits(y[r] * (norm * KVD_PACKED_NORM))
+                   : t < left ? ring[at]
+                              : (uint16_t)0;
+    }
+}
+
+__global__ void __launch_bounds__(D_MAX) restore_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    __shared__ __align__(16) shared_rows s;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = (int)blockDim.x, m = a.kv_len[b];
+    for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
+        const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p,
+                  left = min(m - t0, (int)KVD_PAGE_TOKENS),
+                  coded = min(m - 1 - t0, (int)KVD_PAGE_TOKENS);
+        for (int side = 0; side < 2; side++)
+            for (int t = 0; t < left; t += ROWS)
+                restore_rows(s, a, in_codes(a, page, g),
+                             in_ring(a, b, p, g) + side * KVD_PAGE_TOKENS * d,
+                             in_rows(a, page, g) + side * KVD_PAGE_TOKENS * d, side, t, coded, left,
+                             (int)threadIdx.x);
+    }
+}
+
+bool restorable(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];
     for (int g = 0; g < a->map.n_kv_heads; g++)
         if (a->map.d_qk[g] != d || a->map.d_v[g] != d)
             return false;
-    return (d == 64 || d == 128) && a->map.group <= ROWS - 2 && a->form.norms && a->level &&
-           a->form.bits >= 1 && a->form.bits <= 8 && a->n >= 1 && a->n <= 65535;
+    return d % 32 == 0 && a->form.norms && a->level && a->form.bits >= 1 && a->form.bits <= 8 &&
+           a->n >= 1 && a->n <= 65535;
+}
+
+/* Returns true if the kernels that rotate queries and outputs support *a. */
+bool supported(const kvd_packed_args *a)
+{
+    const int d = a->map.d_qk[0];
+    return restorable(a) && (d == 64 || d == 128) && a->map.group <= ROWS - 2 && !a->form.sketch;
 }
 
 } // namespace
 
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream)
 {
-    if (!supported(a) || a->pages_side_by_side < 1)
+    if (!restorable(a) || a->pages_side_by_side < 1)
         return cudaErrorInvalidValue;
     const int d = a->map.d_qk[0];
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
     turn_prompts_kernel<<<grid, (unsigned)d, (size_t)(8 * d * a->form.bits), stream>>>(*a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream)
+{
+    if (a->q_len)
+        return kvd_packed_turn_prompts(a, stream);
+    if (!restorable(a))
+        return cudaErrorInvalidValue;
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n);
+    code_steps_kernel<<<grid, (unsigned)a->map.d_qk[0], 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream)
+{
+    if (!restorable(a) || a->pages_side_by_side < 1)
+        return cudaErrorInvalidValue;
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
+    restore_kernel<<<grid, (unsigned)a->map.d_qk[0], 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
