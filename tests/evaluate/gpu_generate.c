@@ -423,6 +423,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"kvquant,outliers=0.0005", false, 0.01},
                   {"zack+kvquant,p=0.3", false, 0.01},
                   {"comet,group=16", false, 0},
+                  {"allot", false, 0},
+                  {"zack+allot,p=0.3,bits=4", false, 0},
                   {"turboquant", false, 0},
                   {"zack+kivi,p=0.3,bits=4,residual=32", false, 0},
                   {"uniform+kivi,p=0.25,bits=4,group=16,residual=16", false, 0},

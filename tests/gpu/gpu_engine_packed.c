@@ -356,6 +356,7 @@ int main(int argc, char **argv)
                                       */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
+                                     {"allot,bits=4", 0.5, 1e-9},
                                      {"comet,bits=4,group=32", 0.5, 1e-9},
                                      {"comet,bits=3,symmetric=0", 0.5, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
@@ -367,7 +368,9 @@ int main(int argc, char **argv)
                                        {"kvquant,bits=4,outliers=0.2,sink=2", 0.5, 0.01},
                                        {"fp8", 0.5, 1e-9},
                                        {"mxfp4", 0.5, 1e-9},
-                                       {"nvfp4", 0.6, 1e-9}};
+                                       {"nvfp4", 0.6, 1e-9},
+                                       {"comet,bits=3,group=16", 0.5, 1e-9},
+                                       {"allot,bits=3", 0.5, 1e-9}};
     static const test_case nvfp4[] = {{"nvfp4", 0.5, 1e-9}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};
     int devices = 0;
@@ -386,7 +389,7 @@ int main(int argc, char **argv)
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, nvfp4, 1);
     test_model("tests/data/families/opt-before", "opt-before", shorter, 3, 2, kvquant, 1);
     test_cut("data/models/kvdim-6m", all, 12, some, 3, true, true);
-    test_cut("data/models/kvdim-6m", all, 12, narrow, 5, true, false);
+    test_cut("data/models/kvdim-6m", all, 12, narrow, sizeof narrow / sizeof *narrow, true, false);
     test_cut("data/models/kvdim-6m", few, 3, some, 3, false, true);
     test_cut("tests/data/families/qwen2-gqa", few, 3, some, 2, true, false);
     test_rest();

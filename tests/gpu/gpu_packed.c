@@ -11,6 +11,7 @@
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/kvquant.h"
+#include "methods/bits/levels.h"
 #include "methods/method.h"
 #include "model/pass/blocks.h"
 #include "tensor_scales.h"
@@ -219,6 +220,8 @@ static int open_bench(bench *w, const test_case *t, const widths *narrow, kvd_er
     if (kvd_attn_map_make(&heads, &map))
         return kvd_fail(err, "map");
     kvd_gpu_packed_describe(&w->plan, &w->config, &map, narrow ? head : NULL, 0, &w->a);
+    if (w->a.form.allotted)
+        kvd_gpu_packed_allot(&w->plan, 0, 0, &w->a, NULL);
     w->cosine = need((size_t)w->most * (size_t)t->d / 2 * sizeof(float));
     w->sine = need((size_t)w->most * (size_t)t->d / 2 * sizeof(float));
     kvd_rope_tables(&w->config, false, (size_t)w->most, (size_t)w->most, w->cosine, w->sine);
@@ -232,6 +235,24 @@ static void *zeros(size_t bytes)
     void *const host = need(bytes), *const p = on_device(host, bytes);
     free(host);
     return p;
+}
+
+/* Copies the tables of method allot to the device. */
+static void make_allot(bench *w)
+{
+    kvd_packed_allot *const to = &w->a.allot;
+    kvd_allot_tables t;
+    kvd_allot_tables_of(w->plan.bits_self, &t);
+    const size_t n = N_KV * KVD_N_SIDES * t.wide;
+    uint16_t *const word = need(n * sizeof *word);
+    kvd_gpu_packed_allot(&w->plan, 0, 0, &w->a, word);
+    to->wide = (int32_t)t.wide;
+    to->bits = on_device(t.given, n);
+    to->word = on_device(word, n * sizeof *word);
+    to->scale = on_device(t.scale, 2 * n * sizeof(float));
+    to->level = on_device(t.levels, ((size_t)KVD_N_SIDES * (KVD_ALLOT_BITS + 1) << KVD_ALLOT_BITS) *
+                                        sizeof(float));
+    free(word);
 }
 
 static void make_device(bench *w)
@@ -269,7 +290,11 @@ static void make_device(bench *w)
         a->level = on_device(t.levels, ((size_t)4 << a->form.bits) * sizeof(float));
         a->range = on_device(t.range, N_KV * t.range_width * 2 * sizeof(float));
         a->range_width = (int32_t)t.range_width;
-        a->before_rope = w->rope;
+    }
+    if (a->form.allotted)
+        make_allot(w);
+    if (w->rope) {
+        a->before_rope = true;
         a->cosine = on_device(w->cosine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
         a->sine = on_device(w->sine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
     }
@@ -537,7 +562,11 @@ static void close_bench(bench *w)
                             (void *)w->a.range,
                             (void *)w->a.cosine,
                             (void *)w->a.sine,
-                            (void *)w->a.turn};
+                            (void *)w->a.turn,
+                            (void *)w->a.allot.bits,
+                            (void *)w->a.allot.word,
+                            (void *)w->a.allot.scale,
+                            (void *)w->a.allot.level};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         check(cudaFree(device[i]), "cudaFree");
     kvd_plan_close(&w->plan);
@@ -644,6 +673,7 @@ static void test_narrow(void)
         {"fp8,scale=2", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
         {"mxfp4", 64, {1, 16, 17, 63, 64, 65, 127}, 3, 0, 4, false},
         {"nvfp4", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
+        {"allot,bits=4,sink=3", 64, {1, 2, 3, 4, 64, 65, 127}, 4, 0, 4, false},
         {"comet,group=32", 64, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 4, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test(&cases[i], &unequal);
@@ -779,6 +809,8 @@ int main(int argc, char **argv)
         {"comet,bits=8,group=16", 64, {1, 15, 16, 17, 64, 65, 130}, 18, 0, 4, false},
         {"comet,bits=3,group=32,symmetric=0", 80, {1, 31, 32, 33, 64, 95, 96}, 3, 0, 2, false},
         {"comet,bits=2,group=192", 16, {1, 190, 191, 192, 193, 383, 384}, 4, 0, 2, false},
+        {"allot,bits=3.3,sink=1", 128, {1, 2, 63, 64, 65, 127, 200}, 3, 0.02, 4, false},
+        {"allot,bits=1,sink=70", 64, {1, 69, 70, 71, 128, 129, 190}, 4, 0.02, 2, false},
         {"comet,bits=5,group=64,symmetric=0", 64, {1, 63, 64, 65, 127, 128, 129}, 3, 0, 8, false},
     };
     int devices = 0;

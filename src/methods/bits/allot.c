@@ -25,7 +25,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"bits", 5, 0.75, false, NULL, 0, 0};
 
-enum { BINS = 2048, MOST_BITS = 8 };
+enum { BINS = 2048, MOST_BITS = KVD_ALLOT_BITS };
 /*
  * Range of the quantisation levels, in standard deviations from the mean. Numbers beyond it are
  * decoded as the first or last level.
@@ -165,6 +165,33 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
+/* Sets deviations that fall by a factor of 16, and levels of normal numbers, without calibration. */
+static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
+{
+    const size_t places = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES;
+    double histogram[BINS];
+    for (int b = 0; b < BINS; b++)
+        histogram[b] = exp(-pow(RANGE * kvd_level_bin(b, BINS), 2) / 2);
+    for (size_t at = 0; at < places; at++) {
+        const kvd_dims_head *const head = dims ? &dims->head[at / KVD_N_SIDES] : NULL;
+        const int width = !head ? d_head : at % KVD_N_SIDES == KVD_VALUES ? head->d_v : head->d_qk;
+        m->width[at] = (size_t)width;
+        for (size_t j = 0; j < m->width[at]; j++) {
+            const double deviation = pow(16, -(double)j / width);
+            a->scale[(at * a->wide + j) * 2 + 1] = (float)deviation;
+            m->cost[at * a->wide + j] = deviation * deviation;
+        }
+    }
+    if (set_levels(a, m, 0, 0, histogram, err))
+        return -1;
+    const size_t each = (size_t)(MOST_BITS + 1) << MOST_BITS;
+    for (size_t i = 1; i < (size_t)a->n_layers * KVD_N_SIDES; i++) {
+        memcpy(a->levels + i * each, a->levels, each * sizeof *a->levels);
+        memcpy(m->loss[i], m->loss[0], sizeof *m->loss);
+    }
+    return 0;
+}
+
 /*
  * Sets the bits of all dimensions of a head: each gets one more bit as long as that bit reduces its
  * quantisation cost by at least `price`. Returns the sum of bits.
@@ -230,7 +257,8 @@ static int make(allot *a, const kvd_method_setup *s, bool pre, kvd_err *err)
                 .width = calloc(places, sizeof *m.width),
                 .loss = calloc((size_t)a->n_layers * KVD_N_SIDES, sizeof *m.loss)};
     int status = m.cost && m.width && m.loss ? 0 : kvd_no_memory(err, "costs", n * sizeof *m.cost);
-    status = status || calibrate(a, &m, s, pre, err);
+    status = status || (s->calibration ? calibrate(a, &m, s, pre, err)
+                                       : make_up(a, &m, s->dims, s->config->d_head, err));
     for (size_t at = 0; !status && at < places; at += one_unit ? places : 1)
         share_out(a, &m, at, one_unit ? places : at + 1);
     free(m.cost);
@@ -244,7 +272,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     const kvd_config *const c = s->config;
     const bool latent = s->dims && s->dims->rebuild,
                pre = c->positions == KVD_POSITIONS_ROPE && (!s->dims || latent);
-    if (kvd_calibration_fits(s, pre, err))
+    if (s->calibration && kvd_calibration_fits(s, pre, err))
         return -1;
     allot *const a = calloc(1, sizeof *a);
     if (!a)
@@ -266,6 +294,12 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     }
     *self = a;
     return 0;
+}
+
+void kvd_allot_tables_of(const void *self, kvd_allot_tables *t)
+{
+    const allot *const a = self;
+    *t = (kvd_allot_tables){(size_t)a->n_kv_heads, a->wide, a->scale, a->given, a->levels};
 }
 
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
@@ -307,7 +341,9 @@ const kvd_bits_method kvd_bits_allot = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+            .gpu = &kvd_gpu_packed,
         },
+    .drawn = true,
     .keys_before_rope = true,
     .open = open,
     .close = close,

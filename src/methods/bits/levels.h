@@ -2,6 +2,9 @@
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "common/err.h"
 
 enum { KVD_LEVELS_BINS = 65535 }; /* largest number of bins */
@@ -22,5 +25,18 @@ int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd
  * index.
  */
 int kvd_level_nearest(const float *level, int n, float x);
+
+enum { KVD_ALLOT_BITS = 8 /* largest number of bits of a dimension (allot) */ };
+
+/* Tables of an open method allot, which owns the arrays. `wide` is the room for a head. */
+typedef struct {
+    size_t n_kv_heads, wide;
+    const float *scale;   /* [n_layers][n_kv_heads][2][wide][2]: mean, standard deviation */
+    const uint8_t *given; /* [n_layers][n_kv_heads][2][wide] bits of each dimension */
+    /* [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS] levels of each number of bits. */
+    const float *levels;
+} kvd_allot_tables;
+
+void kvd_allot_tables_of(const void *self, kvd_allot_tables *t);
 
 #endif

@@ -321,10 +321,10 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns true if keys are coded before RoPE: those of kvquant, unless a dims method cuts them. */
+/* Returns true if keys are coded before RoPE, which no method does with keys that are cut. */
 static bool codes_before_rope(const kvd_plan *plan, const kvd_paged_cache *c)
 {
-    return kvd_gpu_packed_has_levels(plan) && c->cosine && !plan->dims;
+    return plan->bits->keys_before_rope && c->cosine && !plan->dims;
 }
 
 static void describe_layer(packed *k, const kvd_plan *plan, int l)
@@ -334,6 +334,8 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
     const kvd_dims_head *const head =
         c->dims ? &c->dims->head[l * c->dims->n_kv_heads + c->share->first_kv_head] : NULL;
     kvd_gpu_packed_describe(plan, c->config, &c->layer[l].map, head, c->outliers, a);
+    if (a->form.allotted)
+        kvd_gpu_packed_allot(plan, l, c->share->first_kv_head, a, NULL);
     a->x_key = c->share->n_heads * c->config->d_head;
     a->before_rope = codes_before_rope(plan, c);
     a->cosine = c->cosine;
@@ -353,8 +355,9 @@ static bool turns(const kvd_plan *plan)
 static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");
-    return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_has_floats(plan) || group == 16 ||
-           group == 32 || group == 64 || (plan->bits == &kvd_bits_comet && group % 64 == 0);
+    return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_has_floats(plan) ||
+           plan->bits == &kvd_bits_allot || group == 16 || group == 32 || group == 64 ||
+           (plan->bits == &kvd_bits_comet && group % 64 == 0);
 }
 
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)

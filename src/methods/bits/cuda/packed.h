@@ -1,6 +1,6 @@
 /*
- * Quantised KV caches of the CUDA engine (kivi, kvquant, fp8, mxfp4, nvfp4, turboquant). Pages hold
- * codes, scales and outliers (packed_layout.h).
+ * Quantised KV caches of the CUDA engine (kivi, kvquant, fp8, mxfp4, nvfp4, turboquant,
+ * comet, allot). Pages hold codes, scales and outliers (packed_layout.h).
  *
  * The newest tokens of a request are bf16, in a ring buffer that belongs to the request's slot. A
  * prompt is stored in bf16 pages, which all layers use in turn, until attention has read it; then
@@ -29,6 +29,13 @@ double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
  * outliers. The CPU method counts the same number.
  */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m);
+/*
+ * Sets the sizes of `*a` that depend on the numbers of bits of the dimensions of a layer (allot).
+ * `first_kv_head` is the model's number of KV head 0 of `*a`. Unless `word` is NULL, writes
+ * kvd_packed_allot.word to it: [n_kv_heads][2][wide].
+ */
+void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
+                          uint16_t *word);
 /* Returns true for turboquant. */
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
 

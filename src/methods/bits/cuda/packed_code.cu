@@ -6,6 +6,7 @@
  * equal steps (kivi)    s = (max - min) / (2^b - 1), zero = min, both rounded to float16;
  *                       code = round((x - zero) / s), as in kvd_quantise_group
  * symmetric (comet)     s = max |x| / (2^(b-1) - 1); code = round(x / s) + 2^(b-1) - 1
+ * own bits (allot)      code = index of the level nearest to (x - mean) / deviation
  * level table (kvquant) code = index of the level nearest to (x - middle) / half width of the range
  */
 #include "methods/bits/cuda/packed_code_token.cuh"
@@ -342,6 +343,58 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
                     (int)gridDim.z * WARPS, lane);
 }
 
+/* Replaces code t of `bits` bits in words that only this thread writes. */
+__device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
+{
+    const int at = t * bits / 32, shift = t * bits % 32;
+    const uint32_t mask = (1u << bits) - 1;
+    words[at] = (words[at] & ~(mask << shift)) | code << shift;
+    if (shift + bits > 32)
+        words[at + 1] = (words[at + 1] & ~(mask >> (32 - shift))) | code >> (32 - shift);
+}
+
+/*
+ * Quantises dimensions that have numbers of bits of their own (allot). A thread handles one
+ * dimension of K or of V.
+ */
+__global__ void __launch_bounds__(2 * KVD_WIDTH_MAX)
+    code_allotted_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, d_qk = a.map.d_qk[g],
+              side = (int)threadIdx.x >= d_qk, dim = (int)threadIdx.x - side * d_qk;
+    if (side && dim >= a.map.d_v[g])
+        return;
+    const int at = (2 * g + side) * a.allot.wide + dim, bits = a.allot.bits[at], m = a.kv_len[b],
+              before = m - (a.q_len ? a.q_len[b] : 1);
+    const float mean = a.allot.scale[2 * at], deviation = a.allot.scale[2 * at + 1],
+                *const level = a.allot.level + ((9 * side + bits) << 8);
+    for (int p = before / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
+         p += (int)gridDim.z) {
+        const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p;
+        const page_of o = {a,
+                           b,
+                           g,
+                           p,
+                           page,
+                           a.q_len ? in_rows(a, page, g) : in_ring(a, b, p, g),
+                           in_codes(a, page, g),
+                           kvd_packed_parts(),
+                           NULL,
+                           before};
+        uint32_t *const words = reinterpret_cast<uint32_t *>(o.codes) + a.allot.word[at];
+        for (int t = max(before - t0, 0); t < min(m - t0, (int)KVD_PAGE_TOKENS); t++) {
+            const int u = dim / 16, h = dim % 16 / 8, c = dim % 8 / 2;
+            const float x = bf16_of(
+                side ? row_pair(o, o.rows, 1, u, h, t, c) : key_pair(o, u, h, t, c), dim % 2);
+            if (t0 + t < a.n_sink)
+                in_sink(o, t0 + t)[side * d_qk + dim] = (uint16_t)half_bits(x);
+            if (bits)
+                put_own(words, t, bits,
+                        deviation > 0 ? nearest_level(level, bits, (x - mean) / deviation) : 0);
+        }
+    }
+}
+
 } // namespace
 
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
@@ -354,6 +407,10 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
     if (a->form.norms)
         return kvd_packed_code_turned(a, stream);
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
+    if (a->form.allotted) {
+        code_allotted_kernel<<<grid, 2 * KVD_WIDTH_MAX, 0, stream>>>(*a);
+        return cudaGetLastError();
+    }
     code_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
     return cudaGetLastError();
 }

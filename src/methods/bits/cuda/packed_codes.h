@@ -19,6 +19,15 @@
 extern "C" {
 #endif
 
+/* Codes whose numbers of bits differ by dimension (allot). Device memory. */
+typedef struct {
+    int32_t wide;
+    const uint8_t *bits;  /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
+    const uint16_t *word; /* [n_kv_heads][2][wide] first word of the dimension in a page's head */
+    const float *scale;   /* [n_kv_heads][2][wide][2] mean and standard deviation */
+    const float *level;   /* [2][9][256] quantisation levels of each number of bits, ascending */
+} kvd_packed_allot;
+
 /* One layer, its memory, and the requests of a batch. */
 typedef struct {
     kvd_attn_map map;
@@ -32,6 +41,9 @@ typedef struct {
     uint8_t width[2][KVD_HEADS_MAX];
     /* Number of outliers of a value vector of each KV head, at most form.v_apart. */
     uint8_t v_apart[KVD_HEADS_MAX];
+    /* With form.allotted: number of bits of a token of each KV head, of keys and of values. */
+    uint16_t allotted[2][KVD_HEADS_MAX];
+    kvd_packed_allot allot;
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */

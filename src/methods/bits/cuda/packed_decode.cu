@@ -285,7 +285,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     for (int g = 0; g < a->map.n_kv_heads; g++)
         if (a->map.d_qk[g] != d || a->map.d_v[g] != d)
             return NULL;
-    if (a->map.group > HEADS || a->form.v_channels || a->form.sketch)
+    if (a->map.group > HEADS || a->form.v_channels || a->form.sketch || a->form.allotted)
         return NULL;
     if (a->form.norms)
         return kvd_packed_turned_kernel(a);

@@ -5,6 +5,7 @@
 #include "methods/bits/bits.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/kvquant.h"
+#include "methods/bits/levels.h"
 #include "methods/bits/turboquant.h"
 #include "methods/method.h"
 
@@ -66,9 +67,11 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m)
                  values = f->v_channels ? keys : (double)coded(m, (size_t)a->v_newest, 1);
     const double groups = f->k_group ? keys / a->span : 0, scale = f->symmetric ? 16 : 32;
     const double sink = (double)m < a->n_sink ? (double)m : a->n_sink, plain = (double)m;
-    return (keys - sink) * (d_qk * f->bits + k_side) +
-           groups * scale * (d_qk + (f->v_channels ? d_v : 0)) + (plain - keys + sink) * d_qk * 16 +
-           (values - sink) * (d_v * f->bits + v_side + 32 * a->v_apart[g]) +
+    const double k_bits = f->allotted ? a->allotted[KVD_KEYS][g] : d_qk * f->bits + k_side,
+                 v_bits = f->allotted ? a->allotted[KVD_VALUES][g]
+                                      : d_v * f->bits + v_side + 32 * a->v_apart[g];
+    return (keys - sink) * k_bits + groups * scale * (d_qk + (f->v_channels ? d_v : 0)) +
+           (plain - keys + sink) * d_qk * 16 + (values - sink) * v_bits +
            (plain - values + sink) * d_v * 16;
 }
 
@@ -119,6 +122,12 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->form.sketch = kvd_gpu_packed_value(plan, "qjl") > 0;
         a->range_width = c->d_head;
         a->k_block = 1;
+    } else if (plan->bits == &kvd_bits_allot) {
+        a->form.bits = KVD_ALLOT_BITS;
+        a->form.v_group = KVD_WIDTH_MAX;
+        a->form.allotted = true;
+        a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
+        a->k_block = 1;
     } else if (plan->bits == &kvd_bits_comet) {
         a->form.k_group = group < KVD_PAGE_TOKENS ? group : KVD_PAGE_TOKENS;
         a->form.v_group = KVD_WIDTH_NARROW;
@@ -136,6 +145,32 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
     for (int g = 0; g < map->n_kv_heads; g++) {
         a->head_at[g] = (int32_t)a->page_bytes;
         a->page_bytes += (size_t)kvd_packed_parts_of(&a->form, map->d_qk[g], map->d_v[g]).bytes;
+    }
+}
+
+void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
+                          uint16_t *word)
+{
+    kvd_allot_tables t;
+    kvd_allot_tables_of(plan->bits_self, &t);
+    const size_t first = (size_t)first_kv_head;
+    a->page_bytes = 0;
+    for (int g = 0; g < a->map.n_kv_heads; g++) {
+        size_t words = 0;
+        a->head_at[g] = (int32_t)a->page_bytes;
+        for (int side = 0; side < KVD_N_SIDES; side++) {
+            const size_t at =
+                ((size_t)layer * t.n_kv_heads + first + (size_t)g) * KVD_N_SIDES + (size_t)side;
+            a->allotted[side][g] = 0;
+            for (size_t j = 0; j < t.wide; j++) {
+                const uint8_t bits = t.given[at * t.wide + j];
+                if (word)
+                    word[((size_t)g * KVD_N_SIDES + (size_t)side) * t.wide + j] = (uint16_t)words;
+                words += bits * (size_t)KVD_PAGE_TOKENS / 32;
+                a->allotted[side][g] = (uint16_t)(a->allotted[side][g] + bits);
+            }
+        }
+        a->page_bytes += (4 * words + 15) / 16 * 16;
     }
 }
 

@@ -4,6 +4,7 @@
  *
  * equal steps (kivi)    x = s code + zero
  * symmetric (comet)     x = s (code - (2^(b-1) - 1))
+ * own bits (allot)      x = mean + deviation * level[code]
  * level table (kvquant) x = middle + half width * level[code]
  */
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -151,6 +152,32 @@ __device__ void level_unit(const page_of &o, int side, int u, const float *level
         }
 }
 
+/* Decodes keys or values whose dimensions have numbers of bits of their own (allot) to the tile. */
+__device__ void allotted_side(const page_of &o, int side, int coded, float *tile)
+{
+    const kvd_packed_args &a = o.a;
+    const int d = side ? a.map.d_v[o.g] : a.map.d_qk[o.g];
+    for (int i = (int)threadIdx.x; i < 4 * d; i += 32 * WARPS) {
+        const int dim = i % d, at = (2 * o.g + side) * a.allot.wide + dim, bits = a.allot.bits[at];
+        const float mean = a.allot.scale[2 * at], deviation = a.allot.scale[2 * at + 1],
+                    *const level = a.allot.level + ((9 * side + bits) << 8);
+        const uint32_t *const words =
+            reinterpret_cast<const uint32_t *>(o.codes) + a.allot.word[at];
+        for (int t = 16 * (i / d); t < min(16 * (i / d) + 16, coded); t++) {
+            float x = mean;
+            if (bits && deviation > 0) {
+                const int first = t * bits / 32, next = (t * bits + bits - 1) / 32;
+                const uint32_t code =
+                    __funnelshift_r(words[first], words[next], (uint32_t)(t * bits) % 32) &
+                    ((1u << bits) - 1);
+                /* Rounded twice, as on the CPU. */
+                x = __fadd_rn(mean, __fmul_rn(deviation, level[code]));
+            }
+            tile[t * TILE_PITCH + dim] = x;
+        }
+    }
+}
+
 __device__ void put_exceptions(const page_of &o, int side, float *tile)
 {
     const kvd_packed_args &a = o.a;
@@ -196,7 +223,9 @@ __device__ void level_side(const page_of &o, int side, const float *level, float
     const int d = side ? o.a.map.d_v[o.g] : o.a.map.d_qk[o.g], coded = side ? o.values : o.keys;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const size_t first = side ? (size_t)KVD_PAGE_TOKENS * (size_t)o.a.map.d_qk[o.g] : 0;
-    for (int u = warp; coded && u < d / 16; u += WARPS)
+    if (o.a.form.allotted)
+        allotted_side(o, side, coded, tile);
+    for (int u = warp; !o.a.form.allotted && coded && u < d / 16; u += WARPS)
         level_unit(o, side, u, level + (side ? 2 << o.a.form.bits : 0), tile, lane);
     __syncthreads();
     if (coded)
@@ -222,7 +251,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], keys = keys_coded(a, m - 1), values = values_coded(a, m - 1);
-    if (LEVELS)
+    if (LEVELS && a.level)
         for (int i = (int)threadIdx.x; i < 4 << a.form.bits; i += 32 * WARPS)
             level[i] = a.level[i];
     __syncthreads();
@@ -265,7 +294,7 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
         return kvd_packed_restore_floats(a, stream);
     if (a->form.norms)
         return kvd_packed_restore_turned(a, stream);
-    if (!a->level) {
+    if (!a->level && !a->form.allotted) {
         restore_kernel<false><<<grid, 32 * WARPS, 0, stream>>>(*a);
         return cudaGetLastError();
     }

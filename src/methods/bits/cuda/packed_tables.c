@@ -1,7 +1,10 @@
 /* Copies the tables of quantisation methods (kvquant, fp8, nvfp4, turboquant) to the device. */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
+#include <stdlib.h>
+
 #include "methods/bits/kvquant.h"
+#include "methods/bits/levels.h"
 #include "methods/bits/scales.h"
 
 static const char what[] = "coded cache";
@@ -73,6 +76,40 @@ static int copy_turned(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return copied ? 0 : -1;
 }
 
+static int copy_allot(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
+                      kvd_device_memory *memory, kvd_err *err)
+{
+    kvd_allot_tables t;
+    kvd_allot_tables_of(plan->bits_self, &t);
+    const size_t layers = (size_t)c->config->n_layers, first = (size_t)c->share->first_kv_head,
+                 mine = (size_t)c->share->n_kv_heads * KVD_N_SIDES * t.wide,
+                 each = t.n_kv_heads * KVD_N_SIDES * t.wide, skip = first * KVD_N_SIDES * t.wide,
+                 levels = (size_t)KVD_N_SIDES * (KVD_ALLOT_BITS + 1) << KVD_ALLOT_BITS;
+    uint16_t *const word = malloc(layers * mine * sizeof *word);
+    if (!word)
+        return kvd_no_memory(err, what, layers * mine * sizeof *word);
+    for (size_t l = 0; l < layers; l++)
+        kvd_gpu_packed_allot(plan, (int)l, (int)first, &layer[l], word + l * mine);
+    const uint8_t *const bits = kvd_device_copy(memory, t.given, layers * each, what, NULL, err);
+    const float *const scale =
+        bits ? kvd_device_copy(memory, t.scale, 2 * layers * each * sizeof *scale, what, NULL, err)
+             : NULL;
+    const float *const level =
+        scale ? kvd_device_copy(memory, t.levels, layers * levels * sizeof *level, what, NULL, err)
+              : NULL;
+    const uint16_t *const at =
+        level ? kvd_device_copy(memory, word, layers * mine * sizeof *word, what, NULL, err) : NULL;
+    const int status = !at || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err) ? -1 : 0;
+    for (size_t l = 0; !status && l < layers; l++)
+        layer[l].allot = (kvd_packed_allot){.wide = (int32_t)t.wide,
+                                            .bits = bits + l * each + skip,
+                                            .word = at + l * mine,
+                                            .scale = scale + 2 * (l * each + skip),
+                                            .level = level + l * levels};
+    free(word);
+    return status;
+}
+
 /*
  * Computes the table of RoPE rotations, which all layers use. Does nothing unless keys were
  * quantised before RoPE.
@@ -99,7 +136,8 @@ int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_pa
     return (kvd_gpu_packed_has_levels(plan) &&
             (copy_tables(plan, c, layer, memory, err) || make_rope_table(c, layer, memory, err))) ||
                    (kvd_gpu_packed_has_floats(plan) && copy_scales(plan, c, layer, memory, err)) ||
-                   (kvd_gpu_packed_is_turned(plan) && copy_turned(plan, c, layer, memory, err))
+                   (kvd_gpu_packed_is_turned(plan) && copy_turned(plan, c, layer, memory, err)) ||
+                   (plan->bits == &kvd_bits_allot && copy_allot(plan, c, layer, memory, err))
                ? -1
                : 0;
 }

@@ -89,20 +89,6 @@ __device__ __forceinline__ uint16_t to_bits(float x)
     return (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/* Returns the index of the quantisation level nearest to x. Ties give the lower index. */
-__device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
-{
-    int lo = 0, hi = (1 << bits) - 1;
-    while (lo < hi) {
-        const int mid = (lo + hi) / 2;
-        if (x > (level[mid] + level[mid + 1]) / 2)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return (uint32_t)lo;
-}
-
 __device__ __forceinline__ int element(int t, int i, int d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;

@@ -102,6 +102,20 @@ static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, in
     }
 }
 
+/* Returns the index of the quantisation level nearest to x. Ties give the lower index. */
+static __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
+{
+    int lo = 0, hi = (1 << bits) - 1;
+    while (lo < hi) {
+        const int mid = (lo + hi) / 2;
+        if (x > (level[mid] + level[mid + 1]) / 2)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return (uint32_t)lo;
+}
+
 static __device__ __forceinline__ uint32_t shifted(uint32_t x, int right)
 {
     return right < 0 ? x << -right : x >> right;
