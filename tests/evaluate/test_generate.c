@@ -599,6 +599,7 @@ typedef struct {
     /* Cache sizes and times of the whole call, and their sums over the calls of add_step. */
     kvd_stepwise_account account, stepped;
     size_t steps;
+    kvd_continued_cost cost[PROMPTS]; /* filled by run_short alone */
 } divided;
 
 static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
@@ -650,6 +651,130 @@ static void several_workers_are_one(void **state)
         assert_int_equal(several.steps, PROMPTS);
         assert_same(&one, &several);
     }
+}
+
+/* A path that fails in its `fail_at`-th pass, and can then make room. */
+typedef struct {
+    kvd_generate_path path;
+    kvd_generate_path *rows;
+    int passes, fail_at, grown;
+} short_path;
+
+static short_path *short_of(kvd_generate_path *p)
+{
+    return (short_path *)(void *)p;
+}
+
+static size_t all_together(const kvd_generate_path *p, const kvd_continuations *c, size_t first)
+{
+    (void)p;
+    return c->n_sequences - first;
+}
+
+static size_t two_fit(const kvd_generate_path *p, const kvd_continuations *c, size_t first,
+                      size_t n)
+{
+    (void)p, (void)c, (void)first;
+    return n < 2 ? n : 2;
+}
+
+static int make_room(kvd_generate_path *p, kvd_err *err)
+{
+    (void)err;
+    short_of(p)->grown++;
+    return short_of(p)->fail_at > 0;
+}
+
+static int short_begin(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err)
+{
+    return short_of(p)->rows->begin(short_of(p)->rows, plan, n, err);
+}
+
+static int short_run(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err)
+{
+    short_path *const s = short_of(p);
+    if (++s->passes == s->fail_at || s->fail_at < 0)
+        return kvd_fail(err, "no room");
+    return s->rows->run(s->rows, b, slot, err);
+}
+
+static int short_read(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *x,
+                      kvd_err *err)
+{
+    return short_of(p)->rows->read(short_of(p)->rows, from, n, token, x, err);
+}
+
+static double short_bits(const kvd_generate_path *p, size_t slot)
+{
+    const short_path *const s = (const short_path *)(const void *)p;
+    return s->rows->bits(s->rows, slot);
+}
+
+static void short_end(kvd_generate_path *p, kvd_stepwise_account *account)
+{
+    short_of(p)->rows->end(short_of(p)->rows, account);
+}
+
+static void add_advance(void *ctx, double n)
+{
+    *(double *)ctx += n;
+}
+
+/* Generates all sequences as one group, which fails in pass `fail_at`; 0: never. */
+static int run_short(int fail_at, divided *d, double *advanced, short_path *s, kvd_err *err)
+{
+    const kvd_generator_spec spec = {.n_gpus = 1, .max_tokens = ALL, .max_len = LONGEST};
+    const kvd_plan plan = {.type = KVD_F32};
+    const kvd_continuations c = {.n_sequences = PROMPTS,
+                                 .offset = offset,
+                                 .id = id,
+                                 .end = end,
+                                 .advanced = add_advance,
+                                 .advanced_ctx = advanced};
+    const kvd_continued out = {.token = d->token, .cost = d->cost};
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    memset(d, 0, sizeof *d);
+    *advanced = 0;
+    *s = (short_path){.path = {.together = all_together,
+                               .fits = two_fit,
+                               .grow = make_room,
+                               .begin = short_begin,
+                               .run = short_run,
+                               .read = short_read,
+                               .bits = short_bits,
+                               .end = short_end},
+                      .rows = kvd_generate_rows(checkpoint, &spec, NULL, err),
+                      .fail_at = fail_at};
+    assert_non_null(s->rows);
+    s->path.piece = s->rows->piece;
+    const int status =
+        kvd_generate_group(&s->path, config, &plan, &c, &out, 0, PROMPTS, &lock, &d->account, err);
+    s->rows->free(s->rows);
+    return status;
+}
+
+/* A group that begins again with more room, in parts, has the results of an undisturbed group. */
+static void groups_begin_again(void **state)
+{
+    (void)state;
+    static divided want, got;
+    double advanced;
+    short_path s;
+    kvd_err err = {""};
+    assert_int_equal(run_short(0, &want, &advanced, &s, &err), 0);
+    for (int fail_at = 1; fail_at < N_NEW; fail_at += 4) {
+        assert_int_equal(run_short(fail_at, &got, &advanced, &s, &err), 0);
+        assert_int_equal(s.grown, 1);
+        assert_float_equal(advanced, PROMPTS, 1e-9);
+        assert_memory_equal(got.token, want.token, sizeof got.token);
+        for (size_t i = 0; i < PROMPTS; i++) {
+            assert_int_equal(got.cost[i].steps, want.cost[i].steps);
+            assert_float_equal(got.cost[i].bits, want.cost[i].bits, 0);
+        }
+        assert_int_equal(got.account.rows, want.account.rows);
+    }
+    assert_int_equal(run_short(-1, &got, &advanced, &s, &err), -1);
+    assert_string_equal(err.msg, "generating after prompts from 0 on: no room");
 }
 
 static void parts_are_the_whole(void **state)
@@ -718,11 +843,18 @@ static void paths_on_a_gpu(void **state)
                                          "zack,p=0.5",
                                          "kivi,bits=4,residual=32",
                                          "h2o",
-                                         "kvquant,outliers=0",
+                                         "kvquant",
+                                         "comet",
+                                         "allot",
+                                         "turboquant",
+                                         "zack+kivi,p=0.5,residual=32",
+                                         "balanced+kvquant,p=0.3",
                                          "h2o+zack,p=0.5",
                                          "keydiff+balanced,p=0.3"};
     static const char *const rows[] = {"kivi,bits=4,group=8,residual=32",
-                                       "kvquant",
+                                       "turboquant,bits=2.5",
+                                       "zack+turboquant,p=0.5",
+                                       "gear",
                                        "quest",
                                        "h2o+palu",
                                        "palu",
@@ -739,7 +871,7 @@ static void paths_on_a_gpu(void **state)
     kvd_config normed = *config;
     normed.qk_norm = true;
     assert_string_equal(why_not(&normed, "none", KVD_BF16), "");
-    assert_true(*why_not(&normed, "kvquant,outliers=0", KVD_BF16));
+    assert_true(*why_not(&normed, "kvquant", KVD_BF16));
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
         char path[200];
         kvd_err err = {""};
@@ -794,6 +926,7 @@ int main(void)
 #endif
                                        cmocka_unit_test(several_workers_are_one),
                                        cmocka_unit_test(parts_are_the_whole),
+                                       cmocka_unit_test(groups_begin_again),
                                        cmocka_unit_test(refusals)};
     return cmocka_run_group_tests_name("generate", tests, set_up, tear_down);
 }
