@@ -165,7 +165,7 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/* Sets deviations that fall by a factor of 16, and levels of normal numbers, without calibration. */
+/* Without calibration, sets deviations that fall by a factor of 16 and levels of normal numbers. */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
     const size_t places = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES;

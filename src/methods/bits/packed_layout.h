@@ -101,8 +101,8 @@ typedef struct {
     bool symmetric;
     /*
      * True if every dimension has a number of bits of its own (allot). A head of a page then holds
-     * the codes of dimension after dimension of K and then of V, each in whole 32-bit words: token t
-     * has bits t * n .. t * n + n - 1 of a dimension with n bits. There are no other parts.
+     * the codes of dimension after dimension of K and then of V, each in whole 32-bit words: token
+     * t has bits t * n .. t * n + n - 1 of a dimension with n bits. There are no other parts.
      */
     bool allotted;
 } kvd_packed_form;

@@ -98,8 +98,8 @@ size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /*
  * Initialises everything but the pool of pages. `*c` must be zeroed before, except for `attention`,
  * `exact_prompts` and `outliers`. The plan must be open; batch, pages, near and clock may still be
- * empty. `near` may be NULL if no layer has a window shorter than the requests. The error names what the
- * kernels do not support. The caller must release `*c`, also after a failure.
+ * empty. `near` may be NULL if no layer has a window shorter than the requests. The error names
+ * what the kernels do not support. The caller must release `*c`, also after a failure.
  */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
