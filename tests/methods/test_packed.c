@@ -12,6 +12,10 @@
 #include "common/rng.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/packed_layout.h"
+#ifdef KVD_CUDA
+#include "methods/bits/cuda/packed.h"
+#include "methods/method.h"
+#endif
 
 enum { TOKENS = KVD_PAGE_TOKENS, D = 48, GROUP = 32 };
 
@@ -199,6 +203,107 @@ static void groups_come_back(void **state)
         }
 }
 
+#ifdef KVD_CUDA
+enum { HEADS = 3, WIDE = 64, MOST = 150 };
+
+/* Returns the bits of m tokens of a head of d dimensions, as the method counts them. */
+static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, const float *x,
+                      float *y)
+{
+    uint8_t level[MOST];
+    uint32_t position[MOST];
+    size_t window = 0, block = 1;
+    kvd_bits_count count = {0, 0};
+    kvd_err err = {""};
+    if (plan->bits->window)
+        plan->bits->window(&plan->bits_values, (kvd_side)side, &window, &block);
+    const size_t n = m > window ? (m - window) / block * block : 0;
+    for (size_t t = 0; t < m; t++) {
+        level[t] = KVD_LEVEL_HIGH;
+        position[t] = (uint32_t)t;
+    }
+    const kvd_bits_block b = {.side = (kvd_side)side,
+                              .kv_head = g,
+                              .n = n,
+                              .d = d,
+                              .x = x,
+                              .level = level,
+                              .position = position};
+    if (n && plan->bits->code(plan->bits_self, &b, y, &count, &err))
+        fail_msg("%s", err.msg);
+    return count.payload + count.side + 16.0 * (double)((m - n) * d);
+}
+
+/* Bytes of whole and of cut heads on a GPU must be those that the methods count. */
+static void bits_are_the_methods(void **state)
+{
+    (void)state;
+    static const char *const method[] = {"kivi,bits=3,group=32,residual=64",
+                                         "kivi,bits=2,group=16,residual=0",
+                                         "kvquant,bits=4,outliers=0,sink=3",
+                                         "fp8",
+                                         "mxfp4",
+                                         "nvfp4",
+                                         "turboquant,bits=3",
+                                         "turboquant,bits=4,qjl=0",
+                                         "comet",
+                                         "comet,bits=3,group=16,symmetric=0",
+                                         "allot,bits=2.7,sink=2"};
+    static const kvd_dims_head cut[HEADS] = {
+        {.d_qk = 17, .d_v = 49}, {.d_qk = 64, .d_v = 5}, {.d_qk = 33, .d_v = 64}};
+    static const size_t tokens[] = {1, 2, 3, 63, 64, 65, 128, 129, MOST};
+    static float x[MOST * WIDE], y[MOST * WIDE];
+    const kvd_config config = {.n_layers = 1,
+                               .n_heads = HEADS,
+                               .n_kv_heads = HEADS,
+                               .d_head = WIDE,
+                               .d_model = HEADS * WIDE,
+                               .max_positions = 4096};
+    kvd_dims dims = {.n_layers = 1, .n_kv_heads = HEADS, .d_head = WIDE};
+    dims.head = (kvd_dims_head *)(uintptr_t)cut;
+    kvd_rng r;
+    kvd_rng_seed(&r, 8, 0);
+    for (int i = 0; i < MOST * WIDE; i++)
+        x[i] = (float)kvd_rng_normal(&r);
+    for (size_t i = 0; i < 2 * sizeof method / sizeof *method; i++) {
+        const kvd_method_setup setup = {.config = &config, .drawn = true};
+        const bool narrow = i % 2;
+        kvd_method m;
+        kvd_err err = {""};
+        kvd_packed_args a;
+        kvd_attn_map map;
+        kvd_attn_heads heads = {.n_heads = HEADS, .n_kv_heads = HEADS, .d_head = WIDE};
+        assert_int_equal(kvd_method_parse(method[i / 2], &m, &err), 0);
+        kvd_plan plan = m.plan;
+        plan.type = KVD_BF16;
+        plan.prompt = 1;
+        plan.dims = narrow ? &dims : NULL;
+        if (kvd_plan_open(&plan, &setup, &err))
+            fail_msg("%s: %s", method[i / 2], err.msg);
+        for (int g = 0; g < HEADS; g++) {
+            heads.d_qk[g] = narrow ? (cut[g].d_qk + 15) / 16 * 16 : WIDE;
+            heads.d_v[g] = narrow ? (cut[g].d_v + 15) / 16 * 16 : WIDE;
+        }
+        assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
+        kvd_gpu_packed_describe(&plan, &config, &map, narrow ? cut : NULL, 0, &a);
+        if (a.form.allotted)
+            kvd_gpu_packed_allot(&plan, 0, 0, &a, NULL);
+        for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++)
+            for (int g = 0; g < HEADS; g++) {
+                const size_t d_qk = narrow ? (size_t)cut[g].d_qk : WIDE,
+                             d_v = narrow ? (size_t)cut[g].d_v : WIDE;
+                const double want = counted(&plan, 0, g, d_qk, tokens[k], x, y) +
+                                    counted(&plan, 1, g, d_v, tokens[k], x, y),
+                             got = kvd_gpu_packed_bits(&a, g, tokens[k]);
+                if (want < got || want > got)
+                    fail_msg("%s, %s heads, %zu tokens, head %d: %g bits, not %g", method[i / 2],
+                             narrow ? "cut" : "whole", tokens[k], g, got, want);
+            }
+        kvd_plan_close(&plan);
+    }
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +314,9 @@ int main(void)
         cmocka_unit_test(scales_have_places_of_their_own),
         cmocka_unit_test(blocks_have_a_scale_per_token),
         cmocka_unit_test(groups_come_back),
+#ifdef KVD_CUDA
+        cmocka_unit_test(bits_are_the_methods),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
