@@ -357,7 +357,7 @@ __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32
  * Quantises dimensions that have numbers of bits of their own (allot). A thread handles one
  * dimension of K or of V.
  */
-__global__ void __launch_bounds__(2 * KVD_WIDTH_MAX)
+__global__ void __launch_bounds__(2 * KVD_WIDTH_NARROW)
     code_allotted_kernel(const __grid_constant__ kvd_packed_args a)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, d_qk = a.map.d_qk[g],
@@ -408,7 +408,7 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         return kvd_packed_code_turned(a, stream);
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
     if (a->form.allotted) {
-        code_allotted_kernel<<<grid, 2 * KVD_WIDTH_MAX, 0, stream>>>(*a);
+        code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);
         return cudaGetLastError();
     }
     code_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);

@@ -124,7 +124,7 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->k_block = 1;
     } else if (plan->bits == &kvd_bits_allot) {
         a->form.bits = KVD_ALLOT_BITS;
-        a->form.v_group = KVD_WIDTH_MAX;
+        a->form.v_group = KVD_WIDTH_NARROW;
         a->form.allotted = true;
         a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
         a->k_block = 1;
