@@ -82,6 +82,21 @@ typedef struct {
     unsigned fused;
 } kvd_engine_facts;
 
+/* Contents of one request's cache. */
+typedef struct {
+    /* Mean number of tokens that a KV head caches. */
+    double entries;
+    /*
+     * Bits of the cache, without those that kvd_plan_entry_bits counts and without `side`. NaN:
+     * every cached token is stored unquantised with the kept dimensions of the plan.
+     */
+    double bits;
+    /* Bits of the side information by which steps choose what they read. */
+    double side;
+    /* Mean number of cached tokens of a KV head that the latest step did not read. */
+    double unread;
+} kvd_engine_count;
+
 typedef struct kvd_engine kvd_engine;
 struct kvd_engine {
     kvd_engine_facts facts;
@@ -105,12 +120,10 @@ struct kvd_engine {
      */
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /*
-     * Reports the cache of the request in `slot`, which has `tokens` tokens. *entries is the mean
-     * number of tokens that a KV head caches. *bits is the number of bits of the cache that
-     * kvd_plan_entry_bits does not count. If every cached token is stored unquantised with the kept
-     * dimensions of the plan, *bits is NaN. The pointer is NULL if the engine cannot count.
+     * Reports the cache of the request in `slot`, which has `tokens` tokens. The pointer is NULL if
+     * the engine cannot count.
      */
-    void (*count)(const kvd_engine *e, size_t slot, size_t tokens, double *entries, double *bits);
+    void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
     /*
      * Frees the slot of a request that was ended or preempted, so that no iteration marked it with
      * kvd_slice.last. The pointer is NULL if the engine cannot do this.

@@ -10,8 +10,7 @@
 #include "dims_fixture.h"
 #include "engine/cuda/engine_parts.h"
 #include "engine_schedule.h"
-#include "methods/tokens/cuda/evict_method.h"
-#include "methods/tokens/cuda/uneven_method.h"
+#include "methods/tokens/cuda/inspect.h"
 
 enum { N_REQUESTS = 8, LONGEST = 512 };
 

@@ -333,14 +333,16 @@ static double mean_held(const kvd_paged_cache *c, size_t tokens)
     return (double)held / c->config->n_layers;
 }
 
-static void count(const kvd_engine *self, size_t slot, size_t tokens, double *entries, double *bits)
+static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine_count *to)
 {
     const kvd_paged_cache *const c = &((const kvd_cuda_engine *)(const void *)self)->cache;
     const kvd_gpu_method *const m = c->method;
-    *entries = m && m->mean      ? m->mean(m, slot)
-               : m && m->entries ? (double)m->entries(m, slot, tokens)
-                                 : mean_held(c, tokens);
-    *bits = m && m->bits ? m->bits(m, slot) : (double)NAN;
+    *to = (kvd_engine_count){.bits = m && m->bits ? m->bits(m, slot) : (double)NAN};
+    to->entries = m && m->mean      ? m->mean(m, slot)
+                  : m && m->entries ? (double)m->entries(m, slot, tokens)
+                                    : mean_held(c, tokens);
+    if (m && m->reads)
+        m->reads(m, slot, &to->side, &to->unread);
 }
 
 static size_t lacking(const kvd_engine *self)

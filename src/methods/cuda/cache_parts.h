@@ -127,4 +127,11 @@ int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,
                            kvd_head_rows *v, kvd_err *err);
 
+/*
+ * Pads projections with zero columns to the widest head of each layer, for kernels that require one
+ * width for all heads. The copy gives the same attention scores and outputs. The caller must
+ * release `*to` with kvd_dims_release, also after a failure.
+ */
+int kvd_dims_widest(const kvd_dims *from, kvd_dims *to, kvd_err *err);
+
 #endif

@@ -145,6 +145,13 @@ struct kvd_gpu_method {
      * kvd_plan_entry_bits counts. NULL: every cached token is stored in the data type of the cache.
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
+    /*
+     * For methods whose steps read a part of the cache. Writes the bits of the side information by
+     * which a step of the slot chooses, as of the latest iteration, to *side, and the number of
+     * cached tokens that a step would not read, averaged over all KV heads and layers, to *unread.
+     * `bits` does not count the side information. NULL: steps read all that is stored.
+     */
+    void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
     /*
      * If `ended` failed because a page had no room for its outliers (kvd_paged_cache.outliers),

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "common/cuda/memory.h"
-#include "methods/cuda/stamp.h"
 
 static const char what[] = "clock";
 

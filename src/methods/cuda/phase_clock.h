@@ -52,4 +52,11 @@ unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
  */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
+#ifdef __cplusplus
+extern "C"
+#endif
+    /* Writes %globaltimer, in ns, to `*to` when all earlier work on the stream has ended. */
+    cudaError_t
+    kvd_stamp(unsigned long long *to, cudaStream_t stream);
+
 #endif

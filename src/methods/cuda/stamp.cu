@@ -1,5 +1,5 @@
 /* One thread writes one number, so the kernel's time is the launch latency. */
-#include "methods/cuda/stamp.h"
+#include "methods/cuda/phase_clock.h"
 
 namespace
 {

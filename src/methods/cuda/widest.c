@@ -1,7 +1,7 @@
-#include "methods/cuda/widest.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "methods/cuda/cache_parts.h"
 
 /*
  * Returns a copy of x [rows][columns], padded with zeros, or NULL if x is NULL. If memory runs out,

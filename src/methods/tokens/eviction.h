@@ -105,6 +105,16 @@ typedef struct {
     int32_t largest;
 } kvd_evict_rule;
 
+/*
+ * Selection at read time by bounds of keys, for use in the CUDA engine (quest.c). A step reads
+ * `budget` tokens (below 1: a fraction of the cached ones), rounded up to whole pages of `page`
+ * tokens.
+ */
+typedef struct {
+    double budget;
+    size_t page;
+} kvd_read_rule;
+
 typedef struct {
     size_t prompt, whole; /* number of tokens of the prompt, and of prompt and steps together */
     int layer, n_layers;

@@ -99,6 +99,11 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status ? -1 : 0;
 }
 
+static kvd_read_rule read_rule(const kvd_parameter_values *v)
+{
+    return (kvd_read_rule){v->value[BUDGET], (size_t)v->value[PAGE]};
+}
+
 const kvd_tokens_method kvd_tokens_quest = {
     .info =
         {
@@ -106,7 +111,9 @@ const kvd_tokens_method kvd_tokens_quest = {
             .summary = "every step reads the pages whose keys may have the largest scores",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_selection,
         },
+    .read_rule = read_rule,
     .open = kvd_tokens_open_budget,
     .select = choose,
     .select_bits = select_bits,

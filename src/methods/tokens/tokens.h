@@ -129,6 +129,8 @@ struct kvd_tokens_method {
     double entry_bits;
     /* Description for the CUDA engine. NULL if the engine cannot run the method. */
     const kvd_tokens_eviction *eviction;
+    /* Describes `select` for the CUDA engine. NULL if the engine cannot run it. */
+    kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /*
      * Returns the number of last prompt rows that kvd_prompt_attention.recent covers. NULL: 0 rows.
      */
@@ -326,10 +328,10 @@ size_t kvd_tokens_least(const double *score, size_t n);
 
 /*
  * Implementations in the CUDA engine. evict: methods that drop equal numbers of tokens in every KV
- * head. uneven: methods that drop different numbers. zdc: method importance. leankv: method
- * sparsity. NULL if the program is linked without GPU code.
+ * head. uneven: methods that drop different numbers. selection: methods whose steps read a part of
+ * the cache. zdc: method importance. leankv: method sparsity. NULL if the program is linked without GPU code.
  */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
-    kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_leankv KVD_IF_LINKED;
+    kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_leankv KVD_IF_LINKED;
 
 #endif

@@ -25,10 +25,7 @@ enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
     size_t rows;
-    /* Mean over KV heads. */
-    double entries;
-    /* Without the bits per token that kvd_plan_entry_bits counts. */
-    double bits;
+    kvd_engine_count of; /* `bits` is never NaN */
 } slot_state;
 
 typedef struct {
@@ -171,11 +168,11 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 {
     double dense;
     to->rows = rows;
-    e->engine->count(e->engine, slot, rows, &to->entries, &to->bits);
+    e->engine->count(e->engine, slot, rows, &to->of);
     if (e->windows)
-        count_windows(e, rows, &to->bits, &dense);
-    else if (isnan(to->bits))
-        to->bits = to->entries * e->row_bits;
+        count_windows(e, rows, &to->of.bits, &dense);
+    else if (isnan(to->of.bits))
+        to->of.bits = to->of.entries * e->row_bits;
 }
 
 /* Number of quantised ones among n keys and n values: all but the newest window. */
@@ -196,10 +193,10 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
     slot_state *const s = &e->slot[slot];
-    const slot_state was = *s;
+    const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     double held, dense;
-    count(e, slot, was.rows + n, s);
+    count(e, slot, s->rows + n, s);
     if (e->windows && step) {
         /* Tokens that leave the window do so before the step reads the cache. */
         count_windows(e, s->rows, &held, &dense);
@@ -211,17 +208,19 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     }
     if (e->windows)
         return;
-    a->dropped += (size_t)llround((was.entries + (double)n - s->entries) * e->heads);
-    a->coded += (coded(e, (size_t)s->entries) - coded(e, (size_t)was.entries)) * heads;
+    a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->heads);
+    a->coded += (coded(e, (size_t)is->entries) - coded(e, (size_t)was.entries)) * heads;
     if (!step)
         return;
     a->rows += heads;
-    a->payload += s->bits;
-    a->entries += s->entries * e->entry_bits;
+    a->payload += is->bits;
+    a->entries += is->entries * e->entry_bits + is->side;
     a->dense += (double)s->rows * e->dense_bits;
     /* A decode step also reads the K and V of its own token, before the method compresses them. */
     a->peak += was.bits + e->row_bits;
-    a->read += was.bits + e->row_bits + (was.entries + 1) * e->entry_bits;
+    a->read += was.bits + e->row_bits + (was.entries + 1) * e->entry_bits + is->side -
+               is->unread * e->row_bits;
+    a->unread += (size_t)llround(is->unread * e->heads);
 }
 
 static void count_rows(by_engine *e)
@@ -352,7 +351,8 @@ static int read(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, fl
 static double bits(const kvd_generate_path *p, size_t slot)
 {
     const by_engine *const e = (const by_engine *)(const void *)p;
-    return e->slot[slot].bits + e->slot[slot].entries * e->entry_bits;
+    const kvd_engine_count *const c = &e->slot[slot].of;
+    return c->bits + c->entries * e->entry_bits + c->side;
 }
 
 static void end(kvd_generate_path *p, kvd_stepwise_account *account)
