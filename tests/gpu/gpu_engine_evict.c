@@ -39,6 +39,7 @@ typedef struct {
     /*
      * Number of tokens that each KV head caches before the last decode step, [requests][KV heads of
      * all layers]. If the method may keep different numbers per head, the number after the prompt.
+     * If steps choose what they read, the tokens that step reads, in the last layer only.
      */
     size_t *kept;
 } result;
@@ -138,10 +139,33 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
+/* Replaces the `select` callback, and records the tokens that the last layer reads. */
+static int watch_select(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
+                        kvd_err *err)
+{
+    const int status = watched.method->select(self, state, c, read, err),
+              last = watched.config->n_layers - 1;
+    if (status || c->layer != last || !compared(watched.request, c->position[c->n - 1] + 1))
+        return status;
+    const size_t head = watched.request * heads_of(watched.config) +
+                        (size_t)last * (size_t)watched.config->n_kv_heads + (size_t)c->kv_head;
+    watched.to->kept[head] = 0;
+    for (size_t i = 0; i < c->n; i++)
+        if (read[i])
+            watched.to->position[head * LONGEST + watched.to->kept[head]++] = c->position[i];
+    return 0;
+}
+
 /* Returns true if the method may keep a different number of tokens in each layer or KV head. */
 static bool is_uneven(const kvd_tokens_method *t)
 {
     return t && t->info.gpu == &kvd_gpu_uneven;
+}
+
+/* Returns true if every step chooses which tokens it reads. */
+static bool selects(const kvd_tokens_method *t)
+{
+    return t && t->select;
 }
 
 /* Returns true if the engine stores a score and a position with every cached token. */
@@ -169,6 +193,11 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
         method = *plan->tokens;
         method.step = method.step ? watch : NULL;
         method.step_heads = method.step_heads ? watch_heads : NULL;
+        mine.tokens = &method;
+    }
+    if (selects(plan->tokens)) {
+        method = *plan->tokens;
+        method.select = watch_select;
         mine.tokens = &method;
     }
     kvd_engine *const e = kvd_engine_open_cpu(c, &mine, &spec, err);
@@ -203,11 +232,14 @@ typedef struct {
      * phases  the time of each phase is measured
      */
     bool mixed, graphs, phases;
+    /* largest number of tokens of an iteration, if prompts run in chunks; else 0 */
+    size_t chunk;
 } setting;
 
-static const setting apart = {"apart, graphs", 3, false, true, true},
-                     together = {"together", 5, true, false, false},
-                     plain = {"apart, no graphs", 3, false, false, false};
+static const setting apart = {"apart, graphs", 3, false, true, true, 0},
+                     together = {"together", 5, true, false, false, 0},
+                     plain = {"apart, no graphs", 3, false, false, false, 0},
+                     pieces = {"prompts in chunks", 4, true, false, false, 53};
 
 static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to,
                      kvd_err *err)
@@ -252,9 +284,32 @@ typedef struct {
     /* true if the engine stores a score and a position with every cached token */
     bool steps;
     bool uneven;
+    /* number of tokens of a page, if every step chooses which pages it reads; else 0 */
+    size_t page;
     result *to;
     size_t wrong;
 } counted;
+
+/* Reads the tokens that decode step `step` of the latest iteration read in the last layer. */
+static int read_chosen(kvd_engine *e, const counted *x, size_t r, size_t step, size_t tokens,
+                       kvd_err *err)
+{
+    const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
+    const size_t kv = (size_t)x->config->n_kv_heads, page = x->page,
+                 first = r * heads_of(x->config) + heads_of(x->config) - kv;
+    int32_t chosen[LONGEST];
+    for (size_t g = 0; g < kv; g++) {
+        size_t n = 0, *const kept = &x->to->kept[first + g];
+        if (kvd_gpu_selection_read(m, step, (int)g, chosen, &n, err))
+            return -1;
+        *kept = 0;
+        for (size_t i = 0; i < n; i++)
+            for (size_t t = (size_t)chosen[i] * page; t < ((size_t)chosen[i] + 1) * page; t++)
+                if (t < tokens)
+                    x->to->position[(first + g) * LONGEST + (*kept)++] = (uint32_t)t;
+    }
+    return 0;
+}
 
 static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                  const kvd_phase_times *t, kvd_err *err)
@@ -265,10 +320,14 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     (void)token, (void)t;
     for (size_t i = 0; i < it->n_slices && !status; i++) {
         const kvd_slice *const x = &it->slice[i];
+        if (!x->emits)
+            continue;
         const size_t r = x->request, row = output_row(c->l, x);
         status = e->logits(e, i, c->to->logits + row * c->l->vocab, err) ||
                  (c->steps && compared(r, x->before + x->n) &&
-                  read_kept(e, c->config, r, x->slot, c->to, err));
+                  read_kept(e, c->config, r, x->slot, c->to, err)) ||
+                 (c->page && i < it->n_steps && compared(r, x->before + x->n) &&
+                  read_chosen(e, c, r, i, x->before + x->n, err));
         if (c->uneven && x->before == 0 && !x->last)
             c->wrong += read_heads(e, c->config, r, x->slot, c->to);
         c->here[r] = c->want ? c->want[row] : 0;
@@ -287,13 +346,13 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
     const kvd_engine_spec spec = {
-        .limits = {.max_batch = set->max_batch, .max_tokens = 4 * LONGEST},
+        .limits = {.max_batch = set->max_batch, .max_tokens = 4 * LONGEST, .chunk = set->chunk},
         .max_len = LONGEST,
         .type = KVD_BF16,
         .n_gpus = 1,
         .graphs = set->graphs,
         .phases = set->phases};
-    const serving_order by = {.slots = set->max_batch, .beside = set->mixed};
+    const serving_order by = {.slots = set->max_batch, .chunk = set->chunk, .beside = set->mixed};
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
     const bool steps = notes(plan->tokens);
     counted x = {.l = l,
@@ -303,6 +362,10 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
                  .uneven = is_uneven(plan->tokens),
                  .to = to};
     x.entry = e ? e->facts.bytes_per_token + (steps ? 8.0 * (double)heads_of(config) : 0) : 0;
+    if (selects(plan->tokens)) {
+        x.page = plan->tokens->read_rule(&plan->tokens_values).page;
+        x.entry = 4.0 * (double)config->d_head * (double)heads_of(config);
+    }
     const int status = !e || serve(e, l, &by, count, &x, err) ? -1 : 0;
     *wrong = x.wrong;
     if (e)
@@ -380,11 +443,13 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
         report(0, text, err.msg);
         return;
     }
-    const setting *const set[] = {&apart, &together, &plain};
-    for (size_t i = 0; i < 3; i++) {
+    const setting *const set[] = {&apart, &together, &plain, &pieces};
+    for (size_t i = 0; i < (selects(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
-        const int status = by_cuda(c, l, &plan, set[i], want.entries, &got, &wrong, &err);
+        /* The CPU engine runs whole prompts, so it has no counts for a part of a prompt. */
+        const double *const counts = set[i]->chunk ? NULL : want.entries;
+        const int status = by_cuda(c, l, &plan, set[i], counts, &got, &wrong, &err);
         if (!status) {
             distances(l, &got, &want, &median, &most);
             least = overlap(l, config, &got, &want, is_uneven(plan.tokens), &mean);
@@ -541,7 +606,9 @@ static void all_near(const kvd_checkpoint *c, const load *l, const char *text, d
              by_cuda(c, l, &plan, &together, NULL, &got, &wrong, &err);
     if (!status) {
         distances(l, &got, &want, &median, &most);
-        (void)beyond_budget(l, config, &plan, &got, &dropped);
+        dropped = 0;
+        if (plan.tokens->eviction)
+            (void)beyond_budget(l, config, &plan, &got, &dropped);
     }
     (void)snprintf(detail, sizeof detail,
                    "nothing leaves: median %.2g from none (%.2g between engines), most %.2g, %zu "
@@ -656,7 +723,10 @@ int main(int argc, char **argv)
                                        "pyramidkv,window=16,budget=48",
                                        "pyramidkv,window=32,budget=0.2",
                                        "adakv,window=16,budget=48",
-                                       "adakv,window=32,budget=0.3,alpha=0"};
+                                       "adakv,window=32,budget=0.3,alpha=0",
+                                       "quest,budget=64,page=16",
+                                       "quest,budget=0.25,page=64",
+                                       "quest,budget=0.3,page=1"};
     static const kvd_plan none = {.type = KVD_BF16};
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
     int devices = 0;
@@ -680,7 +750,7 @@ int main(int argc, char **argv)
         report(0, "none", err.msg);
     distances(&l, &got, &want, &median, &most);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
-        if (quick ? i == 0 || i + 2 == sizeof text / sizeof *text
+        if (quick ? i == 0 || strstr(text[i], "adakv,window=16") || strstr(text[i], "page=16")
                   : argc < 2 || strstr(text[i], argv[1]))
             against_cpu(c, &l, text[i], median);
     kvd_spectrum s = {0};
@@ -713,6 +783,8 @@ int main(int argc, char **argv)
         all_near(c, &l, "prefixkv,budget=500", median);
         all_near(c, &l, "cake,window=16,budget=500", median);
         all_near(c, &l, "windowkv,budget=500", median);
+        all_near(c, &l, "quest,budget=500,page=8", median);
+        all_near(c, &l, "quest,budget=500,page=64", median);
     }
     refused(c, &d);
     kvd_dims_release(&d);
