@@ -314,7 +314,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 /* True if the engine can generate text with the plan. Other plans can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
-    return !other_member(plan);
+    const size_t page = plan->tokens->read_rule(&plan->tokens_values).page;
+    return !other_member(plan) && KVD_PAGE_TOKENS % page == 0;
 }
 
 const kvd_gpu_kind kvd_gpu_selection = {.generates = generates, .open = open_method};
