@@ -436,6 +436,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"snapkv,window=8", false, 0},
                   {"pyramidkv,window=8", false, 0},
                   {"adakv,window=8", false, 0},
+                  {"taskkv,window=8", false, 0},
                   {"expectedattention", false, 0},
                   {"prefixkv", false, 0.05},
                   {"cake,window=8", false, 0.05},

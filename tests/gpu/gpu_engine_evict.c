@@ -724,6 +724,7 @@ int main(int argc, char **argv)
                                        "pyramidkv,window=32,budget=0.2",
                                        "adakv,window=16,budget=48",
                                        "adakv,window=32,budget=0.3,alpha=0",
+                                       "taskkv,window=16,budget=48",
                                        "quest,budget=64,page=16",
                                        "quest,budget=0.25,page=64",
                                        "quest,budget=0.3,page=1"};

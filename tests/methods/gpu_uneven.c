@@ -40,6 +40,10 @@ static const uneven_case uneven_cases[] = {
     {"adakv,window=4,budget=1,kernel=3", 0, 1, SHAPE(40, 40, 32, 32, 5, 100)},
     {"adakv,window=32,budget=0.2", 0, 1, SHAPE(4, 2, 128, 64, 1300, 1100)},
     {"adakv,window=8,budget=5000", 0, 1, SHAPE(8, 2, 64, 64, 100, 3)},
+    {"taskkv,window=16,budget=40", 0, 1, SHAPE(16, 4, 64, 48, 1, 7, 64, 65, 130, 300)},
+    {"taskkv,window=32,budget=0.3,heads=0.5,sink=2", 0, 1, SHAPE(32, 8, 128, 128, 300, 33)},
+    {"taskkv,window=4,budget=3,heads=0.1,sink=8", 0, 1, SHAPE(6, 2, 16, 128, 200, 3)},
+    {"taskkv,window=8,budget=40,heads=0,middle=1", 0, 1, SHAPE(5, 5, 48, 80, 41, 90)},
 };
 
 /*
@@ -81,6 +85,7 @@ typedef struct {
     kvd_prompt_attention *p;
     uint8_t **level;
     double *score; /* [n_kv_heads][n] scores of the tokens that may be dropped */
+    float *v;      /* [n_kv_heads][n][d_v] values */
 } layer_case;
 
 static layer_case layer_make(const fixture *f, const uneven_case *u, const kvd_parameter_values *v,
@@ -89,8 +94,13 @@ static layer_case layer_make(const fixture *f, const uneven_case *u, const kvd_p
     const size_t n = (size_t)f->len[b], kv = (size_t)f->map.n_kv_heads,
                  group = (size_t)f->map.group;
     layer_case c = {need(kv * group * n * sizeof *c.recent), need(kv * sizeof *c.p),
-                    need(kv * sizeof *c.level), need(kv * n * sizeof *c.score)};
+                    need(kv * sizeof *c.level), need(kv * n * sizeof *c.score),
+                    need(kv * n * KVD_WIDTH_MAX * sizeof *c.v)};
     for (size_t g = 0; g < kv; g++) {
+        const size_t d = (size_t)f->map.d_v[g];
+        float *const values = c.v + g * n * KVD_WIDTH_MAX;
+        for (size_t i = 0; i < n * d; i++)
+            values[i] = bf16_wide(*cell(f, f->pool, b, (int)g, 1, (int)(i / d), (int)(i % d)));
         c.level[g] = need(n);
         memset(c.level[g], KVD_LEVEL_HIGH, n);
         c.p[g] = (kvd_prompt_attention){.layer = u->layer,
@@ -99,6 +109,9 @@ static layer_case layer_make(const fixture *f, const uneven_case *u, const kvd_p
                                         .n = n,
                                         .n_expected = n,
                                         .window = kvd_tokens_window_rows(v),
+                                        .d = d,
+                                        .v = values,
+                                        .ld = d,
                                         .recent = c.recent + g * group * n};
     }
     return c;
@@ -108,6 +121,7 @@ static void layer_release(const fixture *f, layer_case *c)
 {
     for (int g = 0; g < f->map.n_kv_heads; g++)
         free(c->level[g]);
+    free(c->v);
     free(c->recent);
     free(c->p);
     free(c->level);
@@ -260,6 +274,9 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     kvd_uneven_prompts_args a = {.prompt = prompts_of(f, rule, u->layer, lse),
                                  .least = on_device(NULL, batch * (kv + 1) * sizeof *a.least),
                                  .count = on_device(NULL, batch * kv * sizeof *a.count),
+                                 .whole = (int32_t)ceil(rule->whole_heads * (double)kv),
+                                 .vector = on_device(NULL, batch * kv * KVD_WIDTH_MAX * 4),
+                                 .is_whole = on_device(NULL, batch * kv * sizeof *a.is_whole),
                                  .table = on_device(o->table, o->pages * sizeof *o->table),
                                  .heads = on_device(NULL, o->heads_n * 2)};
     check(kvd_uneven_prompts(&a, NULL), "kvd_uneven_prompts");
@@ -270,7 +287,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     fetch(o->count, a.count, batch * kv * sizeof *o->count);
     fetch(o->heads, a.heads, o->heads_n * 2);
     free_prompts(&a.prompt);
-    const void *const all[] = {a.least, a.count, a.table, a.heads};
+    const void *const all[] = {a.least, a.count, a.table, a.heads, a.vector, a.is_whole};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree((void *)all[i]), "cudaFree");
 }
@@ -322,15 +339,19 @@ static int check_prompt(fixture *f, const kvd_method *m, const void *self, int b
     const kvd_tokens_method *const method = m->plan.tokens;
     const kvd_parameter_values *const v = &m->plan.tokens_values;
     const size_t kv = (size_t)f->map.n_kv_heads, n = (size_t)f->len[b],
-                 old = kvd_tokens_window_old(v, c->p);
-    const bool smooth = v->value[KVD_WINDOW_KERNEL] > 1;
+                 newest = (size_t)f->budget[f->slot[b]].keep_new, old = n > newest ? n - newest : 0;
+    const bool single = method == &kvd_tokens_taskkv,
+               smooth = !single && v->value[KVD_WINDOW_KERNEL] > 1;
     kvd_err err = {""};
     int wrong = 0;
     for (size_t g = 0; g < kv; g++) {
         const float *const rank = (smooth ? o->mass + g * (size_t)f->map.group * (size_t)f->n_q8
                                           : o->score + g * (size_t)f->n_q8) +
                                   f->start[b];
-        kvd_tokens_window_scores(v, &c->p[g], c->score + g * n);
+        if (!single)
+            kvd_tokens_window_scores(v, &c->p[g], c->score + g * n);
+        for (size_t i = 0; single && i < (size_t)f->map.group * old; i++)
+            c->score[g * n + i % old] += c->p[g].recent[i / old * n + i % old];
         for (size_t t = 0; t < old; t++)
             note(f, (double)rank[t], c->score[g * n + t]);
         if (method->prompt)

@@ -80,6 +80,12 @@ typedef struct {
     int32_t whole_layer;
     int32_t sink; /* number of first prompt tokens that always stay */
     /*
+     * Fraction of the KV heads of a layer that keep all tokens: those whose semantic vector is
+     * farthest from the mean of these vectors (taskkv.c). Requires KVD_EVICT_ATTENTION and a
+     * window.
+     */
+    double whole_heads;
+    /*
      * With KVD_EVICT_EXPECTED: number of positions after the prompt, for which queries are
      * predicted.
      */

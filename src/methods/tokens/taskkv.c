@@ -59,14 +59,23 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
     }
 }
 
+/* Divides a budget between first tokens, tokens that are chosen by score, and last tokens. */
+static void divide(const kvd_parameter_values *v, size_t budget, size_t *sink, size_t *middle,
+                   size_t *last)
+{
+    const size_t asked = (size_t)v->value[SINK],
+                 wanted = (size_t)(v->value[MIDDLE] * (double)budget);
+    *sink = asked < budget ? asked : budget;
+    *middle = wanted < budget - *sink ? wanted : budget - *sink;
+    *last = budget - *sink - *middle;
+}
+
 static int drop(const kvd_parameter_values *v, const kvd_prompt_attention *p, double *score,
                 uint8_t *level, kvd_err *err)
 {
-    const size_t n = p->n, budget = kvd_tokens_budget(v->value[BUDGET], n),
-                 asked = (size_t)v->value[SINK], sink = asked < budget ? asked : budget,
-                 wanted = (size_t)(v->value[MIDDLE] * (double)budget),
-                 middle = wanted < budget - sink ? wanted : budget - sink,
-                 last = budget - sink - middle;
+    const size_t n = p->n, budget = kvd_tokens_budget(v->value[BUDGET], n);
+    size_t sink, middle, last;
+    divide(v, budget, &sink, &middle, &last);
     if (budget >= n)
         return 0;
     for (size_t t = sink; t + last < n; t++) {
@@ -101,6 +110,23 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return status;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->window = (int32_t)v->value[WINDOW];
+    rule->sink = (int32_t)v->value[SINK];
+    rule->whole_heads = v->value[HEADS];
+}
+
+/* Returns the budget of the KV heads that do not keep all tokens. */
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    size_t sink, middle, last;
+    divide(v, kvd_tokens_budget(v->value[BUDGET], r->prompt), &sink, &middle, &last);
+    return kvd_evict_once(sink + middle, last);
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_taskkv = {
     .info =
         {
@@ -108,8 +134,10 @@ const kvd_tokens_method kvd_tokens_taskkv = {
             .summary = "the whole prompt in KV heads that differ most, few tokens in others",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_uneven,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
         },
+    .eviction = &eviction,
     .window = window_rows,
     .open = kvd_tokens_open_budget,
     .prompt_heads = prompt,

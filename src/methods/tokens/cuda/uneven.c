@@ -2,6 +2,7 @@
  * Methods of the tokens axis whose KV heads keep different numbers of entries (cached tokens), in
  * the CUDA engine.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,9 @@ typedef struct {
     float *mass, *score, *lse;
     int32_t *kept;
     unsigned long long *least;
+    size_t whole; /* number of KV heads of a layer that keep all tokens */
+    float *vector;
+    int32_t *is_whole;
     /* Data of methods whose budgets depend on all layers and are computed after the last one. */
     struct {
         /* True if the method has kvd_tokens_eviction.divide. */
@@ -118,7 +122,8 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 
 /*
  * Assigns pages to the KV heads of slice i (new tokens of one request). If the budgets of a prompt
- * are computed after the last layer, the pages hold the whole prompt.
+ * are computed after the last layer, or if any KV head may keep all tokens, the pages hold the
+ * whole prompt.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -126,9 +131,10 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
         for (size_t g = 0; g < e->kv; g++) {
             const size_t head = (s->slot * e->layers + l) * e->kv + g,
                          row = l * e->heads.rows + i * e->kv + g;
-            const size_t n = s->before    ? e->entries[head] + 1
-                             : e->late.on ? s->n
-                                          : most_of(e, &e->budget[l * e->n_slots + s->slot], s->n);
+            const size_t n = s->before ? e->entries[head] + 1
+                             : e->late.on || e->whole
+                                 ? s->n
+                                 : most_of(e, &e->budget[l * e->n_slots + s->slot], s->n);
             if (kvd_pages_hold(&e->pages, head, n, fresh, err))
                 return kvd_in(err, "request %u, layer %zu, KV head %zu", s->request, l, g);
             kvd_pages_row(&e->pages, row, head);
@@ -146,7 +152,7 @@ static void assume(uneven *e, const kvd_slice *s)
     for (size_t l = 0; l < e->layers; l++)
         for (size_t g = 0; g < e->kv; g++)
             e->entries[(s->slot * e->layers + l) * e->kv + g] =
-                kept_of(&e->budget[l * e->n_slots + s->slot], s->before);
+                g < e->whole ? s->before : kept_of(&e->budget[l * e->n_slots + s->slot], s->before);
     e->slot[s->slot].tokens = s->before;
 }
 
@@ -305,6 +311,9 @@ static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_row
                    .score = e->score,
                    .kept = e->kept},
         .least = e->least,
+        .whole = (int32_t)e->whole,
+        .vector = e->vector,
+        .is_whole = e->is_whole,
         .count = e->count + at * e->kv,
         .table = table_of(e, layer, r->steps),
         .heads = e->heads.pool,
@@ -531,6 +540,11 @@ static int make_work(uneven *e, kvd_err *err)
                    (e->kept = kvd_device_new(m, e->kv * rows * sizeof *e->kept, what, err)) &&
                    (e->least =
                         kvd_device_new(m, slices * (e->kv + 1) * sizeof *e->least, what, err)) &&
+                   (e->vector = kvd_device_new(
+                        m, slices * e->kv * (size_t)c->config->d_head * sizeof *e->vector, what,
+                        err)) &&
+                   (e->is_whole =
+                        kvd_device_new(m, slices * e->kv * sizeof *e->is_whole, what, err)) &&
                    (!e->late.on || !make_late(e, rows, slices, err))
                ? 0
                : -1;
@@ -563,6 +577,7 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
     e->layers = (size_t)config->n_layers;
     e->kv = (size_t)config->n_kv_heads;
+    e->whole = smaller((size_t)ceil(e->rule.whole_heads * (double)e->kv), e->kv);
     e->late.on = plan->tokens->eviction->divide != NULL;
     e->late.spreads = e->rule.ranking == KVD_EVICT_SPREAD;
     e->late.ranks = e->rule.whole_layer ? 1 : e->kv;

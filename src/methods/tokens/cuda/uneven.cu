@@ -11,7 +11,7 @@
 namespace
 {
 
-enum { CHOOSE = 1024, COPY = 256 };
+enum { CHOOSE = 1024, COPY = 256, VECTOR = 512 };
 constexpr unsigned long long NONE = ~0ull; /* threshold that is above every sort key */
 typedef unsigned long long u64;
 
@@ -27,8 +27,9 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
 {
     const kvd_evict_prompts_args &a = u.prompt;
     head h;
-    h.sink = a.rule.sink;
     h.budget = a.budget[a.slot[b]];
+    /* A budget below the number of first tokens keeps as many of the first tokens (taskkv.c). */
+    h.sink = a.rule.whole_heads > 0 ? min(a.rule.sink, h.budget.keep_old) : a.rule.sink;
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
@@ -59,6 +60,84 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
            (unsigned)(g * h.old + t);
 }
 
+/*
+ * Returns the index of dimensions 8 block .. 8 block + 7 of token t in K or V (of width d) of a
+ * page.
+ */
+__device__ __forceinline__ size_t piece(int t, int block, int d)
+{
+    return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
+}
+
+/*
+ * Writes the sum over the tokens of their values, each weighted by the attention that the query
+ * heads of the group gave it.
+ */
+__global__ void __launch_bounds__(VECTOR)
+    vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
+{
+    __shared__ float part[VECTOR * 8];
+    const kvd_evict_prompts_args &a = u.prompt;
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, me = (int)threadIdx.x, n = a.q_len[b],
+              group = a.map.group, d = a.map.d_v[g], blocks = d / 8, rows = VECTOR / blocks,
+              block = me % blocks;
+    const float *const mass = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + (size_t)a.q_start[b];
+    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const uint16_t *const values = static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g] +
+                                   KVD_PAGE_TOKENS * a.map.d_qk[g];
+    float sum[8] = {};
+    for (int t = me / blocks; t < n && me < rows * blocks; t += rows) {
+        float weight = 0;
+        for (int j = 0; j < group; j++)
+            weight += mass[(size_t)j * (size_t)a.n_q8 + (size_t)t];
+        const uint4 x = *reinterpret_cast<const uint4 *>(
+            values + (size_t)page[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+            piece(t, block, d));
+        const uint32_t word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            sum[e] =
+                fmaf(weight, __uint_as_float(e % 2 ? word[e / 2] & 0xffff0000u : word[e / 2] << 16),
+                     sum[e]);
+    }
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        part[me * 8 + e] = sum[e];
+    __syncthreads();
+    if (me >= d)
+        return;
+    float all = 0;
+    for (int r = 0; r < rows; r++)
+        all += part[(r * blocks + me / 8) * 8 + me % 8];
+    u.vector[((size_t)b * (size_t)a.map.n_kv_heads + (size_t)g) * (size_t)a.map.d_v[0] +
+             (size_t)me] = all;
+}
+
+/* With two KV heads, both vectors are equally far from their mean, and the later head is whole. */
+__global__ void __launch_bounds__(KVD_HEADS_MAX)
+    whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
+{
+    __shared__ float distance[KVD_HEADS_MAX];
+    const int b = (int)blockIdx.x, g = (int)threadIdx.x, kv = u.prompt.map.n_kv_heads,
+              d = u.prompt.map.d_v[0];
+    const float *const x = u.vector + (size_t)(b * kv) * (size_t)d;
+    float sum = 0;
+    for (int c = 0; c < d && g < kv && kv > 2; c++) {
+        float centre = 0;
+        for (int i = 0; i < kv; i++)
+            centre += x[i * d + c];
+        const float off = x[g * d + c] - centre / (float)kv;
+        sum = fmaf(off, off, sum);
+    }
+    distance[g] = sum;
+    __syncthreads();
+    int farther = 0;
+    for (int i = 0; i < kv; i++)
+        farther += distance[i] > sum || (distance[i] == sum && i > g);
+    if (g < kv)
+        u.is_whole[b * kv + g] = farther < u.whole;
+}
+
 __global__ void __launch_bounds__(CHOOSE)
     rank_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -77,6 +156,8 @@ __global__ void __launch_bounds__(CHOOSE)
     u64 least = k >= h.old ? 0 : NONE;
     if (k > 0 && k < h.old)
         least = select_key<CHOOSE>([h](int t) { return key_in(h, t); }, h.old, k, bin);
+    if (u.whole > 0 && u.is_whole[b * a.map.n_kv_heads + g])
+        least = 0;
     if (threadIdx.x == 0)
         u.least[b * (a.map.n_kv_heads + 1) + g] = least;
 }
@@ -132,15 +213,6 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     if (threadIdx.x == 0)
         u.count[(size_t)a.slot[b] * (size_t)kv + (size_t)g] = place;
-}
-
-/*
- * Returns the index of dimensions 8 block .. 8 block + 7 of token t in K or V (of width d) of a
- * page.
- */
-__device__ __forceinline__ size_t piece(int t, int block, int d)
-{
-    return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
 template <bool ALL>
@@ -216,8 +288,13 @@ extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaS
     const unsigned kv = (unsigned)a->map.n_kv_heads, batch = (unsigned)a->batch;
     const bool ranked = a->rule.ranking == KVD_EVICT_ATTENTION && !a->rule.whole_layer;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->kept || !a->score || !a->mass ||
-        (!u->rank && !ranked) || !u->least || !u->count || !u->table || !u->heads)
+        (!u->rank && !ranked) || !u->least || !u->count || !u->table || !u->heads ||
+        (u->whole > 0 && (!u->vector || !u->is_whole || u->rank)))
         return cudaErrorInvalidValue;
+    if (u->whole > 0) {
+        vector_kernel<<<dim3(kv, batch), VECTOR, 0, stream>>>(*u);
+        whole_kernel<<<batch, KVD_HEADS_MAX, 0, stream>>>(*u);
+    }
     rank_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
     shared_kernel<<<batch, CHOOSE, 0, stream>>>(*u);
     place_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);

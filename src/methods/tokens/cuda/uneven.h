@@ -1,12 +1,13 @@
 /*
  * Eviction at the end of a prompt for methods whose layers or KV heads keep different numbers of
- * tokens (pyramidkv, adakv, prefixkv, cake, windowkv). The rows that stay are copied from the pages
- * of a layer to pages of one KV head each.
+ * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv). The rows that stay are copied from
+ * the pages of a layer to pages of one KV head each.
  *
- * If the budget of a layer depends on all layers (prefixkv, cake), each layer calls kvd_uneven_rank
- * and kvd_uneven_store. After the last layer, kvd_uneven_choose runs for every layer, with `stored`
- * set to 1. If several layers keep the same tokens (windowkv), the first of them calls
- * kvd_uneven_windows, and each of them kvd_uneven_copy.
+ * If the budget of a layer depends on all layers (prefixkv, cake), each layer calls
+ * kvd_uneven_rank and kvd_uneven_store. After the last layer, kvd_uneven_choose runs for every
+ * layer, with `stored` set to 1. If several layers keep the same tokens (windowkv), the first of
+ * them calls kvd_uneven_windows, and each of them kvd_uneven_copy. If some KV heads of a layer keep
+ * all tokens (taskkv), kvd_uneven_choose finds them by their semantic vectors.
  *
  * A page of one KV head holds KVD_PAGE_TOKENS (64) tokens in layout BLOCKED: K [64][d_qk], then V
  * [64][d_v]. All KV heads have the same widths.
@@ -49,6 +50,13 @@ typedef struct {
     double *statistic;
     /* Scratch for `statistic`, device [n_heads][n_q8 / 64 + batch][2]. */
     float *spread;
+    /*
+     * Number of KV heads that keep all tokens, chosen by semantic vectors. If it is above 0,
+     * `vector` and `is_whole` are scratch on the device.
+     */
+    int32_t whole;
+    float *vector;     /* [batch][n_kv_heads][d_v] semantic vectors, up to a common factor */
+    int32_t *is_whole; /* [batch][n_kv_heads] 1: the KV head keeps all tokens */
     /* 1 if the pages in `heads` already hold all tokens of the prompts. */
     int32_t stored;
     /*
