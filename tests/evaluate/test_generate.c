@@ -850,12 +850,15 @@ static void paths_on_a_gpu(void **state)
                                          "zack+kivi,p=0.5,residual=32",
                                          "balanced+kvquant,p=0.3",
                                          "h2o+zack,p=0.5",
-                                         "keydiff+balanced,p=0.3"};
+                                         "keydiff+balanced,p=0.3",
+                                         "quest",
+                                         "taskkv"};
     static const char *const rows[] = {"kivi,bits=4,group=8,residual=32",
                                        "turboquant,bits=2.5",
                                        "zack+turboquant,p=0.5",
                                        "gear",
-                                       "quest",
+                                       "quest,page=48",
+                                       "quest+zack,p=0.5",
                                        "h2o+palu",
                                        "palu",
                                        "h2o+kivi,residual=32"};
