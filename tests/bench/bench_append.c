@@ -1,7 +1,8 @@
 /*
  * Times kvd_append and kvd_prefill_mma. For kvd_append, also prints the bytes that must be moved
  * and their rate, relative to the copy rate in the same run. The inputs cycle through buffers
- * larger than L2.
+ * larger than L2. With the argument `steps`, times kvd_append between the products of a decode step
+ * in a CUDA graph instead.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 #include "common/half.h"
 #include "common/rng.h"
+#include "engine/cuda/few_rows.h"
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/prefill.h"
 
@@ -272,17 +274,238 @@ static void prefill_table(void)
         }
 }
 
+/* Shape of a model's layer on one GPU, and kept dimensions of its KV heads. */
+typedef struct {
+    const char *name;
+    int n_heads, n_kv, d_model, ffn;
+    int d_qk[8], d_v[8];
+} step_shape;
+
+enum { STEP_LAYERS = 80, STEP_REPLAYS = 15, STEP_OLD = 8192, STEP_ROWS = 8 };
+
+/* Device memory of a graph of decode steps: inputs, weights, outputs and times. */
+typedef struct {
+    void *x, *qkv, *gate_up, *o, *attended, *narrow, *r, *q, *pool;
+    float *residual, *gain, *sum, *angles;
+    int32_t *lists; /* token_start, q_len, kv_len, then the page table */
+    kvd_gpu_bad *bad;
+    unsigned long long *time; /* [STEP_LAYERS][2] start and end of every append */
+} step_memory;
+
+static float *ones(size_t n)
+{
+    const float one = 1;
+    float *x = malloc(n * sizeof *x);
+    if (!x)
+        exit(1);
+    for (size_t i = 0; i < n; i++)
+        x[i] = one;
+    float *const to = on_device(x, n * sizeof *x);
+    free(x);
+    return to;
+}
+
+static step_memory step_memory_make(const step_shape *m, const kvd_attn_map *map)
+{
+    enum { PAGES = STEP_OLD / KVD_PAGE_TOKENS + 1 };
+    static int32_t lists[(3 + PAGES) * STEP_ROWS];
+    const size_t rows = (size_t)(m->n_heads + 2 * m->n_kv) * 128, model = (size_t)m->d_model,
+                 ffn = (size_t)m->ffn, heads = (size_t)m->n_heads * 128;
+    memset(lists, 0, sizeof lists);
+    for (int b = 0; b < STEP_ROWS; b++) {
+        lists[b] = b;
+        lists[STEP_ROWS + b] = 1;
+        lists[2 * STEP_ROWS + b] = STEP_OLD + 2 + b;
+        lists[3 * STEP_ROWS + b * PAGES + PAGES - 1] = b;
+    }
+    return (step_memory){
+        .x = random_bf16(STEP_ROWS * rows),
+        .qkv = random_bf16(rows * model),
+        .gate_up = random_bf16(2 * ffn * model),
+        .o = random_bf16(heads * model),
+        .attended = random_bf16(STEP_ROWS * heads),
+        .narrow = device(2 * STEP_ROWS * ffn),
+        .r = random_bf16((size_t)STEP_LAYERS * (size_t)m->n_kv * 128 * 128),
+        .q = device(2 * STEP_ROWS * heads),
+        .pool = device((size_t)(2 * STEP_LAYERS * STEP_ROWS) * (size_t)map->page_elements),
+        .residual = ones(STEP_ROWS * model),
+        .gain = ones(model),
+        .sum = ones(STEP_ROWS * model),
+        .angles = ones((STEP_OLD + 2 * STEP_ROWS) * 64),
+        .lists = on_device(lists, sizeof lists),
+        .bad = device(sizeof(kvd_gpu_bad)),
+        .time = device(2 * STEP_LAYERS * sizeof(unsigned long long)),
+    };
+}
+
+static void step_memory_free(step_memory *d)
+{
+    void *const all[] = {d->x,      d->qkv,   d->gate_up, d->o,        d->attended, d->narrow,
+                         d->r,      d->q,     d->pool,    d->residual, d->gain,     d->sum,
+                         d->angles, d->lists, d->bad,     d->time};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        cudaFree(all[i]);
+}
+
+/* Queues a layer: the product with W_Q, W_K, W_V, kvd_append, and the products that follow it. */
+static void step_layer(const step_shape *m, const step_memory *d, const kvd_append_args *append,
+                       int layer, int timed, cudaStream_t s)
+{
+    const size_t n = (size_t)append->batch, model = (size_t)m->d_model;
+    const kvd_few_rows qkv = {.kind = KVD_FEW_STORE,
+                              .n = n,
+                              .in = model,
+                              .out = (size_t)(m->n_heads + 2 * m->n_kv) * 128,
+                              .w = d->qkv,
+                              .residual = d->residual,
+                              .gain = d->gain,
+                              .eps = 1e-5,
+                              .bad = d->bad,
+                              .y = d->x};
+    kvd_few_rows gate_up = qkv, o = qkv;
+    gate_up.kind = KVD_FEW_SWIGLU;
+    gate_up.out = (size_t)m->ffn;
+    gate_up.w = d->gate_up;
+    gate_up.y = d->narrow;
+    o.kind = KVD_FEW_ADD;
+    o.in = (size_t)m->n_heads * 128;
+    o.out = model;
+    o.w = d->o;
+    o.x = d->attended;
+    o.y = d->sum;
+    kvd_append_args a = *append;
+    a.pool = (uint16_t *)d->pool + (size_t)(layer * STEP_ROWS) * (size_t)a.map.page_elements;
+    if (a.r_qk)
+        a.r_qk = (const uint16_t *)d->r + (size_t)(layer * m->n_kv) * 128 * 128;
+    a.began = timed ? d->time + 2 * layer : NULL;
+    a.ended = timed ? d->time + 2 * layer + 1 : NULL;
+    check(kvd_few_rows_run(&qkv, s), "product");
+    check(kvd_append(&a, s), "kvd_append");
+    check(kvd_few_rows_run(&o, s), "product");
+    check(kvd_few_rows_run(&gate_up, s), "product");
+}
+
+/* Mean time in us of kvd_append by the GPU's clock, and time of a layer without reading the clock. */
+typedef struct {
+    double append, layer;
+} step_time;
+
+static double replay_us(const step_shape *m, const step_memory *d, const kvd_append_args *a,
+                        int timed)
+{
+    cudaStream_t s;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t e[2];
+    float us[STEP_REPLAYS];
+    check(cudaStreamCreate(&s), "cudaStreamCreate");
+    for (int i = 0; i < 2; i++)
+        check(cudaEventCreate(&e[i]), "cudaEventCreate");
+    check(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal), "capture");
+    check(cudaMemsetAsync(d->time, 0, 2 * STEP_LAYERS * sizeof *d->time, s), "cudaMemset");
+    for (int l = 0; l < STEP_LAYERS; l++)
+        step_layer(m, d, a, l, timed, s);
+    check(cudaStreamEndCapture(s, &graph), "capture");
+    check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+    for (int i = -2; i < STEP_REPLAYS; i++) {
+        check(cudaEventRecord(e[0], s), "cudaEventRecord");
+        check(cudaGraphLaunch(exec, s), "cudaGraphLaunch");
+        check(cudaEventRecord(e[1], s), "cudaEventRecord");
+        check(cudaEventSynchronize(e[1]), "cudaEventSynchronize");
+        if (i < 0)
+            continue;
+        check(cudaEventElapsedTime(&us[i], e[0], e[1]), "cudaEventElapsedTime");
+        us[i] *= 1000.0F / STEP_LAYERS;
+        if (!timed)
+            continue;
+        unsigned long long time[2 * STEP_LAYERS], sum = 0;
+        check(cudaMemcpy(time, d->time, sizeof time, cudaMemcpyDeviceToHost), "cudaMemcpy");
+        for (int l = 0; l < STEP_LAYERS; l++)
+            sum += time[2 * l + 1] - time[2 * l];
+        us[i] = (float)sum / 1000.0F / STEP_LAYERS;
+    }
+    qsort(us, STEP_REPLAYS, sizeof *us, rising);
+    check(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy");
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    check(cudaStreamDestroy(s), "cudaStreamDestroy");
+    for (int i = 0; i < 2; i++)
+        check(cudaEventDestroy(e[i]), "cudaEventDestroy");
+    return (double)us[STEP_REPLAYS / 2];
+}
+
+/* Times a layer with `n` requests, whose heads are rotated, or stored with all 128 dimensions. */
+static step_time step_times(const step_shape *m, int n, int rotated, int ready)
+{
+    kvd_attn_heads heads = {.n_heads = m->n_heads, .n_kv_heads = m->n_kv, .d_head = 128};
+    for (int g = 0; g < m->n_kv; g++) {
+        heads.d_qk[g] = rotated ? m->d_qk[g] : 128;
+        heads.d_v[g] = rotated ? m->d_v[g] : 128;
+    }
+    kvd_append_args a = {.dtype = KVD_BF16,
+                         .d_head = 128,
+                         .batch = n,
+                         .n_tokens = n,
+                         .lists_ready = ready,
+                         .max_pages = STEP_OLD / KVD_PAGE_TOKENS + 1,
+                         .rope_dim = 128};
+    if (kvd_attn_map_make(&heads, &a.map))
+        exit(1);
+    step_memory d = step_memory_make(m, &a.map);
+    a.token_start = d.lists;
+    a.q_len = d.lists + STEP_ROWS;
+    a.kv_len = d.lists + 2 * STEP_ROWS;
+    a.page_table = d.lists + 3 * STEP_ROWS;
+    a.x = d.x;
+    a.q = d.q;
+    a.rope_cos = a.rope_sin = d.angles;
+    a.r_qk = rotated ? d.r : NULL;
+    const step_time t = {.append = replay_us(m, &d, &a, 1), .layer = replay_us(m, &d, &a, 0)};
+    step_memory_free(&d);
+    return t;
+}
+
+static void steps_table(void)
+{
+    static const step_shape shapes[] = {
+        {"2 + 16 heads (70B on 4)", 16, 2, 8192, 7168, {48, 32}, {32, 48}},
+        {"8 + 32 heads (8B on 1)",
+         32,
+         8,
+         4096,
+         14336,
+         {48, 32, 32, 64, 48, 32, 48, 32},
+         {32, 48, 48, 32, 32, 48, 64, 32}},
+    };
+    static const int requests[] = {1, 2, 4, 8};
+    printf("us in a graph of %d layers of decode steps, bf16, RoPE on halves: all 128 dimensions; "
+           "rotated, p = 0.67\n",
+           STEP_LAYERS);
+    printf("%-24s %2s %5s | %6s %7s %6s | %10s %11s %6s\n", "heads", "n", "lists", "append",
+           "rotated", "adds", "layer", "rotated", "adds");
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof requests / sizeof *requests; k++)
+            for (int ready = 0; ready < 2; ready++) {
+                const step_time all = step_times(&shapes[i], requests[k], 0, ready),
+                                cut = step_times(&shapes[i], requests[k], 1, ready);
+                printf("%-24s %2d %5s | %6.2f %7.2f %6.2f | %10.2f %11.2f %6.2f\n", shapes[i].name,
+                       requests[k], ready ? "early" : "late", all.append, cut.append,
+                       cut.append - all.append, all.layer, cut.layer, cut.layer - all.layer);
+            }
+}
+
 int main(int argc, char **argv)
 {
-    const char *only = argc > 1 ? argv[1] : ""; /* "append", "prefill", or "" for both */
+    const char *only = argc > 1 ? argv[1] : ""; /* "append", "prefill", "steps", or "" for all */
     int n_devices = 0;
     if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
         printf("no CUDA device\n");
         return 0;
     }
-    if (strcmp(only, "append"))
+    if (!*only || !strcmp(only, "prefill"))
         prefill_table();
-    if (!strcmp(only, "prefill"))
+    if (!*only || !strcmp(only, "steps"))
+        steps_table();
+    if (*only && strcmp(only, "append"))
         return 0;
     measure_copy();
     static const int shapes[][3] = {{1, 8192, 0}, {2, 8192, 0},  {1, 8192, 8189}, {16, 512, 100},

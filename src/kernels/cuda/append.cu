@@ -18,6 +18,10 @@
  *
  * Decode: the grid is (KV head, 16 requests, some columns of R). A row's sum has a fixed order, so
  * the bits of a token do not depend on the other tokens of the launch.
+ *
+ * Decode of up to 8 requests is bound by latency. Its grid is (KV head, some heads, 16 columns of
+ * R). Each warp reads R, the RoPE angles and the lists of the batch while preceding kernels run,
+ * and then only x.
  */
 #include "kernels/cuda/append.h"
 
@@ -276,6 +280,79 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     }
 }
 
+template <bool BF, int ROPE>
+__global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_constant__ params p)
+{
+    __shared__ __align__(128) uint8_t smem[FEW_WARPS * FEW_R_BYTES];
+    const kvd_append_args &a = p.a;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, r = lane / 4,
+              c = lane % 4;
+    const int g = (int)blockIdx.x, k = (int)blockIdx.y * FEW_WARPS + warp,
+              first = (int)blockIdx.z * FEW_COLUMNS, units = a.map.group + 2;
+    const uint32_t r_smem =
+        (uint32_t)__cvta_generic_to_shared(smem) + (uint32_t)(warp * FEW_R_BYTES);
+    unit u;
+    const int head = choose_unit(p, u, g, min(k, units - 1), a.map.group, 1, r_smem);
+    u.columns_8 = k < a.map.group ? 8 : 64;
+    /* The warp with column 0 does all work that needs no rotation matrix. */
+    const bool mine = k < units && (first == 0 || (u.applies_rope && first < u.d));
+    const bool row = mine && r < a.batch;
+    if (mine && u.applies_rope)
+        few_fetch_r(a, u, g, k == units - 1, first, lane, r_smem);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    float4 cos[4] = {}, sin[4] = {};
+    if (row && a.lists_ready)
+        few_find<ROPE>(p, u, r, head, g, k, c, cos, sin);
+    uint32_t b[FEW_SLABS][2][4] = {};
+    if (mine && u.applies_rope) {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncwarp();
+        const int i = lane % 8;
+#pragma unroll
+        for (int s = 0; s < FEW_SLABS; s++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                ldmatrix_trans(r_smem +
+                                   few_r_offset(32 * s + 8 * (i / 2) + i % 2 + 2 * (lane / 8), j),
+                               b[s][j]);
+    }
+#if __CUDA_ARCH__ >= 900
+    /* No preceding kernel writes the memory that the code above reads. */
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (a.began && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0)
+        *a.began = now_ns();
+    if (mine) {
+        if (row && !a.lists_ready)
+            few_find<ROPE>(p, u, r, head, g, k, c, cos, sin);
+        rows<1, FEW_SLABS> x;
+        few_load<ROPE>(p, u, c, x);
+        const float *co = reinterpret_cast<const float *>(cos),
+                    *si = reinterpret_cast<const float *>(sin);
+        if (u.rope && ROPE == ROPE_HALF_128) {
+#pragma unroll
+            for (int s = 0; s < 2; s++)
+                turn_halves<BF>(x, s, 0, co + 8 * s, si + 8 * s);
+        } else if (u.rope && ROPE == ROPE_PAIRS) {
+#pragma unroll
+            for (int s = 0; s < FEW_SLABS; s++)
+                if (32 * s + 8 * c < a.rope_dim)
+                    turn_pairs<BF>(x, s, 0, co + 4 * s, si + 4 * s);
+        }
+        if (u.applies_rope)
+            few_rotate<BF>(u, c, first, x, b);
+        else
+            cut<true, 1, FEW_SLABS>(u, c, x);
+    }
+    if (a.ended) {
+        __syncthreads();
+        if (threadIdx.x == 0)
+            atomicMax(a.ended, now_ns());
+    }
+}
+
 rope_kind choose_rope(const kvd_append_args *a)
 {
     if (!a->rope_cos || a->rope_dim == 0)
@@ -331,12 +408,49 @@ template <bool BF> append_kernel decode_kernel(rope_kind rope)
                                    : append_decode<BF, NARROW_SLABS, ROPE_GIVEN>;
 }
 
+template <bool BF> append_kernel few_kernel(rope_kind rope)
+{
+    return rope == ROPE_NONE    ? append_few<BF, ROPE_NONE>
+           : rope == ROPE_PAIRS ? append_few<BF, ROPE_PAIRS>
+                                : append_few<BF, ROPE_HALF_128>;
+}
+
+/* Returns true if append_few supports the launch. */
+bool takes_few(const params *p)
+{
+    return KVD_APPEND_FEW && p->a.batch <= FEW_REQUESTS && p->a.d_head <= 32 * FEW_SLABS &&
+           (p->rope == ROPE_NONE || p->rope == ROPE_PAIRS || p->rope == ROPE_HALF_128);
+}
+
 int widest(const kvd_append_args *a)
 {
     int w = 0;
     for (int g = 0; g < a->map.n_kv_heads; g++)
         w = max(w, max(a->r_qk ? (int)a->map.d_qk[g] : 0, a->r_v ? (int)a->map.d_v[g] : 0));
     return w;
+}
+
+/* Launches a kernel that may start before preceding kernels have ended. */
+cudaError_t launch_early(const params &p, append_kernel kernel, dim3 grid, unsigned threads,
+                         size_t bytes, cudaStream_t stream)
+{
+    int device = 0, major = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (e != cudaSuccess)
+        return e;
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = major >= 9 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, p);
 }
 
 cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream_t stream)
@@ -360,24 +474,21 @@ cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream
         if (e != cudaSuccess)
             return e;
     }
-    int device = 0, major = 0;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (e != cudaSuccess)
-        return e;
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)a->map.n_kv_heads, (unsigned)tiles,
-                          (unsigned)((w + p->columns - 1) / p->columns));
-    config.blockDim = dim3(32 * DECODE_WARPS);
-    config.dynamicSmemBytes = (size_t)bytes;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, *p);
+    return launch_early(*p, kernel,
+                        dim3((unsigned)a->map.n_kv_heads, (unsigned)tiles,
+                             (unsigned)((w + p->columns - 1) / p->columns)),
+                        32 * DECODE_WARPS, (size_t)bytes, stream);
+}
+
+cudaError_t launch_few(const params *p, append_kernel kernel, cudaStream_t stream)
+{
+    const kvd_attn_map *m = &p->a.map;
+    const int w = max(widest(&p->a), (int)FEW_COLUMNS);
+    return launch_early(*p, kernel,
+                        dim3((unsigned)m->n_kv_heads,
+                             (unsigned)((m->group + 2 + FEW_WARPS - 1) / FEW_WARPS),
+                             (unsigned)(w / FEW_COLUMNS)),
+                        32 * FEW_WARPS, 0, stream);
 }
 
 int share_ctas(params *p, int n_ctas, int warps)
@@ -461,6 +572,8 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
 template <bool BF> cudaError_t launch(params *p, cudaStream_t stream)
 {
     const int d_head = p->a.d_head;
+    if (!p->a.q_start && takes_few(p))
+        return launch_few(p, few_kernel<BF>(p->rope), stream);
     if (!p->a.q_start)
         return d_head > KVD_WIDTH_NARROW
                    ? launch_decode(p, append_decode<BF, WIDE_SLABS, ROPE_GIVEN>, WIDE_SLABS, stream)

@@ -35,6 +35,12 @@ typedef struct {
     /* Decode only, device [batch]: position of the new token for RoPE. NULL: kv_len - 1. */
     const uint32_t *position;
     /*
+     * Decode only. 1: token_start, kv_len, position and page_table are complete before the last
+     * kernel on the stream that was launched without programmatic dependent launch. The kernel then
+     * reads them while preceding kernels run. 0: it reads them after preceding kernels have ended.
+     */
+    int32_t lists_ready;
+    /*
      * Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V of the new tokens before RoPE.
      */
     const void *x;

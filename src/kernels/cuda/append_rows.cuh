@@ -181,6 +181,40 @@ __device__ __forceinline__ void read8(const float *from, float (&v)[8])
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
+/*
+ * Rotates slabs s and s + 2 of row r + 8 i as pairs (j, j + 64). co and si [8] are of the lane's
+ * columns of slab s.
+ */
+template <bool BF, int HEADS>
+__device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, const float *co,
+                                            const float *si)
+{
+#pragma unroll
+    for (int h = 0; h < HEADS; h++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            uint32_t &lo = a.word(h, s, i, w), &hi = a.word(h, s + 2, i, w);
+            const uint32_t x = lo, y = hi;
+            lo = turn<BF>(x, y, co[2 * w], si[2 * w], co[2 * w + 1], si[2 * w + 1]);
+            hi = turn<BF>(y, x, co[2 * w], -si[2 * w], co[2 * w + 1], -si[2 * w + 1]);
+        }
+}
+
+/* Rotates slab s of row r + 8 i as pairs (2j, 2j + 1). co and si [4] are of the lane's pairs. */
+template <bool BF, int HEADS, int SLABS>
+__device__ __forceinline__ void turn_pairs(rows<HEADS, SLABS> &a, int s, int i, const float *co,
+                                           const float *si)
+{
+#pragma unroll
+    for (int h = 0; h < HEADS; h++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            uint32_t &xy = a.word(h, s, i, w);
+            const float2 v = unpack<BF>(xy);
+            xy = pack<BF>(v.x * co[w] - v.y * si[w], v.y * co[w] + v.x * si[w]);
+        }
+}
+
 template <bool BF, int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows<HEADS, SLABS> &a)
 {
@@ -201,16 +235,7 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
                 for (int s = 0; s < 2; s++) {
                     read8(cos + 32 * s + 8 * c, co);
                     read8(sin + 32 * s + 8 * c, si);
-#pragma unroll
-                    for (int h = 0; h < HEADS; h++)
-#pragma unroll
-                        for (int w = 0; w < 4; w++) {
-                            uint32_t &lo = a.word(h, s, i, w), &hi = a.word(h, s + 2, i, w);
-                            const uint32_t x = lo, y = hi;
-                            lo = turn<BF>(x, y, co[2 * w], si[2 * w], co[2 * w + 1], si[2 * w + 1]);
-                            hi = turn<BF>(y, x, co[2 * w], -si[2 * w], co[2 * w + 1],
-                                          -si[2 * w + 1]);
-                        }
+                    turn_halves<BF>(a, s, i, co, si);
                 }
             }
 #pragma unroll
@@ -222,14 +247,7 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
                 const float4 cc = __ldg(reinterpret_cast<const float4 *>(cos + col / 2)),
                              ss = __ldg(reinterpret_cast<const float4 *>(sin + col / 2));
                 const float cs[4] = {cc.x, cc.y, cc.z, cc.w}, sn[4] = {ss.x, ss.y, ss.z, ss.w};
-#pragma unroll
-                for (int h = 0; h < HEADS; h++)
-#pragma unroll
-                    for (int w = 0; w < 4; w++) {
-                        uint32_t &xy = a.word(h, s, i, w);
-                        const float2 v = unpack<BF>(xy);
-                        xy = pack<BF>(v.x * cs[w] - v.y * sn[w], v.y * cs[w] + v.x * sn[w]);
-                    }
+                turn_pairs<BF>(a, s, i, cs, sn);
             } else if (kind == ROPE_HALF) {
                 const bool low = col < half;
                 read8(cos + (low ? col : col - half), co);
@@ -405,15 +423,22 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
 }
 
 /*
- * Returns the address of position `pos` in K of KV head g, or in V if `v_after` is the number of
- * elements from K to V in a page.
+ * Returns the address of position `pos`, which page `page` holds, in K of KV head g, or in V if
+ * `v_after` is the number of elements from K to V in a page.
  */
+__device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
+                                             int v_after, int d)
+{
+    return static_cast<uint16_t *>(a.pool) + (size_t)page * (size_t)a.map.page_elements +
+           a.map.kv_offset[g] + v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
+}
+
+/* Returns the address that in_page returns for position `pos` of request b. */
 __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, int pos, int g,
                                                int v_after, int d)
 {
     const int page = __ldg(a.page_table + (size_t)b * (size_t)a.max_pages + pos / KVD_PAGE_TOKENS);
-    return static_cast<uint16_t *>(a.pool) + (size_t)page * (size_t)a.map.page_elements +
-           a.map.kv_offset[g] + v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
+    return in_page(a, page, pos, g, v_after, d);
 }
 
 __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int g, bool is_v)
@@ -449,6 +474,150 @@ __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int 
         u.pos[i] = 0;
     }
     return is_q ? g * a.map.group + k * heads : a.map.n_heads + (is_v ? a.map.n_kv_heads : 0) + g;
+}
+
+#ifndef KVD_APPEND_FEW
+#define KVD_APPEND_FEW 1
+#endif
+#ifndef KVD_APPEND_FEW_WARPS
+#define KVD_APPEND_FEW_WARPS 2
+#endif
+
+enum {
+    FEW_REQUESTS = 8, /* a warp processes one row per lane instead of two */
+    FEW_WARPS = KVD_APPEND_FEW_WARPS,
+    FEW_COLUMNS = 16, /* columns of the rotation matrix that a warp computes */
+    FEW_SLABS = 4,
+    FEW_R_BYTES = 32 * FEW_SLABS * FEW_COLUMNS * 2
+};
+
+/* Volatile reads through L2, which the compiler leaves on their side of griddepcontrol.wait. */
+__device__ __forceinline__ uint32_t read_word(const void *from)
+{
+    uint32_t v;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint4 read_words(const void *from)
+{
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+}
+
+/*
+ * Returns the offset of 8 elements of a row of 16 columns of the rotation matrix in shared memory.
+ * The xor avoids bank conflicts of ldmatrix.
+ */
+__device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
+{
+    return (uint32_t)((row * 2 * FEW_COLUMNS + piece * 16) ^ ((row & 8) * 8 + (row & 16)));
+}
+
+/*
+ * Starts the copy of columns first .. first + 15 of the unit's rotation matrix to shared memory
+ * `to`, with zeros from row d_head on.
+ */
+__device__ __forceinline__ void few_fetch_r(const kvd_append_args &a, const unit &u, int g,
+                                            bool is_v, int first, int lane, uint32_t to)
+{
+    const int before = (is_v ? a.map.o_offset : a.map.q_offset)[g * a.map.group] / a.map.group;
+    const uint16_t *r = static_cast<const uint16_t *>(is_v ? a.r_v : a.r_qk) +
+                        (size_t)a.d_head * (size_t)before + (first + lane % 2 * 8);
+#pragma unroll
+    for (int row = lane / 2; row < 32 * FEW_SLABS; row += 16) {
+        const bool there = row < a.d_head;
+        asm volatile(
+            "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + few_r_offset(row, lane % 2)),
+            "l"(r + (there ? (size_t)row * (size_t)u.d : 0)), "r"(there ? 16 : 0)
+            : "memory");
+    }
+}
+
+/* Reads from the lists of request b where the unit's row is read and written, and its angles. */
+template <int ROPE>
+__device__ __forceinline__ void few_find(const params &p, unit &u, int b, int head, int g, int k,
+                                         int c, float4 (&cos)[4], float4 (&sin)[4])
+{
+    const kvd_append_args &a = p.a;
+    const bool is_q = k < a.map.group, is_v = k == a.map.group + 1;
+    const int row = (int)read_word(a.token_start + b), place = (int)read_word(a.kv_len + b) - 1;
+    const int pos = a.position ? (int)read_word(a.position + b) : place;
+    u.x[0] = static_cast<const uint16_t *>(a.x) + (size_t)row * (size_t)p.x_pitch +
+             column_of(a, head, g, is_v);
+    if (ROPE != ROPE_NONE && u.rope) {
+        const size_t at = (size_t)pos * (size_t)(a.rope_dim / 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int f = ROPE == ROPE_PAIRS ? 16 * i + 4 * c : 32 * (i / 2) + 8 * c + 4 * (i % 2);
+            uint4 v[2] = {};
+            if (f < a.rope_dim / 2) {
+                v[0] = read_words(a.rope_cos + at + f);
+                v[1] = read_words(a.rope_sin + at + f);
+            }
+            cos[i] = *reinterpret_cast<const float4 *>(&v[0]);
+            sin[i] = *reinterpret_cast<const float4 *>(&v[1]);
+        }
+    }
+    if (is_q) {
+        u.to[0] =
+            static_cast<uint16_t *>(a.q) + (size_t)b * (size_t)a.map.q_pitch + a.map.q_offset[head];
+    } else {
+        const int page = (int)read_word(a.page_table + (size_t)b * (size_t)a.max_pages +
+                                        place / KVD_PAGE_TOKENS);
+        u.to[0] = in_page(a, page, place, g, is_v ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0, u.d);
+        u.zero[0] = place % 8 == 0;
+    }
+}
+
+template <int ROPE>
+__device__ __forceinline__ void few_load(const params &p, const unit &u, int c,
+                                         rows<1, FEW_SLABS> &x)
+{
+    const int needed = columns_needed<ROPE>(p, u) - 8 * c;
+#pragma unroll
+    for (int s = 0; s < FEW_SLABS; s++) {
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (u.x[0] && 32 * s < needed)
+            v = read_words(u.x[0] + 32 * s + 8 * c);
+        x.word(0, s, 0, 0) = v.x;
+        x.word(0, s, 0, 1) = v.y;
+        x.word(0, s, 0, 2) = v.z;
+        x.word(0, s, 0, 3) = v.w;
+#pragma unroll
+        for (int w = 0; w < 4; w++)
+            x.word(0, s, 1, w) = 0;
+    }
+}
+
+/* Computes 16 columns of the product of `x` and the rotation matrix, whose fragments are `b`. */
+template <bool BF>
+__device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
+                                           const rows<1, FEW_SLABS> &x,
+                                           const uint32_t (&b)[FEW_SLABS][2][4])
+{
+    float acc[2][4] = {};
+#pragma unroll
+    for (int s = 0; s < FEW_SLABS; s++)
+#pragma unroll
+        for (int w = 0; w < 2; w++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                mma<BF>(acc[j], x.f[0][s][w], b[s][j][2 * w], b[s][j][2 * w + 1]);
+    if (!u.to[0])
+        return;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint16_t *to = u.to[0] + (first / 8 + j) * u.columns_8 + 2 * c;
+        *reinterpret_cast<uint32_t *>(to) = pack<BF>(acc[j][0], acc[j][1]);
+        if (u.zero[0])
+            for (int z = 1; z < 8; z++)
+                *reinterpret_cast<uint32_t *>(to + 8 * z) = 0;
+    }
 }
 
 } // namespace

@@ -369,6 +369,7 @@ static int append_steps(kvd_paged_cache *c, const kvd_paged_rows *r, bool marks,
     a.q_len = c->batch->one;
     a.kv_len = at->kv_len;
     a.position = c->batch->device.step_at;
+    a.lists_ready = at->uploaded;
     a.page_table = at->table;
     a.max_pages = at->pitch;
     a.pool = at->pool;
@@ -413,10 +414,18 @@ static int append_whole(const kvd_paged_cache *c, int layer, const void *x, cuda
     return kvd_cuda_check(kvd_append(&a, stream), "append", err);
 }
 
+static kvd_paged_place place_in(const kvd_paged_cache *c, void *pool, const int32_t *table)
+{
+    return (kvd_paged_place){.pool = pool,
+                             .table = table,
+                             .kv_len = c->batch->device.kv_len,
+                             .pitch = (int32_t)c->pages->max_pages};
+}
+
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err)
 {
-    const kvd_paged_place at = {pool, table, c->batch->device.kv_len, (int32_t)c->pages->max_pages};
+    const kvd_paged_place at = place_in(c, pool, table);
     return kvd_paged_cache_append_at(c, r, &at, err);
 }
 
@@ -577,10 +586,10 @@ static int attend_prompts(kvd_paged_cache *c, int layer, const void *pool, void 
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     kvd_gpu_method *const m = c->method;
-    return (m && m->append
-                ? m->append(m, r, err)
-                : kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer),
-                                         pages_of(c, &c->layer[r->layer].map)->device, err)) ||
+    kvd_paged_place at = place_in(c, kvd_paged_cache_pool(c, r->layer),
+                                  pages_of(c, &c->layer[r->layer].map)->device);
+    at.uploaded = true;
+    return (m && m->append ? m->append(m, r, err) : kvd_paged_cache_append_at(c, r, &at, err)) ||
                    (m && m->appended && m->appended(m, r, err))
                ? -1
                : 0;

@@ -149,6 +149,8 @@ typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
+    /* True if no kernel of the iteration writes `table` or `kv_len`. */
+    bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);

@@ -296,8 +296,10 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (!r->steps)
         return kvd_paged_cache_append(m->cache, r, NULL, NULL, err);
     const kvd_decode_args a = decode_args(z, r->layer, r->steps);
-    const kvd_paged_place at = {z->store + z->layer[r->layer].at, a.page_table, a.kv_len,
-                                a.max_pages};
+    const kvd_paged_place at = {.pool = z->store + z->layer[r->layer].at,
+                                .table = a.page_table,
+                                .kv_len = a.kv_len,
+                                .pitch = a.max_pages};
     return kvd_paged_cache_append_at(m->cache, r, &at, err);
 }
 
