@@ -35,9 +35,9 @@ typedef struct {
     /* Decode only, device [batch]: position of the new token for RoPE. NULL: kv_len - 1. */
     const uint32_t *position;
     /*
-     * Decode only. 1: token_start, kv_len, position and page_table are complete before the last
-     * kernel on the stream that was launched without programmatic dependent launch. The kernel then
-     * reads them while preceding kernels run. 0: it reads them after preceding kernels have ended.
+     * Decode only. 1: the launch may read token_start, kv_len, position and page_table before
+     * preceding kernels have ended. Only kernels and copies that ended before some preceding kernel
+     * without programmatic dependent launch started may have written them. 0: it waits.
      */
     int32_t lists_ready;
     /*

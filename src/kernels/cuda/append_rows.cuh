@@ -482,6 +482,9 @@ __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int 
 #ifndef KVD_APPEND_FEW_WARPS
 #define KVD_APPEND_FEW_WARPS 2
 #endif
+#ifndef KVD_APPEND_WARM
+#define KVD_APPEND_WARM 1
+#endif
 
 enum {
     FEW_REQUESTS = 8, /* a warp processes one row per lane instead of two */
@@ -575,14 +578,14 @@ __device__ __forceinline__ void few_find(const params &p, unit &u, int b, int he
 }
 
 template <int ROPE>
-__device__ __forceinline__ void few_load(const params &p, const unit &u, int c,
+__device__ __forceinline__ void few_load(const params &p, const unit &u, int c, bool there,
                                          rows<1, FEW_SLABS> &x)
 {
     const int needed = columns_needed<ROPE>(p, u) - 8 * c;
 #pragma unroll
     for (int s = 0; s < FEW_SLABS; s++) {
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (u.x[0] && 32 * s < needed)
+        if (there && u.x[0] && 32 * s < needed)
             v = read_words(u.x[0] + 32 * s + 8 * c);
         x.word(0, s, 0, 0) = v.x;
         x.word(0, s, 0, 1) = v.y;
@@ -618,6 +621,37 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
             for (int z = 1; z < 8; z++)
                 *reinterpret_cast<uint32_t *>(to + 8 * z) = 0;
     }
+}
+
+/*
+ * Computes and writes the unit's rows, or 16 columns of them from column `first` on if they are
+ * multiplied by the rotation matrix. If `there` is false, reads and writes no memory.
+ */
+template <bool BF, int ROPE>
+__device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,
+                                         const float4 (&cos)[4], const float4 (&sin)[4],
+                                         const uint32_t (&b)[FEW_SLABS][2][4])
+{
+    rows<1, FEW_SLABS> x;
+    few_load<ROPE>(p, u, c, there, x);
+    const float *co = reinterpret_cast<const float *>(cos),
+                *si = reinterpret_cast<const float *>(sin);
+    if (u.rope && ROPE == ROPE_HALF_128) {
+#pragma unroll
+        for (int s = 0; s < 2; s++)
+            turn_halves<BF>(x, s, 0, co + 8 * s, si + 8 * s);
+    } else if (u.rope && ROPE == ROPE_PAIRS) {
+#pragma unroll
+        for (int s = 0; s < FEW_SLABS; s++)
+            if (32 * s + 8 * c < p.a.rope_dim)
+                turn_pairs<BF>(x, s, 0, co + 4 * s, si + 4 * s);
+    }
+    if (!there)
+        u.to[0] = NULL;
+    if (u.applies_rope)
+        few_rotate<BF>(u, c, first, x, b);
+    else
+        cut<true, 1, FEW_SLABS>(u, c, x);
 }
 
 } // namespace
