@@ -27,7 +27,6 @@ enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
     BATCHES = 5,          /* number of batches of pages that must fit into the ring */
     BATCH = 8,            /* largest number of pages that are copied together */
-    LAZY = 8,             /* softmax weights may reach 2^LAZY before O is rescaled */
     SHORT = 4,            /* largest number of pages of a KV head that one warp computes alone */
     GROUPS = 4            /* number of groups of 8 tokens that a warp computes at a time */
 };
@@ -46,6 +45,13 @@ typedef struct {
     uint32_t ring, full, empty;
     uint32_t *offset; /* [PAGES_IN_FLIGHT] byte offset of each page in the ring */
 } pipes;
+
+/* First work of the producer, which loads it before the barriers are initialised. */
+typedef struct {
+    int n_segments, next;
+    kvd_decode_segment segment;
+    int32_t pages; /* numbers of the first 32 pages, one per lane */
+} first_work;
 
 static __device__ __forceinline__ kvd_decode_segment load_segment(const kvd_decode_segment *at)
 {
@@ -74,6 +80,28 @@ static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_
                : 0;
 }
 
+static __device__ __forceinline__ first_work load_first(const params &p, int lane)
+{
+    const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
+    union {
+        int4 word[2];
+        kvd_decode_segment segment;
+    } u;
+    first_work w;
+    const int4 head = load_now4(cta);
+    u.word[0] = load_now4(&cta->first_segment);
+    u.word[1] = load_now4((const char *)&cta->first_segment + sizeof(int4));
+    w.n_segments = head.x;
+    w.next = head.y;
+    w.segment = u.segment;
+    w.pages = 0;
+    if (w.n_segments && lane == 0)
+        stamp(p, AT_WORK);
+    if (w.n_segments)
+        w.pages = load_pages(p, w.segment, 0, lane);
+    return w;
+}
+
 /*
  * Waits until pages first .. first + n - 1 have been read. Every lane polls all of them, because
  * racecheck does not understand one lane per page.
@@ -95,15 +123,14 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
  * Copies all pages of the CTA in batches, one lane per page. The bookkeeping of a page takes longer
  * than the copy of a small page.
  */
-static __device__ void produce(const params &p, const pipes &pipe, int lane)
+static __device__ void produce(const params &p, const pipes &pipe, const first_work &first,
+                               int lane)
 {
-    const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
-    kvd_decode_segment s = load_segment(&cta->first_segment), s1 = s;
-    const int2 count_next = __ldg(reinterpret_cast<const int2 *>(cta));
-    const int n_segments = count_next.x;
+    kvd_decode_segment s = first.segment, s1 = s;
+    const int n_segments = first.n_segments;
     if (!n_segments)
         return;
-    const kvd_decode_segment *list = p.work.list + count_next.y;
+    const kvd_decode_segment *list = p.work.list + first.next;
     const uint64_t policy = read_once_policy();
     const int ring = p.ring_bytes;
     /* The ring holds pages oldest .. n - 1 of this CTA, from byte `tail` to byte `head`. */
@@ -111,9 +138,7 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
     int head = 0, tail = 0;
     if (n_segments > 1)
         s1 = load_segment(list);
-    if (lane == 0 && s.n_tokens)
-        stamp(p, AT_WORK);
-    int32_t pages = load_pages(p, s, 0, lane);
+    int32_t pages = first.pages;
     if (lane == 0 && pages >= 0)
         stamp(p, AT_TABLE);
     for (int k = 0; k < n_segments; k++) {
@@ -191,133 +216,15 @@ static __device__ void produce(const params &p, const pipes &pipe, int lane)
         stamp(p, AT_LAST_COPY);
 }
 
-/*
- * Loads Q as A operands of mma. q[i] has dims 16 i .. 16 i + 15 of query heads lane/4 and, if
- * HALVES is 2, lane/4 + 8.
- */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES], const params &p,
                                               int request, int head, int lane)
 {
     const kvd_attn_map &map = p.args.map;
-    const int d_qk = map.d_qk[head], first = map.q_offset[head * map.group];
-    /*
-     * Number of elements from one query head to the next. It exceeds d_qk if attention uses only
-     * the first dimensions of each row of Q.
-     */
-    const int stride = map.group > 1 ? map.q_offset[head * map.group + 1] - first : 0;
-    const uint16_t *from =
-        (const uint16_t *)p.args.q + (size_t)request * (size_t)map.q_pitch + first + lane % 4 * 2;
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        const int row = lane / 4 + 8 * h;
-        const uint32_t *at = reinterpret_cast<const uint32_t *>(from + row * stride);
-#pragma unroll
-        for (int i = 0; i < WIDTH16; i++) {
-            const bool there = row < map.group && 16 * i < d_qk;
-            q[i][2 * h] = there ? __ldg(at + 8 * i) : 0;
-            q[i][2 * h + 1] = there ? __ldg(at + 8 * i + 4) : 0;
-        }
-    }
-}
-
-/*
- * Adds 8 * GROUPS tokens to the softmax state `st`. Only the first n_tokens count and, if WINDOW is
- * true, not the first `older` of them. `k` and `v` are shared-memory addresses.
- */
-template <typename T, int HALVES, bool WINDOW, int WIDTH16>
-static __device__ __forceinline__ void
-consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
-             uint32_t v, int d_qk, int d_v, int n_tokens, int older, float scale_log2, int lane)
-{
-    constexpr bool WIDE = WIDTH16 > KVD_WIDTH_NARROW / 16;
-    float s[GROUPS][2 * HALVES];
-    if constexpr (WIDE) {
-        scores_any<T, HALVES, GROUPS>(s, q, k, d_qk, lane);
-    } else {
-#define CALL(n) scores<T, HALVES, GROUPS, n>(s, q, k, lane)
-        EACH_WIDTH(d_qk, CALL)
-#undef CALL
-    }
-    if (n_tokens < 8 * GROUPS) {
-        /* The ring holds arbitrary data after the last group of tokens, and 0 * NaN is not 0. */
-        for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
-            asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
-                         : "memory");
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 2 * HALVES; e++)
-                if (8 * j + lane % 4 * 2 + e % 2 >= n_tokens)
-                    s[j][e] = -INFINITY;
-    }
-    if (WINDOW && older > 0) {
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 2 * HALVES; e++)
-                if (8 * j + lane % 4 * 2 + e % 2 < older)
-                    s[j][e] = -INFINITY;
-    }
-
-    float top[HALVES];
-    bool grows = false;
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        float m = fmaxf(s[0][2 * h], s[0][2 * h + 1]);
-#pragma unroll
-        for (int j = 1; j < GROUPS; j++)
-            m = fmaxf(m, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
-        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-        top[h] = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-        grows = grows || !((top[h] - st.max[h]) * scale_log2 <= LAZY);
-    }
-    if (__any_sync(~0u, grows)) {
-#pragma unroll
-        for (int h = 0; h < HALVES; h++) {
-            const float m = fmaxf(st.max[h], top[h]);
-            const float shrink = exp2_fast((st.max[h] - m) * scale_log2);
-            st.max[h] = m;
-            st.sum[h] *= shrink;
-            /*
-             * Lane 4 h holds the factor `shrink` of query head h. Each lane holds columns of O^T of
-             * two heads.
-             */
-            const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
-                        f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
-#pragma unroll
-            for (int i = 0; i < WIDTH16; i++) {
-                st.o[h][i][0] *= f0;
-                st.o[h][i][1] *= f1;
-                st.o[h][i][2] *= f0;
-                st.o[h][i][3] *= f1;
-            }
-        }
-    }
-
-    uint32_t packed[HALVES][GROUPS];
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        const float shift = st.max[h] * scale_log2;
-        float sum0 = 0, sum1 = 0;
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++) {
-            const float p0 = exp2_fast(fmaf(s[j][2 * h], scale_log2, -shift));
-            const float p1 = exp2_fast(fmaf(s[j][2 * h + 1], scale_log2, -shift));
-            sum0 += p0;
-            sum1 += p1;
-            packed[h][j] = pack<T>(p0, p1);
-        }
-        st.sum[h] += sum0 + sum1;
-    }
-    if constexpr (WIDE) {
-        values_any<T, HALVES, GROUPS>(st.o, packed, v, d_v, lane);
-    } else {
-#define CALL(n) values<T, HALVES, GROUPS, n>(st.o, packed, v, lane)
-        EACH_WIDTH(d_v, CALL)
-#undef CALL
-    }
+    load_q<HALVES>(q,
+                   (const uint16_t *)p.args.q + (size_t)request * (size_t)map.q_pitch +
+                       map.q_offset[head * map.group],
+                   q_stride(map, head), map.group, map.d_qk[head], lane);
 }
 
 /*
@@ -343,16 +250,17 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
     return s;
 }
 
+/*
+ * Computes all tokens of the CTA. `list` is the number of segments left in the work list and the
+ * index of the next one, and `word` is load_segment_word() of the first segment.
+ */
 template <typename T, int HALVES, bool WINDOW, int WIDTH16>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
-                               int lane)
+                               int lane, int2 list, int32_t word)
 {
     constexpr uint32_t WARPS = n_warps<HALVES, WIDTH16>;
     constexpr uint32_t UNITS = 8 / GROUPS; /* half pages per page */
-    const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
-    int32_t word = load_segment_word(&cta->first_segment, lane), word1 = 0;
-    /* Number of segments left in the work list, and index of the next one. */
-    int2 list = __ldg(reinterpret_cast<const int2 *>(cta));
+    int32_t word1 = 0;
     if (!list.x)
         return;
     uint32_t q[WIDTH16][2 * HALVES];
@@ -397,9 +305,9 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
                 const uint32_t unit = n % UNITS * (16 * GROUPS);
-                consume_unit<T, HALVES, WINDOW>(st, q, k + unit * (uint32_t)d_qk,
-                                                v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
-                                                skip - first, p.scale_log2, lane);
+                consume_unit<T, HALVES, GROUPS, WINDOW>(st, q, k + unit * (uint32_t)d_qk,
+                                                        v + unit * (uint32_t)d_v, d_qk, d_v, tokens,
+                                                        skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
                 /*
                  * Orders the zeros that were stored to V before the next bulk copy to the same
@@ -430,7 +338,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         if (warp == 0 && lane == 0)
             stamp(p, AT_LAST_DONE);
         if (place < n1 - n0)
-            put_state(st, p, area, (int)place, d_v, lane);
+            put_state(st, area.o + (size_t)place * (size_t)(p.args.map.group * p.o_pitch),
+                      area.ml + place * KVD_GROUP_MAX, p.args.map.group, p.o_pitch, d_v, lane);
         const kvd_decode_segment s = whole_segment(word);
         word = word1;
         if (list.x > 1)
@@ -468,7 +377,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
 
 /*
  * Shared memory holds the ring of pages, O of all warps, maxima and sums, barriers, offsets,
- * is_last, a sum of the parameters, and the start time.
+ * is_last, the start time, and sums of the parameters.
  */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 
@@ -480,7 +389,7 @@ static __host__ __device__ constexpr size_t merge_o_bytes(int warps, int group, 
 static constexpr size_t small_bytes(int warps)
 {
     return (size_t)warps * KVD_GROUP_MAX * sizeof(float2) + (N_BARRIERS + 1) * 8 +
-           (PAGES_IN_FLIGHT + 4) * 4;
+           (PAGES_IN_FLIGHT + 4 + 16) * 4;
 }
 
 static __device__ __forceinline__ void prefetch(const params &p, int warp, int lane)
@@ -497,17 +406,20 @@ static __device__ __forceinline__ void prefetch(const params &p, int warp, int l
 }
 
 /*
- * Brings the parameters into the constant cache. The sum keeps the compiler from dropping the
+ * Brings the parameters into the constant cache, in lines of 64 bytes. Every warp reads some of
+ * them, because a warp waits for one after another. The sum keeps the compiler from dropping the
  * reads.
  */
-static __device__ __forceinline__ void read_parameters(const params &p, uint32_t *sum)
+template <int WARPS>
+static __device__ __forceinline__ uint32_t touch_parameters(const params &p, int warp)
 {
     const uint32_t *words = reinterpret_cast<const uint32_t *>(&p);
+    constexpr int LINE = 16, N = (int)(sizeof p / 4);
     uint32_t all = 0;
 #pragma unroll
-    for (int i = 0; i < (int)(sizeof p / 4); i += 16)
-        all += words[i];
-    *sum = all;
+    for (int i = 0; i < (N + LINE * WARPS - 1) / (LINE * WARPS); i++)
+        all += words[min(LINE * (warp + WARPS * i), N - 1)];
+    return all;
 }
 
 template <typename T, int HALVES, bool WINDOW, int WIDTH16>
@@ -517,6 +429,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     constexpr int WARPS = n_warps<HALVES, WIDTH16>;
     extern __shared__ __align__(128) char smem[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const kvd_decode_cta *cta = p.work.cta + blockIdx.x;
+    const uint32_t sum = touch_parameters<WARPS + 1>(p, warp);
     if (threadIdx.x == 0)
         stamp(p, AT_ENTRY);
     prefetch(p, warp, lane);
@@ -532,13 +446,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     area.free = barrier + 16 * PAGES_IN_FLIGHT;
     pipe.offset = reinterpret_cast<uint32_t *>(area.ml + WARPS * KVD_GROUP_MAX + N_BARRIERS + 1);
     area.is_last = pipe.offset + PAGES_IN_FLIGHT;
-    /* The lanes of a warp initialise barriers one after another, so every warp initialises some. */
-    for (int i = lane * (WARPS + 1) + warp; i < N_BARRIERS; i += 32 * (WARPS + 1))
-        pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? (int)FULL_ARRIVALS
-                                             : i < 2 * PAGES_IN_FLIGHT ? 32 * (8 / GROUPS)
-                                                                       : 32 * WARPS);
 #if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     /*
      * The code above runs before preceding kernels have ended. It only prefetches their results
      * into L2, which later writes update.
@@ -548,13 +456,37 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
 #endif
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
-    __syncthreads();
-    if (threadIdx.x == 32 * (WARPS - 1))
-        read_parameters(p, area.is_last + 1);
-    if (warp == WARPS)
-        produce(p, pipe, lane);
-    else
-        consume<T, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane);
+    /* Place for `sum`, which nobody reads. */
+    uint32_t *const unused = area.is_last + 4 + warp;
+    if (warp == WARPS) {
+        const first_work first = load_first(p, lane);
+        if (lane == 0)
+            *unused = sum;
+        asm volatile("bar.sync 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
+        produce(p, pipe, first, lane);
+    } else {
+        /* The loads take longer than the initialisation of the barriers. */
+        const int4 count_next = load_now4(cta);
+        const int32_t word = load_now((const int32_t *)&cta->first_segment + lane % 8);
+        /*
+         * The lanes of a warp initialise barriers one after another, so every warp initialises
+         * some.
+         */
+        for (int i = lane * WARPS + warp; i < N_BARRIERS; i += 32 * WARPS)
+            pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? (int)FULL_ARRIVALS
+                                                 : i < 2 * PAGES_IN_FLIGHT ? 32 * (8 / GROUPS)
+                                                                           : 32 * WARPS);
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+        if (lane == 0)
+            *unused = sum;
+        /* The producer waits for this barrier; the other warps wait for each other only. */
+        asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
+        consumers_sync<WARPS>();
+        consume<T, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane,
+                                            make_int2(count_next.x, count_next.y), word);
+    }
     if (threadIdx.x == 0)
         stamp(p, AT_END);
     if (p.args.busy) {

@@ -1,6 +1,7 @@
 /*
  * Merging of partial attention results in decode.cu, of the warps of a CTA and of the CTAs that
- * share an interval (all tokens of one KV head of one request). Included by decode.cu alone.
+ * share an interval (all tokens of one KV head of one request). decode_short_sm90.cu uses the
+ * functions that write the state of a warp and the end of a row.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 #define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
@@ -37,34 +38,20 @@ enum {
     AT_END,
 };
 
-static __device__ __forceinline__ void stamp(const params &p, int i)
+static __device__ __forceinline__ unsigned cta_number()
 {
-    if (p.args.stamps)
-        p.args.stamps[blockIdx.x * KVD_DECODE_STAMPS + (unsigned)i] = now_ns();
+    return blockIdx.y * gridDim.x + blockIdx.x;
 }
 
-/*
- * Softmax state of one warp. `max` is the largest raw score of query head lane/4 (and lane/4 + 8),
- * and `sum` this lane's part of the sum of exponentials. `o` is O^T: dims 16 i + lane/4 (and + 8)
- * of query heads 2 (lane % 4) (and + 1). WIDTH16 is the largest width of the kernel divided by 16.
- */
-template <int HALVES, int WIDTH16> struct state {
-    float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];
-};
-
-template <int HALVES, int WIDTH16>
-static __device__ __forceinline__ void clear(state<HALVES, WIDTH16> &st)
+static __device__ __forceinline__ void stamp(unsigned long long *stamps, int i)
 {
-#pragma unroll
-    for (int h = 0; h < HALVES; h++) {
-        st.max[h] = -INFINITY;
-        st.sum[h] = 0;
-#pragma unroll
-        for (int i = 0; i < WIDTH16; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                st.o[h][i][e] = 0;
-    }
+    if (stamps)
+        stamps[cta_number() * KVD_DECODE_STAMPS + (unsigned)i] = now_ns();
+}
+
+static __device__ __forceinline__ void stamp(const params &p, int i)
+{
+    stamp(p.args.stamps, i);
 }
 
 /*
@@ -84,22 +71,21 @@ static __device__ __forceinline__ unsigned long long &started(const merge_area &
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
+/* Writes a warp's state to shared memory: o [group][o_pitch], ml [KVD_GROUP_MAX]. */
 template <int HALVES, int WIDTH16>
-static __device__ __forceinline__ void put_state(state<HALVES, WIDTH16> &st, const params &p,
-                                                 const merge_area &area, int place, int d_v,
+static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
+                                                 float2 *ml, int group, int o_pitch, int d_v,
                                                  int lane)
 {
-    const int group = p.args.map.group;
-    float *o = area.o + (size_t)place * (size_t)(group * p.o_pitch);
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         float sum = st.sum[h];
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         if (lane % 4 == 0)
-            area.ml[place * KVD_GROUP_MAX + lane / 4 + 8 * h] = make_float2(st.max[h], sum);
+            ml[lane / 4 + 8 * h] = make_float2(st.max[h], sum);
         const int head = 8 * h + lane % 4 * 2;
-        float *row = o + head * p.o_pitch + lane / 4;
+        float *row = o + head * o_pitch + lane / 4;
 #pragma unroll
         for (int i = 0; i < WIDTH16; i++)
             if (16 * i < d_v) {
@@ -108,8 +94,8 @@ static __device__ __forceinline__ void put_state(state<HALVES, WIDTH16> &st, con
                     row[16 * i + 8] = st.o[h][i][2];
                 }
                 if (head + 1 < group) {
-                    row[p.o_pitch + 16 * i] = st.o[h][i][1];
-                    row[p.o_pitch + 16 * i + 8] = st.o[h][i][3];
+                    row[o_pitch + 16 * i] = st.o[h][i][1];
+                    row[o_pitch + 16 * i + 8] = st.o[h][i][3];
                 }
             }
     }
@@ -123,33 +109,41 @@ typedef struct {
     float factor, max, sum;
 } row_end;
 
-static __device__ __forceinline__ row_end end_row(const params &p, int head, float max, float sum)
+/* `sinks` is kvd_decode_args.sinks, and `scale_log2` is `scale` times log2(e). */
+static __device__ __forceinline__ row_end end_row(const float *sinks, int head, float max,
+                                                  float sum, float scale, float scale_log2)
 {
-    if (!p.args.sinks)
+    if (!sinks)
         return {1 / sum, max, sum};
-    const float sink = p.args.sinks[head] / p.args.map.scale, most = fmaxf(max, sink),
-                shrink = exp2_fast((max - most) * p.scale_log2),
-                all = fmaf(sum, shrink, exp2_fast((sink - most) * p.scale_log2));
+    const float sink = sinks[head] / scale, most = fmaxf(max, sink),
+                shrink = exp2_fast((max - most) * scale_log2),
+                all = fmaf(sum, shrink, exp2_fast((sink - most) * scale_log2));
     return {shrink / all, most, all};
 }
 
 /*
- * Writes dims 2 * pair and 2 * pair + 1 of one query head to the output. If pair is 0, also writes
- * args.lse.
+ * Writes dims 2 * pair and 2 * pair + 1 of one query head to its row of the output. If pair is 0
+ * and `lse` is not NULL, also writes *lse. `scale` is the factor of scores.
  */
+template <typename T>
+static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
+                                                  float2 o, const row_end &end)
+{
+    reinterpret_cast<uint32_t *>(row)[pair] = pack<T>(o.x * end.factor, o.y * end.factor);
+    if (lse && pair == 0)
+        *lse = fmaf(end.max, scale, logf(end.sum));
+}
+
 template <typename T>
 static __device__ __forceinline__ void put_result(const params &p, const kvd_decode_segment &s,
                                                   int row, int pair, float2 o, float max, float sum)
 {
     const kvd_attn_map &map = p.args.map;
     const int head = s.head * map.group + row;
-    uint32_t *to = reinterpret_cast<uint32_t *>(
-        (uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch + map.o_offset[head]);
-    const row_end end = end_row(p, head, max, sum);
-    to[pair] = pack<T>(o.x * end.factor, o.y * end.factor);
-    if (p.args.lse && pair == 0)
-        p.args.lse[(size_t)s.request * (size_t)map.n_heads + head] =
-            fmaf(end.max, map.scale, logf(end.sum));
+    put_output<T>(
+        (uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch + map.o_offset[head],
+        p.args.lse ? p.args.lse + (size_t)s.request * (size_t)map.n_heads + head : NULL, map.scale,
+        pair, o, end_row(p.args.sinks, head, max, sum, map.scale, p.scale_log2));
 }
 
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
@@ -283,7 +277,7 @@ static __device__ __forceinline__ void put_short(const state<HALVES, WIDTH16> &s
         sum += __shfl_xor_sync(~0u, sum, 2);
         const int row = 8 * h + lane / 4, column = 8 * h + lane % 4 * 2;
         const int head = kv_head * map.group + min(row, map.group - 1);
-        const row_end end = end_row(p, head, st.max[h], sum);
+        const row_end end = end_row(p.args.sinks, head, st.max[h], sum, map.scale, p.scale_log2);
         if (p.args.lse && lane % 4 == 0 && row < map.group)
             p.args.lse[(size_t)request * (size_t)map.n_heads + (size_t)head] =
                 fmaf(end.max, map.scale, logf(end.sum));

@@ -1,6 +1,7 @@
 /*
- * Device functions of decode.cu: barriers, copies of pages (bulk copies on sm_90, cp.async on older
- * devices), and the products S = Q K^T and O^T += V^T P^T. Included by decode.cu alone.
+ * Device functions of decode attention: barriers, copies of pages (bulk copies on sm_90, cp.async
+ * on older devices), the products S = Q K^T and O^T += V^T P^T, and the softmax state of a warp.
+ * Included by decode.cu and decode_short_sm90.cu.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_TILE_CUH
 #define KVD_KERNELS_CUDA_DECODE_TILE_CUH
@@ -15,6 +16,28 @@ static_assert(KVD_PAGE_TOKENS == 64, "the unrolled loops below are for 64 tokens
 static __device__ __forceinline__ uint32_t smem_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/*
+ * Loads 16 bytes in program order. The assembler moves non-coherent loads to before
+ * griddepcontrol.wait.
+ */
+static __device__ __forceinline__ int4 load_now4(const void *at)
+{
+    int4 x;
+    asm volatile("ld.relaxed.gpu.global.v4.s32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(at)
+                 : "memory");
+    return x;
+}
+
+/* Loads a number in program order. */
+static __device__ __forceinline__ int32_t load_now(const int32_t *at)
+{
+    int32_t x;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
 }
 
 static __device__ __forceinline__ void pipe_init(uint32_t bar, int count)
@@ -326,32 +349,190 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
     });
 }
 
+/*
+ * Calls CALL(width / 16). A switch would become a table in constant memory, whose first read is a
+ * cache miss.
+ */
 #define EACH_WIDTH(width, CALL)                                                                    \
-    switch (width) {                                                                               \
-    case 16:                                                                                       \
-        CALL(1);                                                                                   \
-        break;                                                                                     \
-    case 32:                                                                                       \
-        CALL(2);                                                                                   \
-        break;                                                                                     \
-    case 48:                                                                                       \
-        CALL(3);                                                                                   \
-        break;                                                                                     \
-    case 64:                                                                                       \
-        CALL(4);                                                                                   \
-        break;                                                                                     \
-    case 80:                                                                                       \
-        CALL(5);                                                                                   \
-        break;                                                                                     \
-    case 96:                                                                                       \
-        CALL(6);                                                                                   \
-        break;                                                                                     \
-    case 112:                                                                                      \
-        CALL(7);                                                                                   \
-        break;                                                                                     \
-    default:                                                                                       \
-        CALL(8);                                                                                   \
-        break;                                                                                     \
+    if ((width) <= 64) {                                                                           \
+        if ((width) <= 32) {                                                                       \
+            if ((width) <= 16)                                                                     \
+                CALL(1);                                                                           \
+            else                                                                                   \
+                CALL(2);                                                                           \
+        } else {                                                                                   \
+            if ((width) <= 48)                                                                     \
+                CALL(3);                                                                           \
+            else                                                                                   \
+                CALL(4);                                                                           \
+        }                                                                                          \
+    } else if ((width) <= 96) {                                                                    \
+        if ((width) <= 80)                                                                         \
+            CALL(5);                                                                               \
+        else                                                                                       \
+            CALL(6);                                                                               \
+    } else {                                                                                       \
+        if ((width) <= 112)                                                                        \
+            CALL(7);                                                                               \
+        else                                                                                       \
+            CALL(8);                                                                               \
     }
+
+enum { LAZY = 8 /* softmax weights may reach 2^LAZY before O is rescaled */ };
+
+/*
+ * Softmax state of one warp. `max` is the largest raw score of query head lane/4 (and lane/4 + 8),
+ * and `sum` this lane's part of the sum of exponentials. `o` is O^T: dims 16 i + lane/4 (and + 8)
+ * of query heads 2 (lane % 4) (and + 1). WIDTH16 is the largest width of the kernel divided by 16.
+ */
+template <int HALVES, int WIDTH16> struct state {
+    float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];
+};
+
+template <int HALVES, int WIDTH16>
+static __device__ __forceinline__ void clear(state<HALVES, WIDTH16> &st)
+{
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        st.max[h] = -INFINITY;
+        st.sum[h] = 0;
+#pragma unroll
+        for (int i = 0; i < WIDTH16; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                st.o[h][i][e] = 0;
+    }
+}
+
+/*
+ * Returns the number of elements from one query head of a KV head to the next. It exceeds d_qk if
+ * attention uses only the first dimensions of each row of Q.
+ */
+static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map, int kv_head)
+{
+    const int32_t *offset = map.q_offset + kv_head * map.group;
+    return map.group > 1 ? offset[1] - offset[0] : 0;
+}
+
+/*
+ * Loads Q of `group` query heads as A operands of mma. q[i] has dims 16 i .. 16 i + 15 of query
+ * heads lane/4 and, if HALVES is 2, lane/4 + 8. Query head h is at from + h * stride.
+ */
+template <int HALVES, int WIDTH16>
+static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES],
+                                              const uint16_t *from, int stride, int group, int d_qk,
+                                              int lane)
+{
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        const int row = lane / 4 + 8 * h;
+        const uint32_t *at = reinterpret_cast<const uint32_t *>(from + row * stride + lane % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < WIDTH16; i++) {
+            const bool there = row < group && 16 * i < d_qk;
+            q[i][2 * h] = there ? at[8 * i] : 0;
+            q[i][2 * h + 1] = there ? at[8 * i + 4] : 0;
+        }
+    }
+}
+
+/*
+ * Adds 8 * GROUPS tokens to the softmax state `st`. Only the first n_tokens count and, if WINDOW is
+ * true, not the first `older` of them. `k` and `v` are shared-memory addresses.
+ */
+template <typename T, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
+static __device__ __forceinline__ void
+consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
+             uint32_t v, int d_qk, int d_v, int n_tokens, int older, float scale_log2, int lane)
+{
+    constexpr bool WIDE = WIDTH16 > KVD_WIDTH_NARROW / 16;
+    float s[GROUPS][2 * HALVES];
+    if constexpr (WIDE) {
+        scores_any<T, HALVES, GROUPS>(s, q, k, d_qk, lane);
+    } else {
+#define CALL(n) scores<T, HALVES, GROUPS, n>(s, q, k, lane)
+        EACH_WIDTH(d_qk, CALL)
+#undef CALL
+    }
+    if (n_tokens < 8 * GROUPS) {
+        /* The ring holds arbitrary data after the last group of tokens, and 0 * NaN is not 0. */
+        for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
+            asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
+                         : "memory");
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2 * HALVES; e++)
+                if (8 * j + lane % 4 * 2 + e % 2 >= n_tokens)
+                    s[j][e] = -INFINITY;
+    }
+    if (WINDOW && older > 0) {
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+            for (int e = 0; e < 2 * HALVES; e++)
+                if (8 * j + lane % 4 * 2 + e % 2 < older)
+                    s[j][e] = -INFINITY;
+    }
+
+    float top[HALVES];
+    bool grows = false;
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        float m = fmaxf(s[0][2 * h], s[0][2 * h + 1]);
+#pragma unroll
+        for (int j = 1; j < GROUPS; j++)
+            m = fmaxf(m, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+        top[h] = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        grows = grows || !((top[h] - st.max[h]) * scale_log2 <= LAZY);
+    }
+    if (__any_sync(~0u, grows)) {
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            const float m = fmaxf(st.max[h], top[h]);
+            const float shrink = exp2_fast((st.max[h] - m) * scale_log2);
+            st.max[h] = m;
+            st.sum[h] *= shrink;
+            /*
+             * Lane 4 h holds the factor `shrink` of query head h. Each lane holds columns of O^T of
+             * two heads.
+             */
+            const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
+                        f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
+#pragma unroll
+            for (int i = 0; i < WIDTH16; i++) {
+                st.o[h][i][0] *= f0;
+                st.o[h][i][1] *= f1;
+                st.o[h][i][2] *= f0;
+                st.o[h][i][3] *= f1;
+            }
+        }
+    }
+
+    uint32_t packed[HALVES][GROUPS];
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+        const float shift = st.max[h] * scale_log2;
+        float sum0 = 0, sum1 = 0;
+#pragma unroll
+        for (int j = 0; j < GROUPS; j++) {
+            const float p0 = exp2_fast(fmaf(s[j][2 * h], scale_log2, -shift));
+            const float p1 = exp2_fast(fmaf(s[j][2 * h + 1], scale_log2, -shift));
+            sum0 += p0;
+            sum1 += p1;
+            packed[h][j] = pack<T>(p0, p1);
+        }
+        st.sum[h] += sum0 + sum1;
+    }
+    if constexpr (WIDE) {
+        values_any<T, HALVES, GROUPS>(st.o, packed, v, d_v, lane);
+    } else {
+#define CALL(n) values<T, HALVES, GROUPS, n>(st.o, packed, v, lane)
+        EACH_WIDTH(d_v, CALL)
+#undef CALL
+    }
+}
 
 #endif
