@@ -101,7 +101,7 @@ ATTN_ABI   := $(shell sed -n 's/^\#define KVDIM_ATTENTION_ABI //p' include/kvdim
 attn_src   := $(addprefix src/common/,err.c half.c threads.c) $(wildcard src/kernels/*_ref.c) \
               $(addprefix src/kernels/,layout.c) $(wildcard src/kernels/cpu/*.c src/kernels/library/*.c) \
               $(if $(filter 1,$(CUDA)),$(wildcard src/kernels/library/cuda/*.c))
-attn_cu    := $(if $(filter 1,$(CUDA)),$(addprefix src/kernels/cuda/,append.cu decode.cu decode_plan.cu prefill_mma.cu prefill_plan.cu prefill_sm90.cu prefill_wide_sm90.cu prefill_window_sm90.cu))
+attn_cu    := $(if $(filter 1,$(CUDA)),$(addprefix src/kernels/cuda/,append.cu decode.cu decode_plan.cu decode_short_sm90.cu prefill_mma.cu prefill_plan.cu prefill_sm90.cu prefill_wide_sm90.cu prefill_window_sm90.cu))
 attn_obj   := $(attn_src:src/%.c=$(BUILD)/pic/%.o) $(attn_cu:src/%.cu=$(BUILD)/%.cu.o)
 ATTN_SO    := $(BUILD)/lib/libkvdim-attention.so.$(ATTN_ABI)
 ATTN_A     := $(BUILD)/lib/libkvdim-attention.a

@@ -126,6 +126,7 @@ static void run(int at)
     unsigned long long *stamps = on_device(NULL, stamp_bytes), *host = need(stamp_bytes);
     double *all = need(n * sizeof *all), us[STEPS][3][RUNS], with[RUNS];
     int count[STEPS] = {0};
+    args.ctas_per_task = kvd_decode_ctas_per_task(&args, cases[at].len);
     check(kvd_decode_plan(&args, KVD_SCHEDULE_OURS, stream), "plan");
     for (int i = -3; i < RUNS; i++) {
         fill_bytes(stamps, 0, stamp_bytes);
@@ -137,7 +138,7 @@ static void run(int at)
         with[i] = elapsed;
         unsigned long long first = ~0ull;
         for (size_t c = 0; c < n; c++)
-            if (host[c * KVD_DECODE_STAMPS] < first)
+            if (host[c * KVD_DECODE_STAMPS] && host[c * KVD_DECODE_STAMPS] < first)
                 first = host[c * KVD_DECODE_STAMPS];
         for (int s = 0; s < STEPS; s++) {
             size_t some = 0;
@@ -153,10 +154,12 @@ static void run(int at)
     }
     args.stamps = NULL;
     const double without = timed_median(&args);
+    const int32_t none = 0;
+    args.live = on_device(&none, sizeof none);
     check(cudaMemset(args.workspace, 0, bytes), "no work");
     const double idle = timed_median(&args);
-    printf("== %s, %d CTAs\n%-32s %5s %7s %7s %7s\n", cases[at].name, args.n_ctas, "step", "CTAs",
-           "min", "median", "max");
+    printf("== %s, %d CTAs, %d per task\n%-32s %5s %7s %7s %7s\n", cases[at].name, args.n_ctas,
+           args.ctas_per_task, "step", "CTAs", "min", "median", "max");
     for (int s = 0; s < STEPS; s++)
         if (count[s])
             printf("%-32s %5d %7.2f %7.2f %7.2f\n", step_name[s], count[s], median(us[s][0], RUNS),
@@ -166,6 +169,7 @@ static void run(int at)
     fflush(stdout);
     check(cudaFree((void *)(uintptr_t)args.kv_len), "free");
     check(cudaFree((void *)(uintptr_t)args.page_table), "free");
+    check(cudaFree((void *)(uintptr_t)args.live), "free");
     check(cudaFree(pool), "free");
     check(cudaFree(q), "free");
     check(cudaFree(args.o), "free");

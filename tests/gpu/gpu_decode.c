@@ -77,6 +77,86 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
+/* Number of runs with a plan, and of runs without one: with 1, 2, 4, 8 and 16 CTAs per task. */
+enum { PLANNED = 6, UNPLANNED = 5 };
+
+static int attribute(enum cudaDeviceAttr which)
+{
+    int device = 0, value = 0;
+    check(cudaGetDevice(&device), "device");
+    check(cudaDeviceGetAttribute(&value, which, device), "device");
+    return value;
+}
+
+/* Sets the arguments of run PLANNED + i. Returns 0 if the kernel does not take the case. */
+static int without_plan(kvd_decode_args *args, int i)
+{
+    const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;
+    args->ctas_per_task = ctas;
+    args->n_ctas = tasks * ctas;
+    return attribute(cudaDevAttrComputeCapabilityMajor) == 9 && !args->map.window &&
+           args->map.group <= 8 && args->map.n_kv_heads <= 32 &&
+           kvd_attn_widest(&args->map) <= KVD_WIDTH_NARROW && tasks * ctas <= 1000;
+}
+
+/*
+ * Returns 1 if a launch for the first request alone writes the same row as before, and no other
+ * row. `o` has the output of all requests.
+ */
+static int first_only(kvd_decode_args args, const uint16_t *o)
+{
+    const int32_t one = 1;
+    const size_t row = (size_t)args.map.o_pitch, n = (size_t)args.batch * row;
+    uint16_t *const got = need(n * sizeof *got);
+    void *const live = on_device(&one, sizeof one);
+    args.live = live;
+    fill_bytes(args.o, 0xff, n * sizeof *got);
+    check(kvd_decode(&args, 0), "decode");
+    check(cudaMemcpy(got, args.o, n * sizeof *got, cudaMemcpyDeviceToHost), "decode");
+    int ok = !memcmp(got, o, row * sizeof *got);
+    for (size_t i = row; i < n; i++)
+        ok = ok && got[i] == 0xffff;
+    check(cudaFree(live), "free");
+    free(got);
+    return ok;
+}
+
+/* Tests kvd_decode_ctas_per_task() on the GPUs that docs/kernels.md has times of. */
+static int run_choices(void)
+{
+    static const struct {
+        int batch, tokens, shortest, window, ctas;
+    } choice[] = {{1, 1024, 1024, 0, 8}, {1, 1024, 0, 0, 8},        {1, 8192, 8192, 0, 16},
+                  {1, 32768, 0, 0, 16},  {1, 131072, 131072, 0, 0}, {2, 1024, 1024, 0, 8},
+                  {16, 1024, 1, 0, 0},   {16, 1024, 1024, 0, 1},    {16, 8192, 8192, 0, 1},
+                  {16, 8192, 0, 0, 0},   {16, 8192, 100, 0, 0},     {64, 8192, 8192, 0, 0},
+                  {1, 1024, 1024, 64, 0}};
+    int failed = 0;
+    if (attribute(cudaDevAttrComputeCapabilityMajor) != 9 ||
+        attribute(cudaDevAttrMultiProcessorCount) != 132) {
+        printf("skip decode, CTAs per task: needs a Hopper GPU with 132 SMs\n");
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof choice / sizeof *choice; i++) {
+        kvd_attn_heads heads = {32, 8, 128, {0}, {0}, choice[i].window};
+        for (int g = 0; g < 8; g++)
+            heads.d_qk[g] = heads.d_v[g] = 128;
+        kvd_decode_args args = {.dtype = KVD_BF16,
+                                .batch = choice[i].batch,
+                                .max_pages = choice[i].tokens / KVD_PAGE_TOKENS};
+        if (kvd_attn_map_make(&heads, &args.map))
+            exit(1);
+        args.n_ctas = kvd_decode_ctas(&args.map);
+        const int got = kvd_decode_ctas_per_task(&args, choice[i].shortest),
+                  ok = got == choice[i].ctas;
+        failed += !ok;
+        printf("%s decode, CTAs per task, %d x %d, shortest %d, window %d: %d, wanted %d\n",
+               ok ? "ok" : "not ok", choice[i].batch, choice[i].tokens, choice[i].shortest,
+               choice[i].window, got, choice[i].ctas);
+    }
+    return failed;
+}
+
 static kvd_rng rng;
 
 static float *values(int dtype, size_t n, double scale)
@@ -200,20 +280,23 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
      * The number of thread blocks is varied, which moves the points at which the tokens of a
      * request are split.
      */
-    for (int run = 0; run < 6; run++) {
+    for (int run = 0; run < PLANNED + UNPLANNED; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
         args.n_ctas = kvd_decode_ctas(&args.map);
-        if (run >= 3)
+        if (run >= PLANNED && !without_plan(&args, run - PLANNED))
+            continue;
+        if (run >= 3 && run < PLANNED)
             args.n_ctas = run == 3 ? 1 : run == 4 ? 7 : 1000;
         const size_t bytes = kvd_decode_workspace_bytes(&args.map, c->batch, longest, args.n_ctas);
         args.workspace = on_device(NULL, bytes);
         args.busy = on_device(NULL, (size_t)args.n_ctas * sizeof *args.busy);
-        check(kvd_decode_plan(&args, schedule, 0), "plan");
+        if (run < PLANNED)
+            check(kvd_decode_plan(&args, schedule, 0), "plan");
         double err = 0, norm = 0, err_lse = 0;
         int same = 1;
         for (int repeat = 0; repeat < launches; repeat++) {
             /* After half of the launches, another plan is made in the same workspace. */
-            if (repeat && repeat == launches / 2)
+            if (run < PLANNED && repeat && repeat == launches / 2)
                 check(kvd_decode_plan(&args, schedule, 0), "plan");
             fill_bytes(args.o, 0xff, o_n * 2);
             fill_bytes(args.lse, 0xff, batch * n_heads * sizeof(float));
@@ -224,6 +307,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
             else
                 memcpy(o_bits, again, o_n * 2);
         }
+        const int live_ok = run < PLANNED || first_only(args, o_bits);
         check(cudaMemcpy(lse, args.lse, batch * n_heads * sizeof *lse, cudaMemcpyDeviceToHost),
               "lse");
         kvd_unpack_o(&args.map, &requests, c->dtype, 1, o_bits, o);
@@ -248,17 +332,19 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
              */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
-        const int ok = err < limit && err_lse < 2e-3 && same && busy_ok;
+        const int ok = err < limit && err_lse < 2e-3 && same && busy_ok && live_ok;
         failed += !ok;
         if (ok)
-            printf("ok decode, %s, window %d%s, %s, %d CTAs\n", c->name, window,
-                   sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas);
+            printf("ok decode, %s, window %d%s, %s, %d CTAs, %d per task\n", c->name, window,
+                   sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas,
+                   args.ctas_per_task);
         else
             printf(
-                "not ok decode, %s, window %d%s, %s, %d CTAs: relative error %.2e of %.0e, lse off by %.2e, "
-                "%s bits, busy %s\n",
-                c->name, window, sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas, err,
-                limit, err_lse, same ? "the same" : "other", busy_ok ? "ok" : "wrong");
+                "not ok decode, %s, window %d%s, %s, %d CTAs, %d per task: relative error %.2e of %.0e, "
+                "lse off by %.2e, %s bits, busy %s, one request alone %s\n",
+                c->name, window, sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas,
+                args.ctas_per_task, err, limit, err_lse, same ? "the same" : "other",
+                busy_ok ? "ok" : "wrong", live_ok ? "ok" : "wrong");
         free(busy);
         check(cudaFree(args.workspace), "free");
         check(cudaFree(args.busy), "free");
@@ -286,6 +372,8 @@ int main(int argc, char **argv)
         printf("skip decode: no CUDA device\n");
         return 0;
     }
+    if (argc < 2)
+        failed += run_choices();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (argc < 2 || strstr(cases[i].name, argv[1])) {
             failed += run_case(&cases[i], launches, only > 0 ? only : 0, false);

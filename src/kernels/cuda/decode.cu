@@ -579,6 +579,8 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
         return e;
     if (!args->page_table || !args->q || !args->pool || !args->o)
         return cudaErrorInvalidValue;
+    if (args->ctas_per_task)
+        return kvd_decode_short(args, stream);
     params p;
     p.args = *args;
     kvd_decode_work_lay(&args->map, args->batch, args->n_ctas, args->workspace, &p.work);

@@ -1,8 +1,9 @@
 /*
  * Decode attention in CUDA on heads with different numbers of dimensions, for sm_80 and later.
  * Paged KV cache in layout BLOCKED of kernels/layout.h, bf16 or fp16. The keys of a request are
- * divided among CTAs. Partial results are merged in a fixed order, so the same plan gives the same
- * bits.
+ * divided among CTAs, by a plan or, on Hopper, in equal parts without a plan. Partial results are
+ * merged in a fixed order. Equal inputs give equal bits if the plan, or the number of CTAs per KV
+ * head, is the same; launches with and without a plan round differently.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_H
 #define KVD_KERNELS_CUDA_DECODE_H
@@ -57,6 +58,12 @@ typedef struct {
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
     /*
+     * 0: compute by the plan in `workspace`. Otherwise no plan is read, and every KV head of every
+     * request gets this number of CTAs, which kvd_decode_ctas_per_task() returns. `workspace` may
+     * then have any contents.
+     */
+    int32_t ctas_per_task;
+    /*
      * Device memory, kvd_decode_workspace_bytes() bytes. Its contents must be kept from
      * kvd_decode_plan to kvd_decode.
      */
@@ -65,6 +72,14 @@ typedef struct {
 
 /* Returns the number of CTAs that the device runs at once, or -1 if it cannot be queried. */
 int kvd_decode_ctas(const kvd_attn_map *map);
+/*
+ * Returns the number of CTAs per KV head and request with which a launch without a plan is expected
+ * to be faster than one with a plan: a power of 2 up to 16, or 0 if there is none. `shortest` is
+ * the smallest kv_len, if all of them are known and the largest needs max_pages pages; otherwise it
+ * is 0. The result depends on the device, args->map, batch, max_pages, second_len and n_ctas alone,
+ * and is valid for every kv_len of up to max_pages pages.
+ */
+int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* `max_kv_len` must be at least the largest kv_len. */
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv_len, int n_ctas);
 
@@ -98,7 +113,9 @@ cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule sch
                                    const void *layers, int n_layers, cudaStream_t stream);
 
 /*
- * Computes decode attention by the plan in args->workspace, in one launch. On Hopper the launch
+ * Computes decode attention in one launch, by the plan in args->workspace unless
+ * args->ctas_per_task is set. Returns cudaErrorInvalidValue if the kernel without a plan cannot
+ * compute the heads, batch or ctas_per_task. On Hopper the launch
  * overlaps the end of the preceding kernel, but reads nothing until that kernel is complete.
  */
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream);

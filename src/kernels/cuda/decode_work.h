@@ -105,6 +105,8 @@ static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n
 }
 
 cudaError_t kvd_decode_check(const kvd_decode_args *args);
+/* Computes decode attention with args->ctas_per_task CTAs per KV head and request. */
+cudaError_t kvd_decode_short(const kvd_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

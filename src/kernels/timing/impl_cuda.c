@@ -230,6 +230,14 @@ static int describe_decode_plans(state *s, size_t workspace_bytes, void *stream,
     return status;
 }
 
+static int shortest(const kvd_problem *p)
+{
+    int n = p->kv_len[0];
+    for (int b = 1; b < p->batch; b++)
+        n = p->kv_len[b] < n ? p->kv_len[b] : n;
+    return n;
+}
+
 static int open_decode(state *s, const kvd_fill_args *f, const void *q, const void *pool,
                        void *stream, kvd_err *err)
 {
@@ -252,6 +260,8 @@ static int open_decode(state *s, const kvd_fill_args *f, const void *q, const vo
                                   .o = s->o,
                                   .n_ctas = s->n_ctas,
                                   .workspace = workspace};
+    if (s->schedule == KVD_SCHEDULE_OURS)
+        s->decode.ctas_per_task = kvd_decode_ctas_per_task(&s->decode, shortest(s->p));
     return describe_decode_plans(s, bytes, stream, err);
 }
 
@@ -301,6 +311,9 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool mma,
                  ? "kvd_prefill_mma"
                  : "kvd_prefill_sm90",
              s->n_ctas);
+    if (s->decode.ctas_per_task)
+        snprintf(s->engine, sizeof s->engine, "kvd_decode, %d CTAs per KV head, no plan",
+                 s->decode.ctas_per_task);
     return 0;
 fail:
     close_cuda(s);
