@@ -162,7 +162,8 @@ typedef struct kvdim_plan kvdim_plan;
  * Creates a plan, which divides the attention of one batch among the processors of the device.
  * `workspace` must be aligned to 256 bytes and remain valid until the plan is destroyed. It must
  * have at least the size that kvdim_workspace_bytes gives, and may be NULL if that is 0. On CUDA
- * the call copies the lengths and launches one kernel on `stream`. On failure *plan is NULL.
+ * the call copies the lengths and launches at most one kernel on `stream`. On failure *plan is
+ * NULL.
  */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);

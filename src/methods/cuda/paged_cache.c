@@ -115,7 +115,11 @@ static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len
 /* Allocates the workspaces of decode attention, each at a multiple of 256 bytes. */
 static int make_workspaces(kvd_paged_cache *c, size_t max_len, kvd_err *err)
 {
+    const size_t n = (size_t)c->n_step_works * (c->batch->max_slices + 1);
     size_t bytes = 0, at = 0;
+    if (!(c->ctas = malloc(n * sizeof *c->ctas)))
+        return kvd_no_memory(err, what, n * sizeof *c->ctas);
+    memset(c->ctas, -1, n * sizeof *c->ctas);
     for (int i = 0; i < c->n_step_works; i++)
         bytes += workspace_bytes(c, i, max_len);
     char *const all = kvd_device_new(&c->memory, bytes, "work lists of attention", err);
@@ -285,6 +289,7 @@ void kvd_paged_cache_release(kvd_paged_cache *c)
     free(c->work_of);
     free(c->work_map);
     free(c->workspace);
+    free(c->ctas);
     free(c->pool_at);
     free(c->offset);
     free(c->whole);
@@ -454,31 +459,34 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
                                                             : KVD_SCHEDULE_OURS;
 }
 
+/*
+ * If the heads of work list `work` have equal lengths, n steps may be computed without it. This
+ * depends on n and the capacity of the page table, because a CUDA graph is replayed with other
+ * lengths.
+ */
 static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
 {
     const kvd_gpu_heads *const h = heads_of(c);
     const size_t at = h ? (size_t)work * h->rows : 0;
-    if (h)
-        return (kvd_decode_args){.dtype = KVD_BF16,
-                                 .map = h->map,
-                                 .batch = (int32_t)n * c->share->n_kv_heads,
-                                 .max_pages = (int32_t)c->pages->max_pages,
-                                 .kv_len = h->kv_len + at,
-                                 .live = h->live,
-                                 .page_table = h->table + at * c->pages->max_pages,
-                                 .q = c->q_steps,
-                                 .n_ctas = c->n_sms,
-                                 .workspace = c->workspace[work]};
-    return (kvd_decode_args){.dtype = KVD_BF16,
-                             .map = *c->work_map[work],
-                             .batch = (int32_t)n,
-                             .max_pages = (int32_t)c->pages->max_pages,
-                             .kv_len = c->batch->device.kv_len,
-                             .live = c->batch->device.live,
-                             .page_table = pages_of(c, c->work_map[work])->device,
-                             .q = c->q_steps,
-                             .n_ctas = c->n_sms,
-                             .workspace = c->workspace[work]};
+    const kvd_attn_map *const map = h ? &h->map : c->work_map[work];
+    kvd_decode_args a = {.dtype = KVD_BF16,
+                         .map = *map,
+                         .batch = (int32_t)n * (h ? c->share->n_kv_heads : 1),
+                         .max_pages = (int32_t)c->pages->max_pages,
+                         .kv_len = h ? h->kv_len + at : c->batch->device.kv_len,
+                         .live = h ? h->live : c->batch->device.live,
+                         .page_table =
+                             h ? h->table + at * c->pages->max_pages : pages_of(c, map)->device,
+                         .q = c->q_steps,
+                         .n_ctas = c->n_sms,
+                         .workspace = c->workspace[work]};
+    int8_t *const ctas = c->ctas + (size_t)work * (c->batch->max_slices + 1) + n;
+    if (h || c->attention != KVD_ATTENTION_OURS)
+        return a;
+    if (*ctas < 0)
+        *ctas = (int8_t)kvd_decode_ctas_per_task(&a, 0);
+    a.ctas_per_task = *ctas;
+    return a;
 }
 
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c)
@@ -503,11 +511,15 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err)
 {
     const kvd_decode_args a = decode_args(c, 0, n);
+    bool planned = false;
     if (c->method && c->method->plan_steps)
         return c->method->plan_steps(c->method, n, stream, err);
-    return kvd_cuda_check(kvd_decode_plan_layers(&a, kvd_paged_cache_schedule(c, false), works,
-                                                 c->n_step_works, stream),
-                          what, err);
+    for (int i = 0; i < c->n_step_works; i++)
+        planned = planned || !decode_args(c, i, n).ctas_per_task;
+    return planned ? kvd_cuda_check(kvd_decode_plan_layers(&a, kvd_paged_cache_schedule(c, false),
+                                                           works, c->n_step_works, stream),
+                                    what, err)
+                   : 0;
 }
 
 static int attend_steps(const kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)

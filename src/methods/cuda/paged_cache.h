@@ -72,6 +72,11 @@ typedef struct kvd_paged_cache {
     int n_step_works;
     /* [n_step_works] */
     void **workspace;
+    /*
+     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task of each work list and number of
+     * decode steps; -1: not yet asked.
+     */
+    int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
     kvd_prefill_tile *tile;
     /* [CTAs + 1] First tile of each CTA, if CTAs do not take tiles from a queue. */
@@ -117,7 +122,8 @@ const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 /*
  * A work list divides the attention of n decode steps between CTAs. kvd_paged_cache_describe writes
  * kvd_paged_cache_works_bytes bytes, which the caller must copy to the device. kvd_paged_cache_plan
- * queues the launch that makes the work lists from these bytes and the lengths on the device.
+ * queues the launch that makes the work lists from these bytes and the lengths on the device. If
+ * attention needs no work list for n steps, it queues nothing.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);

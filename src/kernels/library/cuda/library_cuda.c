@@ -133,6 +133,8 @@ static kvdim_status open_state(kvdim_plan *p, kvd_err *err)
                                   .page_table = p->page_table,
                                   .n_ctas = s->n_ctas,
                                   .workspace = p->workspace + s->at.plan};
+    if (p->decode)
+        s->decode.ctas_per_task = kvd_decode_ctas_per_task(&s->decode, 0);
     s->prefill = (kvd_prefill_args){.dtype = l->dtype,
                                     .map = l->map,
                                     .batch = p->batch.batch,
@@ -166,13 +168,15 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
                         cudaMemcpyHostToDevice, stream);
     if (e)
         return failed(e, "copying the lengths", err);
-    e = p->decode ? kvd_decode_plan(&s->decode, KVD_SCHEDULE_OURS, stream)
-                  : kvd_prefill_plan(&s->prefill, &p->batch, KVD_SCHEDULE_OURS,
-                                     s->sm90 ? &kvd_prefill_cost_sm90 : &kvd_prefill_cost_mma,
-                                     (kvd_prefill_tile *)(p->workspace + s->at.tiles),
-                                     (int32_t *)(p->workspace + s->at.first),
-                                     (int32_t *)(p->workspace + s->at.next),
-                                     p->workspace + s->at.plan, stream);
+    if (!p->decode)
+        e = kvd_prefill_plan(&s->prefill, &p->batch, KVD_SCHEDULE_OURS,
+                             s->sm90 ? &kvd_prefill_cost_sm90 : &kvd_prefill_cost_mma,
+                             (kvd_prefill_tile *)(p->workspace + s->at.tiles),
+                             (int32_t *)(p->workspace + s->at.first),
+                             (int32_t *)(p->workspace + s->at.next), p->workspace + s->at.plan,
+                             stream);
+    else if (!s->decode.ctas_per_task)
+        e = kvd_decode_plan(&s->decode, KVD_SCHEDULE_OURS, stream);
     return e ? failed(e, "planning the batch", err) : KVDIM_OK;
 }
 
