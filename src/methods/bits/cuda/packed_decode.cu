@@ -51,8 +51,8 @@ template <int B, int N, bool FINE> struct even_page {
      * UNITS is the number of blocks of 16 dimensions. SHARE is the number of adjacent tiles (16
      * tokens of K or 16 dimensions of V) that have common scales with every supported group size.
      */
-    static constexpr int UNITS = N, SHARE = FINE ? 1 : 2;
-    static constexpr bool STRAIGHT = true, BF = false, RINGS_AHEAD = true;
+    static constexpr int UNITS = N, WARPS = 8, SHARE = FINE ? 1 : 2;
+    static constexpr bool BF = false, ZEROS = true, NEWEST = false;
     /*
      * CODE is 2^-24, the float16 number with bit pattern 1. ROWS is the factor by which rows 8 ..
      * 15 of an mma A operand are too large.
@@ -71,10 +71,6 @@ template <int B, int N, bool FINE> struct even_page {
         return 1;
     }
 
-    static __device__ __forceinline__ void for_rows(float (&)[4][4])
-    {
-    }
-
     __device__ even_page(const packed_params &, char *, char *)
     {
     }
@@ -91,7 +87,7 @@ template <int B, int N, bool FINE> struct even_page {
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &,
                                                 const char *codes, uint32_t stage, int lane)
     {
-        copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
+        copy_ahead(stage, codes + p.parts.k_side, p.newest_at, lane);
     }
 
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
@@ -212,7 +208,7 @@ __global__ void __launch_bounds__(32 * MERGERS)
         ml[warp] = make_float2(max, sum);
     __syncthreads();
     const int dim = (int)threadIdx.x;
-    if (dim >= p.a.map.d_v[g])
+    if (dim >= p.width)
         return;
     float most = -INFINITY, all = 0, x = 0;
     for (int w = 0; w < MERGERS; w++)
@@ -223,7 +219,7 @@ __global__ void __launch_bounds__(32 * MERGERS)
         all += ml[w].y * f;
         x += o[w][dim] * f;
     }
-    store(p, b, g, row, dim, x / all);
+    output_of(p, b, g * p.a.map.group + row)[dim] = __float2bfloat16_rn(x / all);
 }
 
 /*
@@ -287,6 +283,9 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
             return NULL;
     if (a->map.group > HEADS || a->form.v_channels || a->form.sketch || a->form.allotted)
         return NULL;
+    /* The kernels other than that of kivi expect all tokens but the newest to be quantised. */
+    if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
+        return NULL;
     if (a->form.norms)
         return kvd_packed_turned_kernel(a);
     if (a->level)
@@ -318,16 +317,21 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     *p = {};
     p->a = *a;
     p->parts = kvd_packed_parts_of(&a->form, a->map.d_qk[0], a->map.d_v[0]);
+    p->width = a->map.d_qk[0];
     p->scale_log2 = a->map.scale * 1.4426950408889634f;
     p->slot_floats = HEADS * (2 + KVD_WIDTH_NARROW);
     p->k_shift = log2_of(a->form.k_group / 8);
     p->v_shift = log2_of(a->form.v_group / 16);
-    p->stage_bytes = max(p->parts.v_list - p->parts.k_side, 16);
+    p->newest_at = max(p->parts.v_list - p->parts.k_side, 16);
+    p->warps = 8;
     if (a->form.norms)
         kvd_packed_turned_lay_out(p);
     else if (a->level)
         kvd_packed_levels_lay_out(p);
-    p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), (int)WARPS);
+    else if (a->form.exponent)
+        kvd_packed_floats_lay_out(p);
+    p->stage_bytes = p->newest_at + (a->form.k_group ? 0 : 4 * p->width);
+    p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), p->warps);
     return p->warps > 0;
 }
 
@@ -341,7 +345,7 @@ bool kvd_packed_decodes(const kvd_packed_args *a)
 
 size_t kvd_packed_decode_bytes(int n_ctas)
 {
-    return (size_t)n_ctas * WARPS * 2 * HEADS * (2 + KVD_WIDTH_NARROW) * sizeof(float);
+    return (size_t)n_ctas * WARPS_MOST * 2 * HEADS * (2 + KVD_WIDTH_NARROW) * sizeof(float);
 }
 
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,

@@ -11,122 +11,6 @@ namespace
 {
 
 /*
- * Computes the same product as `mma` in mma.cuh. The instruction is not volatile, so the compiler
- * may move it.
- */
-template <bool BF>
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                         uint32_t b1)
-{
-    if (BF)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-            "{%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-            "{%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ __half2 as_halves(uint32_t w)
-{
-    return *reinterpret_cast<const __half2 *>(&w);
-}
-
-__device__ __forceinline__ uint32_t as_word(__half2 x)
-{
-    return *reinterpret_cast<const uint32_t *>(&x);
-}
-
-__device__ __forceinline__ uint32_t plus(uint32_t x, uint32_t y)
-{
-    return as_word(__hadd2(as_halves(x), as_halves(y)));
-}
-
-__device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y)
-{
-    return as_word(__hmul2(as_halves(x), as_halves(y)));
-}
-
-__device__ __forceinline__ uint32_t minus(uint32_t x)
-{
-    return as_word(__hneg2(as_halves(x)));
-}
-
-__device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t z)
-{
-    return as_word(__hfma2(as_halves(x), as_halves(y), as_halves(z)));
-}
-
-/*
- * Returns a power of two such that a query divided by it fits in float16. `most` is the largest
- * magnitude of the query in this lane.
- */
-__device__ __forceinline__ float unit_of(float most)
-{
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    return __uint_as_float(max(__float_as_uint(most) & 0x7f800000u, 0x20000000u));
-}
-
-__device__ __forceinline__ float power_of_two(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int b, int g, int lane)
-{
-    const kvd_attn_map &map = p.a.map;
-    return static_cast<const uint16_t *>(p.d.q) + (size_t)b * (size_t)map.q_pitch +
-           map.q_offset[g * map.group] + lane / 4 * map.d_qk[g] + lane % 4 * 2;
-}
-
-/*
- * Exchanges numbers between lanes: lanes 4 h .. 4 h + 3 pass the number x of head h, and y receives
- * those of heads 2 c and 2 c + 1, for c = lane % 4.
- */
-__device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
-{
-    y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
-    y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
-}
-
-/*
- * Query heads that attend to one KV head, as B operand of mma in float16, divided by `unit`.
- * Missing query heads are 0.
- */
-template <int UNITS> struct queries {
-    uint32_t half[UNITS][2];
-    /* Powers of two by which the queries of heads 2 c and 2 c + 1 were divided, c = lane % 4. */
-    float unit[2];
-};
-
-template <int UNITS>
-__device__ void load_queries(const packed_params &p, int b, int g, int lane, queries<UNITS> &q)
-{
-    const uint16_t *const from = query_of(p, b, g, lane);
-    const bool there = lane / 4 < p.a.map.group;
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * UNITS; i++) {
-        uint32_t &w = q.half[i / 2][i % 2];
-        w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
-        most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
-    }
-    const float unit = unit_of(most), over = 1 / unit; /* exact: powers of two */
-    of_columns(unit, q.unit, lane);
-#pragma unroll
-    for (int i = 0; i < 2 * UNITS; i++) {
-        uint32_t &w = q.half[i / 2][i % 2];
-        w = f16_pair(bf16_of(w, 0) * over, bf16_of(w, 1) * over);
-    }
-}
-
-/*
  * Running softmax of a lane for query heads 2 c and 2 c + 1, c = lane % 4: the largest score as a
  * base-2 logarithm, and this lane's part of the sum of exponentials. `o` is the transposed output
  * at dimensions 16 u + lane / 4 and 16 u + lane / 4 + 8, without zero points. `zero` is the
@@ -190,6 +74,28 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16
 }
 
 /*
+ * Raises the running maximum to at least `top`, and rescales the state, if `top` exceeds the
+ * maximum by more than LAZY for a query head of the warp.
+ */
+template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, const float (&top)[2])
+{
+    if (!__any_sync(~0u, !(top[0] - st.max[0] <= LAZY && top[1] - st.max[1] <= LAZY)))
+        return;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float most = fmaxf(st.max[e], top[e]), shrink = power_of_two(st.max[e] - most);
+        st.max[e] = most;
+        st.sum[e] *= shrink;
+        st.zero[e] *= shrink;
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            st.o[u][e] *= shrink;
+            st.o[u][2 + e] *= shrink;
+        }
+    }
+}
+
+/*
  * Replaces scores by probabilities 2^(score - running maximum + TOP) and adds them to the softmax
  * sum. The state is rescaled only if the maximum rises by more than LAZY.
  */
@@ -206,20 +112,7 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         for (int i = 4; i < 32; i *= 2)
             top[e] = fmaxf(top[e], __shfl_xor_sync(~0u, top[e], i));
     }
-    if (__any_sync(~0u, !(top[0] - st.max[0] <= LAZY && top[1] - st.max[1] <= LAZY))) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float most = fmaxf(st.max[e], top[e]), shrink = power_of_two(st.max[e] - most);
-            st.max[e] = most;
-            st.sum[e] *= shrink;
-            st.zero[e] *= shrink;
-#pragma unroll
-            for (int u = 0; u < UNITS; u++) {
-                st.o[u][e] *= shrink;
-                st.o[u][2 + e] *= shrink;
-            }
-        }
-    }
+    raise(st, top);
     const float base[2] = {st.max[0] - TOP, st.max[1] - TOP};
 #pragma unroll
     for (int m = 0; m < 4; m++)
@@ -228,6 +121,16 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
             s[m][i] = power_of_two(s[m][i] - base[i % 2]);
             st.sum[i % 2] += s[m][i];
         }
+}
+
+/* Sets the scores of all tokens of the page but `from` .. `to` - 1 to minus infinity. */
+__device__ __forceinline__ void hide(float (&s)[4][4], int from, int to, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const int t = token_of(i / 4, i % 4, lane);
+        s[i / 4][i % 4] = t >= from && t < to ? s[i / 4][i % 4] : -INFINITY;
+    }
 }
 
 template <bool BF>
@@ -295,13 +198,11 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int
     }
 }
 
-__device__ __forceinline__ void store(const packed_params &p, int b, int g, int row, int dim,
-                                      float x)
+/* Returns the address of the attention output of a query head. */
+__device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int b, int head)
 {
-    const kvd_attn_map &map = p.a.map;
-    static_cast<__nv_bfloat16 *>(p.d.o)[(size_t)b * (size_t)map.o_pitch +
-                                        map.o_offset[g * map.group] + row * map.d_v[g] + dim] =
-        __float2bfloat16_rn(x);
+    return static_cast<__nv_bfloat16 *>(p.d.o) + (size_t)b * (size_t)p.a.map.o_pitch +
+           head * p.width;
 }
 
 /*
@@ -310,46 +211,125 @@ __device__ __forceinline__ void store(const packed_params &p, int b, int g, int 
  * `factor`.
  */
 template <class PAGE>
-__device__ void put_result(const packed_params &p, const cursor &at, const state<PAGE::UNITS> &st,
-                           float factor, float *slot, int lane)
+__device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
+                                           state<PAGE::UNITS> &st, float factor, float *slot,
+                                           int lane)
 {
     const int group = p.a.map.group, column = lane % 4 * 2;
-    float over[2];
+    float sum[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        float sum = st.sum[e];
+        sum[e] = st.sum[e];
 #pragma unroll
         for (int i = 4; i < 32; i *= 2)
-            sum += __shfl_xor_sync(~0u, sum, i);
-        over[e] = 1 / sum;
-        if (slot && lane < 4 && column + e < group) {
-            slot[2 * (column + e)] = st.max[e];
-            slot[2 * (column + e) + 1] = sum;
-        }
+            sum[e] += __shfl_xor_sync(~0u, sum[e], i);
     }
 #pragma unroll
     for (int u = 0; u < PAGE::UNITS; u++) {
         const int from = (u >> p.v_shift) * 4 + lane % 4;
-        const float zero[2] = {__shfl_sync(~0u, st.zero[0], from),
-                               __shfl_sync(~0u, st.zero[1], from)};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int row = column + i % 2, dim = 16 * u + lane / 4 + i / 2 * 8;
-            const float x = st.o[u][i] * (factor / PAGE::factor(i / 2)) + zero[i % 2];
-            if (row >= group)
-                continue;
-            if (slot)
-                slot[2 * HEADS + row * KVD_WIDTH_NARROW + dim] = x;
-            else
-                store(p, at.b, at.g, row, dim, x * over[i % 2]);
+            st.o[u][i] *= factor / PAGE::factor(i / 2);
+            if (PAGE::ZEROS)
+                st.o[u][i] += __shfl_sync(~0u, st.zero[i % 2], from);
         }
     }
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        if (column + e >= group)
+            continue;
+        if (slot) {
+            float *const to = slot + 2 * HEADS + (column + e) * KVD_WIDTH_NARROW + lane / 4;
+            if (lane < 4)
+                *reinterpret_cast<float2 *>(slot + 2 * (column + e)) =
+                    make_float2(st.max[e], sum[e]);
+#pragma unroll
+            for (int i = 0; i < 2 * PAGE::UNITS; i++)
+                to[8 * i] = st.o[i / 2][i % 2 * 2 + e];
+        } else {
+            __nv_bfloat16 *const to = output_of(p, at.b, at.g * group + column + e) + lane / 4;
+            const float over = 1 / sum[e];
+#pragma unroll
+            for (int i = 0; i < 2 * PAGE::UNITS; i++)
+                to[8 * i] = __float2bfloat16_rn(st.o[i / 2][i % 2 * 2 + e] * over);
+        }
+    }
+}
+
+/*
+ * Adds a token to the softmax state. The lane's `score` is that of query head lane / 4, as a
+ * base-2 logarithm. value(i) returns the value's dimension i, divided by the factor that outputs
+ * are multiplied by.
+ */
+template <int UNITS, class VALUE>
+__device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lane, VALUE value)
+{
+    float s[2];
+    of_columns(score, s, lane);
+    raise(st, s);
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        s[e] = power_of_two(s[e] - (st.max[e] - TOP));
+        st.sum[e] += lane < 4 ? s[e] : 0; /* the sum is divided among lanes with equal lane % 4 */
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * UNITS; i++) {
+        const float x = value(8 * i + lane / 4);
+        st.o[i / 2][i % 2 * 2] += s[0] * x;
+        st.o[i / 2][i % 2 * 2 + 1] += s[1] * x;
+    }
+}
+
+/* Returns the sum of x over the four lanes of a query head. */
+__device__ __forceinline__ float sum_of_head(float x)
+{
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/*
+ * Starts the copy of the newest token from the ring buffer to shared memory, K [width] and then V
+ * [width] in bf16, if the token is in this page.
+ */
+template <int UNITS>
+__device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
+                                            int lane)
+{
+    const int t = at.m - 1 - KVD_PAGE_TOKENS * at.page;
+    if (t >= KVD_PAGE_TOKENS || lane >= 4 * UNITS)
+        return;
+    const uint16_t *const from = ring_of(p, at) +
+                                 (lane / (2 * UNITS) * KVD_PAGE_TOKENS + t / 8 * 8) * 16 * UNITS +
+                                 lane % (2 * UNITS) * 64 + t % 8 * 8;
+    copy_16(to + 16 * (uint32_t)lane, from);
+}
+
+/* Adds the newest token, which copy_newest has copied to `row`. */
+template <class PAGE>
+__device__ __forceinline__ void attend_newest(const packed_params &p, const cursor &at,
+                                              const PAGE &page, const char *row,
+                                              state<PAGE::UNITS> &st, int lane)
+{
+    const uint16_t *const q = query_of(p, at.b, at.g, lane);
+    const bool there = lane / 4 < p.a.map.group;
+    float score = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * PAGE::UNITS; i++) {
+        const uint32_t x = there ? *reinterpret_cast<const uint32_t *>(q + 8 * i) : 0,
+                       k = *reinterpret_cast<const uint32_t *>(row + 16 * i + lane % 4 * 4);
+        score += bf16_of(x, 0) * bf16_of(k, 0) + bf16_of(x, 1) * bf16_of(k, 1);
+    }
+    const uint16_t *const v = reinterpret_cast<const uint16_t *>(row) + 16 * PAGE::UNITS;
+    const float over = 1 / page.outputs();
+    add_token(st, sum_of_head(score) * p.scale_log2, lane,
+              [&](int i) { return bf16_of(v[i], 0) * over; });
 }
 
 /*
  * Processes one page of a KV head. PAGE is the class that reads its codes, with these members:
  *
  * - UNITS: number of blocks of 16 dimensions.
+ * - WARPS: largest number of warps per CTA.
  * - words: words of codes in registers.
  * - factor(r): factor by which register r of the values' codes is too large.
  * - copy: copies the bytes after a page's codes to shared memory with cp.async.
@@ -362,9 +342,10 @@ __device__ void put_result(const packed_params &p, const cursor &at, const state
  *   from `next`.
  * - BF: type of the probabilities that `values` gets, bfloat16 or float16.
  * - outputs: factor by which sums of values are too small.
- * - for_rows: divides probabilities by that factor for bf16 tokens.
- * - STRAIGHT: if true, fully quantised pages have a code path of their own.
- * - RINGS_AHEAD: if true, a warp with few pages (SHORT) first loads its bf16 tokens into L2.
+ * - ZEROS: if true, the values have zero points or middles.
+ * - NEWEST: if true, all tokens but the newest are quantised.
+ * - skipped, others (if NEWEST): number of the page's first tokens that scores and values do not
+ *   process, and the function that adds these tokens.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
@@ -373,12 +354,29 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
                                             state<PAGE::UNITS> &st, int lane)
 {
     constexpr int UNITS = PAGE::UNITS;
-    const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS),
-              keys = at.keys - first, coded = at.values - first;
+    const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
     float s[4][4];
     uint32_t prob[8];
+    if constexpr (PAGE::NEWEST) {
+        const int skipped = page.skipped(p, at), end = min(at.m - 1 - first, (int)KVD_PAGE_TOKENS);
+        if (end > skipped) {
+            page.scores(p, at, stage, w, codes, s, lane);
+            if (skipped > 0 || end < KVD_PAGE_TOKENS)
+                hide(s, skipped, end, lane);
+            soften(st, s);
+            probabilities<PAGE::BF>(s, prob);
+            page.values(p, at, stage, w, codes, next, prob, st, lane);
+        } else {
+            w.begin(0, next);
+        }
+        page.others(p, at, min(skipped, end), st, lane);
+        if (at.page + 1 == at.pages)
+            attend_newest(p, at, page, stage + p.newest_at, st, lane);
+        return;
+    }
+    const int keys = at.keys - first, coded = at.values - first;
     /* Nearly all pages are fully quantised, so they have a path without branches. */
-    if (PAGE::STRAIGHT && min(keys, coded) >= KVD_PAGE_TOKENS) {
+    if (min(keys, coded) >= KVD_PAGE_TOKENS) {
         page.scores(p, at, stage, w, codes, s, lane);
         soften(st, s);
         probabilities<PAGE::BF>(s, prob);
@@ -390,13 +388,9 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
     else
         w.begin(1, codes + p.parts.v);
     if (keys < left)
-        ring_scores<UNITS>(p, in_ring(p.a, at.b, at.page, at.g), at.b, at.g, keys, left, s, lane);
+        ring_scores<UNITS>(p, ring_of(p, at), at.b, at.g, keys, left, s, lane);
     if (left < KVD_PAGE_TOKENS)
-#pragma unroll
-        for (int m = 0; m < 4; m++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[m][i] = token_of(m, i, lane) < left ? s[m][i] : -INFINITY;
+        hide(s, 0, left, lane);
     soften(st, s);
     if (coded > 0) {
         probabilities<PAGE::BF>(s, 0, coded, prob, lane);
@@ -405,15 +399,14 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         w.begin(0, next);
     }
     if (coded < left) {
-        page.for_rows(s);
         probabilities<true>(s, coded, left, prob, lane);
-        ring_values<PAGE>(in_ring(p.a, at.b, at.page, at.g) + KVD_PAGE_TOKENS * 16 * UNITS, coded,
-                          left, prob, st, lane);
+        ring_values<PAGE>(ring_of(p, at) + KVD_PAGE_TOKENS * 16 * UNITS, coded, left, prob, st,
+                          lane);
     }
 }
 
 template <class PAGE>
-__global__ void __launch_bounds__(32 * WARPS, 1)
+__global__ void __launch_bounds__(32 * PAGE::WARPS, 1)
     packed_decode_kernel(const __grid_constant__ packed_params p)
 {
     extern __shared__ __align__(128) char smem[];
@@ -430,10 +423,13 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
     typename PAGE::words w;
     if (from < to) {
         at = seek(p, from, lane);
+        prefetch_head(p, at, lane);
         codes = codes_of(p, at);
         PAGE::copy(p, at, codes, address, lane);
         w.begin(0, codes);
-        if (PAGE::RINGS_AHEAD && to - from <= SHORT)
+        if (PAGE::NEWEST)
+            copy_newest<PAGE::UNITS>(p, at, address + (uint32_t)p.newest_at, lane);
+        else if (to - from <= SHORT)
             prefetch_rings(p, at, to - from, lane);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -450,7 +446,10 @@ __global__ void __launch_bounds__(32 * WARPS, 1)
         if (x + 1 < to) {
             advance(p, ahead, lane);
             next = codes_of(p, ahead);
-            PAGE::copy(p, ahead, next, address + (uint32_t)((stage ^ 1) * p.stage_bytes), lane);
+            const uint32_t copy = address + (uint32_t)((stage ^ 1) * p.stage_bytes);
+            PAGE::copy(p, ahead, next, copy, lane);
+            if (PAGE::NEWEST)
+                copy_newest<PAGE::UNITS>(p, ahead, copy + (uint32_t)p.newest_at, lane);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         if (begins) {

@@ -54,13 +54,14 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
 
 template <class F, int N> struct floats_page {
     /* UNITS_OF is the number of blocks of 16 dimensions that share a scale. */
-    static constexpr int UNITS = N, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
-    static constexpr bool STRAIGHT = true, BF = F::BLOCK > 0, RINGS_AHEAD = false;
+    static constexpr int UNITS = N, WARPS = FLOATS_WARPS, B = F::BITS,
+                         UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
+    static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true;
     /* Factor by which float16 operands are smaller than the numbers that they represent. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;
-    float keys, read, over; /* factor of the scores, factor of the outputs, and 1 / read */
+    float keys, read; /* factor of the scores, factor of the outputs */
 
     static __device__ constexpr float factor(int)
     {
@@ -80,30 +81,18 @@ template <class F, int N> struct floats_page {
         load_queries(p, at.b, at.g, lane, q);
         keys = tensor_scale(p.a, 0, at.g) * NUMBERS * p.scale_log2;
         read = tensor_scale(p.a, 1, at.g) * (BF ? 1 : NUMBERS);
-        over = 1 / read;
     }
 
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &,
                                                 const char *codes, uint32_t stage, int lane)
     {
         if (F::BLOCK)
-            copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
+            copy_ahead(stage, codes + p.parts.k_side, p.newest_at, lane);
     }
 
     __device__ __forceinline__ float outputs() const
     {
         return read;
-    }
-
-    /*
-     * Divides the probabilities of bf16 tokens by the factor that outputs are multiplied by, which
-     * is meant for quantised tokens only.
-     */
-    __device__ __forceinline__ void for_rows(float (&s)[4][4]) const
-    {
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            s[i / 4][i % 4] *= over;
     }
 
     static __device__ __forceinline__ void add_block(const char *bytes, float (&block)[4][4],
@@ -119,6 +108,16 @@ template <class F, int N> struct floats_page {
                 block[j / 2][i] = 0;
             }
         }
+    }
+
+    static __device__ constexpr int skipped(const packed_params &, const cursor &)
+    {
+        return 0;
+    }
+
+    static __device__ __forceinline__ void others(const packed_params &, const cursor &, int,
+                                                  state<N> &, int)
+    {
     }
 
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
@@ -183,4 +182,9 @@ kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a)
                : d == 128 ? packed_decode_kernel<floats_page<decltype(f), 8>>
                           : NULL;
     });
+}
+
+void kvd_packed_floats_lay_out(kvd_packed_decode_params *p)
+{
+    p->warps = FLOATS_WARPS;
 }

@@ -1,5 +1,6 @@
 /*
- * Distributes the pages of all requests and KV heads to warps. Included by packed_decode*.cu only.
+ * Distributes the pages of all requests and KV heads to warps, and loads queries and codes.
+ * Included by packed_decode*.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
@@ -11,9 +12,9 @@ namespace
 {
 
 enum {
-    WARPS = 8,
-    HEADS = 8, /* largest number of query heads per KV head */
-    SHORT = 8, /* a warp with at most this many pages first loads its bf16 tokens into L2 */
+    WARPS_MOST = 12, /* largest number of warps per CTA of any kernel */
+    HEADS = 8,       /* largest number of query heads per KV head */
+    SHORT = 8,       /* a warp with at most this many pages first loads its bf16 tokens into L2 */
     /*
      * Log2 of the scale of probabilities. P is 2^TOP at the running maximum, and may exceed it by a
      * factor of 2^LAZY before the sums are rescaled. The range of float16 then suffices for scales
@@ -43,7 +44,16 @@ __device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at,
 
 __device__ __forceinline__ const char *head_of(const packed_params &p, int g)
 {
-    return p.a.codes + p.a.head_at[g];
+    return p.a.codes + (size_t)g * (size_t)p.parts.bytes;
+}
+
+/* Returns the address of K of the page in the ring buffer of the request's slot; V follows. */
+__device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const cursor &at)
+{
+    const size_t page = (size_t)p.a.slot[at.b] * (size_t)p.a.ring_pages +
+                        (size_t)((uint32_t)at.page % (uint32_t)p.a.ring_pages);
+    return p.a.ring + page * (size_t)p.a.map.page_elements +
+           (size_t)at.g * (size_t)(2 * KVD_PAGE_TOKENS * p.width);
 }
 
 __device__ __forceinline__ void begin_request(const packed_params &p, cursor &at)
@@ -68,9 +78,9 @@ __device__ cursor seek(const packed_params &p, int x, int lane)
     cursor at = {lo, 0, 0, 0, 0, 0, 0, 0, NULL};
     begin_request(p, at);
     const int y = x - p.d.pages_before[lo] * heads;
-    at.g = y / at.pages;
+    at.g = (int)((uint32_t)y / (uint32_t)at.pages);
     at.head = head_of(p, at.g);
-    at.page = y % at.pages;
+    at.page = y - at.g * at.pages;
     load_numbers(p, at, lane);
     return at;
 }
@@ -90,6 +100,22 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     } else if (at.page % 32 == 0) {
         load_numbers(p, at, lane);
     }
+}
+
+/*
+ * Starts loading the queries of a KV head, and the ranges of its key channels if there are any,
+ * into L2.
+ */
+__device__ __forceinline__ void prefetch_head(const packed_params &p, const cursor &at, int lane)
+{
+    const int heads = p.a.map.group;
+    const uint16_t *const q = static_cast<const uint16_t *>(p.d.q) +
+                              (size_t)at.b * (size_t)p.a.map.q_pitch + at.g * heads * p.width;
+    if (64 * lane < heads * p.width)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(q + 64 * lane));
+    if (p.a.range && 16 * lane < p.width)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(
+            p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width + 32 * lane));
 }
 
 /* Starts loading bytes into L2. `from` and `bytes` must be multiples of 16. */
@@ -113,9 +139,9 @@ __device__ __forceinline__ void prefetch_ring(const packed_params &p, const curs
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
     if (min(at.keys, at.values) >= first + left)
         return;
-    const int bytes = 16 * p.a.map.d_qk[0], keys = max(at.keys - first, 0) / 8,
+    const int bytes = 16 * p.width, keys = max(at.keys - first, 0) / 8,
               values = max(at.values - first, 0) / 8, end = (left + 7) / 8;
-    const char *const from = reinterpret_cast<const char *>(in_ring(p.a, at.b, at.page, at.g));
+    const char *const from = reinterpret_cast<const char *>(ring_of(p, at));
     prefetch_bytes(from + keys * bytes, (end - keys) * bytes, lane);
     prefetch_bytes(from + (8 + values) * bytes, (end - values) * bytes, lane);
 }
@@ -130,6 +156,12 @@ __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at
     }
 }
 
+/* Starts the copy of 16 bytes to shared memory. */
+__device__ __forceinline__ void copy_16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 /* Starts the copy of `bytes` bytes to shared memory, 16 bytes per lane at a time. */
 __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int bytes, int lane)
 {
@@ -142,9 +174,7 @@ __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int by
             : "memory");
 #pragma unroll 1
     for (int i = 16 * lane + 2048; i < bytes; i += 512)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + (uint32_t)i),
-                     "l"(from + i)
-                     : "memory");
+        copy_16(to + (uint32_t)i, from + i);
 }
 
 /*
@@ -155,9 +185,7 @@ __device__ __forceinline__ void copy_by_all(const char *to, const uint32_t *from
 {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
     for (int i = 16 * (int)threadIdx.x; i < bytes; i += 16 * (int)blockDim.x)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address + (uint32_t)i),
-                     "l"(from + i / 4)
-                     : "memory");
+        copy_16(address + (uint32_t)i, from + i / 4);
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
@@ -223,6 +251,71 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             load(i, unit(1 - side, i + AHEAD - N), next);
     }
 };
+
+/*
+ * Returns a power of two such that a query divided by it fits in float16. `most` is the largest
+ * magnitude of the query in this lane.
+ */
+__device__ __forceinline__ float unit_of(float most)
+{
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    return __uint_as_float(max(__float_as_uint(most) & 0x7f800000u, 0x20000000u));
+}
+
+__device__ __forceinline__ float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int b, int g, int lane)
+{
+    return static_cast<const uint16_t *>(p.d.q) + (size_t)b * (size_t)p.a.map.q_pitch +
+           (g * p.a.map.group + lane / 4) * p.width + lane % 4 * 2;
+}
+
+/*
+ * Exchanges numbers between lanes: lanes 4 h .. 4 h + 3 pass the number x of head h, and y receives
+ * those of heads 2 c and 2 c + 1, for c = lane % 4.
+ */
+__device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
+{
+    y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
+    y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
+}
+
+/*
+ * Query heads that attend to one KV head, as B operand of mma in float16, divided by `unit`.
+ * Missing query heads are 0.
+ */
+template <int UNITS> struct queries {
+    uint32_t half[UNITS][2];
+    /* Powers of two by which the queries of heads 2 c and 2 c + 1 were divided, c = lane % 4. */
+    float unit[2];
+};
+
+template <int UNITS>
+__device__ void load_queries(const packed_params &p, int b, int g, int lane, queries<UNITS> &q)
+{
+    const uint16_t *const from = query_of(p, b, g, lane);
+    const bool there = lane / 4 < p.a.map.group;
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * UNITS; i++) {
+        uint32_t &w = q.half[i / 2][i % 2];
+        w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
+        most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
+    }
+    const float unit = unit_of(most), over = 1 / unit; /* exact: powers of two */
+    of_columns(unit, q.unit, lane);
+#pragma unroll
+    for (int i = 0; i < 2 * UNITS; i++) {
+        uint32_t &w = q.half[i / 2][i % 2];
+        w = f16_pair(bf16_of(w, 0) * over, bf16_of(w, 1) * over);
+    }
+}
 
 } // namespace
 

@@ -11,8 +11,8 @@ namespace
 
 /* Reads the quantised pages of turboquant with B-bit codes and heads of 16 N dimensions. */
 template <int B, int N> struct turned_page {
-    static constexpr int UNITS = N;
-    static constexpr bool STRAIGHT = true, BF = false, RINGS_AHEAD = false;
+    static constexpr int UNITS = N, WARPS = FLOATS_WARPS;
+    static constexpr bool BF = false, ZEROS = false, NEWEST = true;
     typedef words_ahead<B, N, false> words;
     const char *table; /* table of quantisation levels, in shared memory */
     uint32_t column;   /* offset of this lane's column in the table of quantisation levels */
@@ -27,10 +27,6 @@ template <int B, int N> struct turned_page {
     static __device__ constexpr float outputs()
     {
         return 1;
-    }
-
-    static __device__ __forceinline__ void for_rows(float (&)[4][4])
-    {
     }
 
     __device__ turned_page(const packed_params &p, char *shared, char *)
@@ -55,7 +51,17 @@ template <int B, int N> struct turned_page {
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &,
                                                 const char *codes, uint32_t stage, int lane)
     {
-        copy_ahead(stage, codes + p.parts.k_side, p.stage_bytes, lane);
+        copy_ahead(stage, codes + p.parts.k_side, p.newest_at, lane);
+    }
+
+    static __device__ constexpr int skipped(const packed_params &, const cursor &)
+    {
+        return 0;
+    }
+
+    static __device__ __forceinline__ void others(const packed_params &, const cursor &, int,
+                                                  state<N> &, int)
+    {
     }
 
     __device__ __forceinline__ void scores(const packed_params &p, const cursor &,
@@ -128,5 +134,6 @@ kvd_packed_decode_kernel kvd_packed_turned_kernel(const kvd_packed_args *a)
 
 void kvd_packed_turned_lay_out(kvd_packed_decode_params *p)
 {
+    p->warps = FLOATS_WARPS;
     p->shared_bytes = p->a.form.bits == 3 ? table_bytes<3>() : table_bytes<4>();
 }

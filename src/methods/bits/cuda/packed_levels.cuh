@@ -5,7 +5,7 @@
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 
-#include "methods/bits/cuda/packed_decode_pages.cuh"
+#include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
 {
@@ -80,47 +80,125 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
     }
 }
 
-enum { QUICK = 4, TILE = 2048 /* in float16 numbers */ };
+enum {
+    QUICK = 4, /* number of a list's outliers that a lane keeps in registers */
+    /* Float16 numbers in the tile of outliers, which holds 64 dimensions of 64 tokens. */
+    PASS = 4096
+};
 
 /*
- * Returns the index of the key of token t, dimension i, in a tile [2][4][32 lanes][8], which holds
- * 32 dimensions at a time. Bit 11 + j is set if these are the j-th 32 dimensions.
+ * Returns the place of a key in the tile of outliers, from its place in the list of outliers
+ * (dimension + 128 token). Bits 0 .. 11 are the index in the tile [2 halves of the head][4 blocks
+ * of 16 tokens][2 blocks of 16 dimensions][32 lanes][8]. Bit 12 + j is set if the tile holds the
+ * key in pass j: blocks 2 j and 2 j + 1 of 16 dimensions of each half of the head.
  */
-template <int N> __device__ __forceinline__ uint32_t key_place(int t, int i)
+template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
-    const int dim = i % (8 * N);
-    return (uint32_t)((((i / (8 * N) * 4 + t / 16) * 32 + kvd_packed_key_lane(t, i)) * 8 +
-                       kvd_packed_key_number(t, i) % 8) |
-                      TILE << dim / 16);
-}
-
-__device__ __forceinline__ uint32_t value_place(int t, int i)
-{
-    return (uint32_t)((((i / 16 % 2 * 4 + t / 16) * 32 + kvd_packed_value_lane(t, i)) * 8 +
-                       kvd_packed_value_number(t, i) % 8) |
-                      TILE << i / 32);
+    const uint32_t low =
+        (at & 1) | (at >> 2 & 0x6e2) | (at << 2 & 0x18) | (at >> 8 & 4) | (at << 4 & 0x100);
+    return PASS + (N == 8 ? low | (at << 5 & 0x800) | (at << 7 & 0x1000) : low | (at << 6 & 0x800));
 }
 
 /*
- * Returns an entry for x, an outlier or a number of a float16 first token. The upper half is its
- * index in the tile. The lower half is x minus the decoded number of code 0, as float16.
+ * Return the parts of the place of a value in the tile of outliers that depend on the dimension and
+ * on the token. The place is their sum. Bits 0 .. 11 are the index in the tile [4 blocks of 16
+ * dimensions][4 blocks of 16 tokens][32 lanes][8]. Bit 12 + j is set if these are the j-th 64
+ * dimensions.
  */
-__device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float middle, float width,
-                                             float lowest)
+__device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
-    return half_bits(x - fmaf(width, lowest, middle)) | place << 16;
+    return PASS + ((i >> 2 & 2) | (i << 5 & 0xe0) | (i << 6 & 0x1c00));
+}
+
+__device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
+{
+    return (t & 1) | (t >> 1 & 4) | (t << 2 & 0x18) | (t << 4 & 0x300);
+}
+
+/*
+ * Returns an entry for the outlier x. The upper half is its place in the tile. The lower half is x
+ * minus the decoded number of code 0, as float16.
+ */
+__device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
+{
+    return half_bits(x - decoded) | place << 16;
 }
 
 /*
  * Writes the number of an entry to `address` in the tile or, with `away`, writes 0. Skips entries
- * of other dimensions than the 32 with number `pass`.
+ * of other passes than `pass`.
  */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
-                     entry & (uint32_t)TILE << 16 << pass),
+                     entry & (uint32_t)PASS << 16 << pass),
                  "r"(address), "h"((uint16_t)(away ? 0 : entry))
                  : "memory");
+}
+
+/* Returns the address of an entry in the tile, which starts at shared-memory address `tile`. */
+__device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
+{
+    return tile + (entry >> 15 & 2 * (PASS - 1));
+}
+
+/* Outliers that a lane keeps in registers: entries and their addresses in the tile. */
+struct few_outliers {
+    uint32_t entry[QUICK], address[QUICK];
+
+    /* Writes the outliers of a pass to the tile or, with `away`, sets their elements to 0. */
+    __device__ __forceinline__ void put_all(int pass, bool away) const
+    {
+#pragma unroll
+        for (int k = 0; k < QUICK; k++)
+            put(entry[k], address[k], pass, away);
+    }
+};
+
+/*
+ * Returns the lane's outliers among the first 32 QUICK outliers of a list of n. number(k) returns
+ * the entry of outlier lane + 32 k.
+ */
+template <class NUMBER>
+__device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, NUMBER number)
+{
+    few_outliers f;
+#pragma unroll
+    for (int k = 0; k < QUICK; k++) {
+        const uint32_t one = number(k);
+        f.entry[k] = lane + 32 * k < n ? one : 0;
+        f.address[k] = address_of(tile, one);
+    }
+    return f;
+}
+
+/*
+ * Writes the outliers of a pass that are not in registers to the tile or, with `away`, sets their
+ * elements to 0. number(k) returns the entry of outlier k.
+ */
+template <class NUMBER>
+__device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
+                                         NUMBER number)
+{
+#pragma unroll 1
+    for (int k = 32 * QUICK + lane; k < n; k += 32) {
+        const uint32_t one = number(k);
+        put(one, address_of(tile, one), pass, away);
+    }
+}
+
+/*
+ * Turns queries of 16 tokens into those of the next 16 tokens. `step` has the cosines and sines of
+ * 16 positions.
+ */
+__device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], uint32_t (&high)[2])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t c = h ? step.z : step.x, s = h ? step.w : step.y, x = low[h];
+        low[h] = times_plus(high[h], s, times(x, c));
+        high[h] = times_plus(x, minus(s), times(high[h], c));
+    }
 }
 
 /* Returns the address of K of first token t in a KV head, in float16; V follows. */
@@ -131,14 +209,59 @@ __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, cons
            p.a.map.kv_offset[at.g] / KVD_PAGE_TOKENS;
 }
 
-__device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int bytes,
-                                               int d, int lane)
+/*
+ * Starts loading the first tokens that are stored in float16, and the cosines and sines of their
+ * positions, into L2.
+ */
+template <int D>
+__device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int lane)
 {
-    prefetch_bytes(codes_of(p, at) + p.parts.v, bytes, lane);
-    if (lane < p.a.n_sink)
+    if (lane >= p.a.n_sink)
+        return;
 #pragma unroll
-        for (int i = 0; i < 2 * d; i += 64)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(sink_row(p, at, lane) + i));
+    for (int i = 0; i < 2 * D; i += 64)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(sink_row(p, at, lane) + i));
+    if (p.a.before_rope)
+#pragma unroll
+        for (int i = 0; i < D / 2; i += 32) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(p.a.cosine + lane * (D / 2) + i));
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(p.a.sine + lane * (D / 2) + i));
+        }
+}
+
+/*
+ * Returns this lane's part of the score of first token t and query head lane / 4, without the scale
+ * of scores.
+ */
+template <int D>
+__device__ __forceinline__ float sink_score(const packed_params &p, const cursor &at, int t,
+                                            int lane)
+{
+    const uint16_t *const q = query_of(p, at.b, at.g, lane), *const k =
+                                                                 sink_row(p, at, t) + lane % 4 * 2;
+    const size_t turn = (size_t)t * (D / 2) + (size_t)(lane % 4 * 2);
+    const bool there = lane / 4 < p.a.map.group;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < D / 2; i += 8) {
+        const uint32_t x = there ? *reinterpret_cast<const uint32_t *>(q + i) : 0,
+                       y = there ? *reinterpret_cast<const uint32_t *>(q + i + D / 2) : 0,
+                       a = *reinterpret_cast<const uint32_t *>(k + i),
+                       b = *reinterpret_cast<const uint32_t *>(k + i + D / 2);
+        float2 c = make_float2(1, 1), s = make_float2(0, 0);
+        if (p.a.before_rope) {
+            c = *reinterpret_cast<const float2 *>(p.a.cosine + turn + i);
+            s = *reinterpret_cast<const float2 *>(p.a.sine + turn + i);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float low = half_of(a, e), high = half_of(b, e), cos = e ? c.y : c.x,
+                        sin = e ? s.y : s.x;
+            sum +=
+                bf16_of(x, e) * (low * cos - high * sin) + bf16_of(y, e) * (high * cos + low * sin);
+        }
+    }
+    return sum;
 }
 
 } // namespace

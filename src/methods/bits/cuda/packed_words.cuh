@@ -162,6 +162,56 @@ static __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
+/*
+ * Computes the same product as `mma` in mma.cuh. The instruction is not volatile, so the compiler
+ * may move it.
+ */
+template <bool BF>
+static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                uint32_t b1)
+{
+    if (BF)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ __half2 as_halves(uint32_t w)
+{
+    return *reinterpret_cast<const __half2 *>(&w);
+}
+
+static __device__ __forceinline__ uint32_t as_word(__half2 x)
+{
+    return *reinterpret_cast<const uint32_t *>(&x);
+}
+
+static __device__ __forceinline__ uint32_t plus(uint32_t x, uint32_t y)
+{
+    return as_word(__hadd2(as_halves(x), as_halves(y)));
+}
+
+static __device__ __forceinline__ uint32_t times(uint32_t x, uint32_t y)
+{
+    return as_word(__hmul2(as_halves(x), as_halves(y)));
+}
+
+static __device__ __forceinline__ uint32_t minus(uint32_t x)
+{
+    return as_word(__hneg2(as_halves(x)));
+}
+
+static __device__ __forceinline__ uint32_t times_plus(uint32_t x, uint32_t y, uint32_t z)
+{
+    return as_word(__hfma2(as_halves(x), as_halves(y), as_halves(z)));
+}
+
 static __device__ __forceinline__ float min_of_rows(float x)
 {
 #pragma unroll
