@@ -45,7 +45,7 @@ enum {
  */
 enum {
     FEW_PAGES = 2,    /* on any share of the SMs, because a plan costs more than idle SMs */
-    SOME_PAGES = 32,  /* with shared memory for RESIDENT CTAs per SM */
+    SOME_PAGES = 16,  /* with shared memory for RESIDENT CTAs per SM */
     MANY_PAGES = 128, /* with one CTA per task and all shared memory of an SM */
     /* A request of more pages gets up to CLUSTER_MAX CTAs per task, others half of that. */
     SMALL_REQUEST = 16
@@ -399,6 +399,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
                          smem_address(smem + warp * p.warp_bytes), full, empty, lane);
         if (threadIdx.x == 0)
             stamp(p.stamps, AT_LAST_DONE);
+        __syncwarp(); /* the state replaces tokens that other lanes have read */
         put_state(st, reinterpret_cast<float *>(smem + warp * p.warp_bytes),
                   ml + warp * KVD_GROUP_MAX, p.group, h.d_v + 4, h.d_v, lane);
         if (p.log2_ctas)
