@@ -476,19 +476,9 @@ __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int 
     return is_q ? g * a.map.group + k * heads : a.map.n_heads + (is_v ? a.map.n_kv_heads : 0) + g;
 }
 
-#ifndef KVD_APPEND_FEW
-#define KVD_APPEND_FEW 1
-#endif
-#ifndef KVD_APPEND_FEW_WARPS
-#define KVD_APPEND_FEW_WARPS 2
-#endif
-#ifndef KVD_APPEND_WARM
-#define KVD_APPEND_WARM 1
-#endif
-
 enum {
     FEW_REQUESTS = 8, /* a warp processes one row per lane instead of two */
-    FEW_WARPS = KVD_APPEND_FEW_WARPS,
+    FEW_WARPS = 2,
     FEW_COLUMNS = 16, /* columns of the rotation matrix that a warp computes */
     FEW_SLABS = 4,
     FEW_R_BYTES = 32 * FEW_SLABS * FEW_COLUMNS * 2
@@ -629,8 +619,8 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
  */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,
-                                         const float4 (&cos)[4], const float4 (&sin)[4],
-                                         const uint32_t (&b)[FEW_SLABS][2][4])
+                                            const float4 (&cos)[4], const float4 (&sin)[4],
+                                            const uint32_t (&b)[FEW_SLABS][2][4])
 {
     rows<1, FEW_SLABS> x;
     few_load<ROPE>(p, u, c, there, x);
