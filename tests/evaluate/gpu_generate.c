@@ -235,14 +235,15 @@ static void compare_forced(const outcome *want, const outcome *got, difference *
 static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kvd_dtype type,
                     const limits *most)
 {
-    static outcome want, got, got_forced;
+    static outcome want, got, want_forced, got_forced;
     opened o;
     kvd_err err = {""};
     char why[KVD_GENERATOR_WHY];
     difference d = {.account = true};
     open_plan(&o, text, type);
     const char *const path = kvd_generator_path(gpu, &o.plan, why);
-    if (!generate(cpu, &o.plan, pattern, true, &want, &err))
+    if (!generate(cpu, &o.plan, pattern, true, &want, &err) ||
+        !generate(cpu, &o.plan, want.token, true, &want_forced, &err))
         stop(&err);
     if (!generate(gpu, &o.plan, pattern, false, &got, &err) ||
         !generate(gpu, &o.plan, want.token, true, &got_forced, &err)) {
@@ -252,7 +253,7 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
         return;
     }
     compare_free(cpu, &o.plan, &want, &got, &d);
-    compare_forced(&want, &got_forced, &d);
+    compare_forced(&want_forced, &got_forced, &d);
     const bool ok = d.largest <= most->margin && d.mean <= most->log_p && d.bits <= most->bits &&
                     d.sequences <= most->sequences && (d.account || most->bits > 1e-6);
     printf(
