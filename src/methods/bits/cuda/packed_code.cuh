@@ -53,7 +53,8 @@ __device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
 
 /*
  * Returns entry i of the list of outliers of a value vector of KV head g, which `one` is. An entry
- * after the last outlier is a zero in dimension KVD_WIDTH_NARROW - 1, which is padding in such a head.
+ * after the last outlier is a zero in dimension KVD_WIDTH_NARROW - 1, which is padding in such a
+ * head.
  */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
