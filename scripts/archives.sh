@@ -84,8 +84,9 @@ pack() {
     echo "$1 has no file that belongs into an archive" >&2
     exit 1
   }
+  # lc, lp and pb suit numbers of eight bytes, of which most files consist.
   (cd "$1" && tar -c --format=ustar --owner=0 --group=0 --numeric-owner --mode=644 --mtime="@$date" -T "$tmp/names") |
-    xz -9e -T1 >"$tmp/files.tar.xz"
+    xz --lzma2=preset=9e,lc=0,lp=3,pb=3 -T1 >"$tmp/files.tar.xz"
   mv "$tmp/files.tar.xz" "$1/files.tar.xz"
   (cd "$1" && xargs -d '\n' touch -d "@$date" -- <"$tmp/names")
   echo "$1/files.tar.xz: $(wc -l <"$tmp/names") files, $(stat -c %s "$1/files.tar.xz") bytes"
