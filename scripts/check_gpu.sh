@@ -1,13 +1,14 @@
 #!/bin/sh
-# The commands of `make check-gpu`. Usage: scripts/check_gpu.sh OUT_DIR [TESTS], from the root of the
-# tree. The device tests, into OUT_DIR/tests.log, then small cases of each under compute-sanitizer's
-# memcheck and racecheck, into OUT_DIR/sanitizer.log; JOBS (default: 4 for each GPU) at a time, but
-# those that measure, or take several GPUs, alone. The GPUs are those of CUDA_VISIBLE_DEVICES, or
-# all. TESTS is the folder of the programs (default build/tests), and nothing else is needed of a
-# build. Under the tools a case counts as ok only when it ended in time, printed an "ok" line and no
-# "not ok", and the tool's own summary is zero: a name that no case has, a program that is not
-# there, or a run cut short, is "not ok". Lines end with the seconds they took. About two minutes on
-# an H200.
+# The commands of `make check-gpu`. Usage: scripts/check_gpu.sh OUT_DIR [TESTS], from the root of
+# the tree. The device tests, into OUT_DIR/tests.log, then small cases of each under
+# compute-sanitizer's memcheck and racecheck, into OUT_DIR/sanitizer.log; JOBS (default: 4 for each GPU) at
+# a time, but those that measure, or take several GPUs, alone. The GPUs are those of
+# CUDA_VISIBLE_DEVICES, or all. PARTS, of "alone together sanitizer", are the parts to run (default
+# all), so that GPUs can divide them. TESTS is the folder of the programs (default build/tests), and
+# nothing else is needed of a build. Under the tools a case counts as ok only when it ended in time,
+# printed an "ok" line and no "not ok", and the tool's own summary is zero: a name that no case has,
+# a program that is not there, or a run cut short, is "not ok". Lines end with the seconds they
+# took. About two minutes on an H200.
 set -u
 OUT=${1:?usage: check_gpu.sh OUT_DIR [TESTS]}
 T=${2:-build/tests}
@@ -82,7 +83,7 @@ export CARDS CARD_LIST AT_ONCE
 run_all() {
   AT_ONCE=$1
   if [ "$1" -gt 1 ]; then set -- "$1" "$2" --process-slot-var=SLOT; fi
-  xargs -P "$1" -L 1 ${3:-} sh "$0" "$OUT" "$T" run || status=1
+  xargs -r -P "$1" -L 1 ${3:-} sh "$0" "$OUT" "$T" run || status=1
   cat "$OUT"/run.[0-9]* >>"$2" 2>/dev/null
   rm -f "$OUT"/run.[0-9]*
 }
@@ -93,18 +94,21 @@ rm -f "$OUT"/run.[0-9]*
 started=$(date +%s)
 
 # Clocks, rates, shares of time and the card's free memory are checked there, or several GPUs work together.
+PARTS=${PARTS:-alone together sanitizer}
+asked() { case " $PARTS " in *" $1 "*) ;; *) return 1 ;; esac; }
 measures='gpu_ceilings gpu_engine gpu_forward gpu_forward_experts gpu_engine_zdc_layers gpu_exchange gpu_forward_several gpu_engine_by_head'
 : >"$OUT/tests.log"
-for test in $measures; do entry alone "$test"; done >"$list"
+if asked alone; then for test in $measures; do entry alone "$test"; done; fi >"$list"
 run_all 1 "$OUT/tests.log" <"$list"
 for program in "$T"/gpu_*; do
   test=$(basename "$program")
   case " $measures " in *" $test "*) continue ;; esac
-  if [ -f "$program" ] && [ -x "$program" ]; then entry alone "$test"; fi
+  if asked together && [ -f "$program" ] && [ -x "$program" ]; then entry alone "$test"; fi
 done >"$list"
 run_all "${JOBS:-$((4 * CARDS))}" "$OUT/tests.log" <"$list"
 echo "# the tests took $(($(date +%s) - started)) s"
 
+asked sanitizer || exit $status
 if ! command -v compute-sanitizer >/dev/null 2>&1; then
   echo 'skip compute-sanitizer: not installed'
   exit $status
