@@ -101,6 +101,15 @@ static const kvd_shape shapes[] = {
      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"beta_fast\":32.0,\"beta_slow\":1.0,"
      "\"original_max_position_embeddings\":4096,\"truncate\":false},\"rms_norm_eps\":1e-05,"
      "\"vocab_size\":201088,\"eos_token_id\":200002,\"tie_word_embeddings\":false}"},
+    {"gemma-3-12b", "Gemma 3 12B", "Hugging Face, google/gemma-3-12b-it, config.json (text)",
+     "{\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
+     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_hidden_layers\":48,"
+     "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"head_dim\":256,\"hidden_size\":3840,"
+     "\"intermediate_size\":15360,\"max_position_embeddings\":131072,"
+     "\"query_pre_attn_scalar\":256,\"sliding_window\":1024,\"sliding_window_pattern\":6,"
+     "\"rope_theta\":1000000.0,\"rope_local_base_freq\":10000.0,"
+     "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0},\"rms_norm_eps\":1e-06,"
+     "\"vocab_size\":262208,\"bos_token_id\":2,\"eos_token_id\":1}"},
     {"opt-13b", "OPT 13B", "Hugging Face, facebook/opt-13b, config.json",
      OPT
      "\"num_hidden_layers\":40,\"num_attention_heads\":40,\"hidden_size\":5120,\"ffn_dim\":20480,"
