@@ -32,7 +32,7 @@ else not_ok "every axis runs" "$(cat "$D/err")"; fi
 # ---- sequences shorter than two prompts, which kvzip reads ------------------------------------------------------
 printf '{"text": "Once upon a time there was a little girl who lived near a wood with her dog."}\n%.0s' 1 2 3 4 5 6 7 8 9 10 11 12 >"$D/short.jsonl"
 printf '{"text": "%s"}\n' "$(head -c 900 data/texts/stories.txt | tr '\n"\\' '   ')" >>"$D/short.jsonl"
-if $B/bin/kvdim-eval data/models/kvdim-6m --text "$D/short.jsonl" --tokens 500 --seq-len 200 --batch 200 --prompt 15 --method kvzip -q --json -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&
+if $B/bin/kvdim-eval data/models/kvdim-6m --text "$D/short.jsonl" --tokens 500 --seq-len 200 --batch 200 --prompt 15 --cache f16 --method kvzip -q --json -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&
    column cache_share | awk 'NR == 2 { ok = $1 < 0.99 } END { exit !ok }'
 then ok "sequences shorter than two prompts"; else not_ok "sequences shorter than two prompts" "$(cat "$D/err")"; fi
 
