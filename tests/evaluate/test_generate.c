@@ -671,11 +671,11 @@ static size_t all_together(const kvd_generate_path *p, const kvd_continuations *
     return c->n_sequences - first;
 }
 
-static size_t two_fit(const kvd_generate_path *p, const kvd_continuations *c, size_t first,
-                      size_t n)
+static size_t two_fit_after_growth(const kvd_generate_path *p, const kvd_continuations *c,
+                                   size_t first, size_t n)
 {
-    (void)p, (void)c, (void)first;
-    return n < 2 ? n : 2;
+    (void)c, (void)first;
+    return ((const short_path *)(const void *)p)->grown && n > 2 ? 2 : n;
 }
 
 static int make_room(kvd_generate_path *p, kvd_err *err)
@@ -720,8 +720,12 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/* Generates all sequences as one group, which fails in pass `fail_at`; 0: never. */
-static int run_short(int fail_at, divided *d, double *advanced, short_path *s, kvd_err *err)
+/*
+ * Generates all sequences as one group, which fails in pass `fail_at`; 0: never. `grown` is how
+ * often an earlier group made room.
+ */
+static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
+                     kvd_err *err)
 {
     const kvd_generator_spec spec = {.n_gpus = 1, .max_tokens = ALL, .max_len = LONGEST};
     const kvd_plan plan = {.type = KVD_F32};
@@ -736,7 +740,7 @@ static int run_short(int fail_at, divided *d, double *advanced, short_path *s, k
     memset(d, 0, sizeof *d);
     *advanced = 0;
     *s = (short_path){.path = {.together = all_together,
-                               .fits = two_fit,
+                               .fits = two_fit_after_growth,
                                .grow = make_room,
                                .begin = short_begin,
                                .run = short_run,
@@ -744,13 +748,24 @@ static int run_short(int fail_at, divided *d, double *advanced, short_path *s, k
                                .bits = short_bits,
                                .end = short_end},
                       .rows = kvd_generate_rows(checkpoint, &spec, NULL, err),
-                      .fail_at = fail_at};
+                      .fail_at = fail_at,
+                      .grown = grown};
     assert_non_null(s->rows);
     s->path.piece = s->rows->piece;
     const int status =
         kvd_generate_group(&s->path, config, &plan, &c, &out, 0, PROMPTS, &lock, &d->account, err);
     s->rows->free(s->rows);
     return status;
+}
+
+static void assert_same_groups(const divided *got, const divided *want)
+{
+    assert_memory_equal(got->token, want->token, sizeof got->token);
+    for (size_t i = 0; i < PROMPTS; i++) {
+        assert_int_equal(got->cost[i].steps, want->cost[i].steps);
+        assert_float_equal(got->cost[i].bits, want->cost[i].bits, 0);
+    }
+    assert_int_equal(got->account.rows, want->account.rows);
 }
 
 /* A group that begins again with more room, in parts, has the results of an undisturbed group. */
@@ -761,19 +776,21 @@ static void groups_begin_again(void **state)
     double advanced;
     short_path s;
     kvd_err err = {""};
-    assert_int_equal(run_short(0, &want, &advanced, &s, &err), 0);
+    assert_int_equal(run_short(0, 0, &want, &advanced, &s, &err), 0);
+    const int passes = s.passes;
     for (int fail_at = 1; fail_at < N_NEW; fail_at += 4) {
-        assert_int_equal(run_short(fail_at, &got, &advanced, &s, &err), 0);
+        assert_int_equal(run_short(fail_at, 0, &got, &advanced, &s, &err), 0);
         assert_int_equal(s.grown, 1);
         assert_float_equal(advanced, PROMPTS, 1e-9);
-        assert_memory_equal(got.token, want.token, sizeof got.token);
-        for (size_t i = 0; i < PROMPTS; i++) {
-            assert_int_equal(got.cost[i].steps, want.cost[i].steps);
-            assert_float_equal(got.cost[i].bits, want.cost[i].bits, 0);
-        }
-        assert_int_equal(got.account.rows, want.account.rows);
+        assert_same_groups(&got, &want);
     }
-    assert_int_equal(run_short(-1, &got, &advanced, &s, &err), -1);
+    /* A group after one that made room runs in parts from the start. */
+    assert_int_equal(run_short(0, 1, &got, &advanced, &s, &err), 0);
+    assert_int_equal(s.grown, 1);
+    assert_true(s.passes > passes);
+    assert_float_equal(advanced, PROMPTS, 1e-9);
+    assert_same_groups(&got, &want);
+    assert_int_equal(run_short(-1, 0, &got, &advanced, &s, &err), -1);
     assert_string_equal(err.msg, "generating after prompts from 0 on: no room");
 }
 

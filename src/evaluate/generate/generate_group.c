@@ -314,9 +314,10 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
-                       const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
-                       pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)
+/* Runs n sequences that fit together. If that fails, makes more room and runs them again. */
+static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
+                    const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
+                    pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)
 {
     group u = {.config = config,
                .path = path,
@@ -329,17 +330,24 @@ int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const 
                .account = account,
                .all_tokens = (double)(c->offset[first + n] - c->offset[first] + c->end[first + n] -
                                       c->end[first])};
-    int status = run_all(&u, err);
+    const int status = run_all(&u, err);
     release(&u);
-    const int grown = status && path->grow ? path->grow(path, err) : 0;
-    if (grown > 0) {
-        take_back(&u);
-        status = 0;
-        for (size_t s = first, some; !status && s < first + n; s += some) {
-            some = path->fits(path, c, s, first + n - s);
-            status = kvd_generate_group(path, config, plan, c, out, s, some, lock, account, err);
-        }
-        return status;
+    if (!status)
+        return 0;
+    if (!path->grow || path->grow(path, err) <= 0)
+        return kvd_in(err, "generating after prompts from %zu on", first);
+    take_back(&u);
+    return kvd_generate_group(path, config, plan, c, out, first, n, lock, account, err);
+}
+
+int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
+                       const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
+                       pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)
+{
+    for (size_t s = first, some; s < first + n; s += some) {
+        some = path->fits ? path->fits(path, c, s, first + n - s) : n;
+        if (generate(path, config, plan, c, out, s, some, lock, account, err))
+            return -1;
     }
-    return status ? kvd_in(err, "generating after prompts from %zu on", first) : 0;
+    return 0;
 }

@@ -31,8 +31,8 @@ struct kvd_generate_path {
      */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
     /*
-     * Returns how many of n sequences of *c, from `first` on, run together after `grow`; at least
-     * 1.
+     * Returns how many of n sequences of *c, from `first` on, run together; at least 1. The number
+     * may fall below that of `together` after `grow`. NULL: all n run together.
      */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins sequences with slots 0 .. n - 1. The plan stays open until `end`. */
