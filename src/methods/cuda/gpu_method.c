@@ -28,6 +28,17 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *p)
     return NULL;
 }
 
+const char *kvd_gpu_method_beside_tokens(const kvd_plan *p)
+{
+    return p->layers     ? p->layers->info.name
+           : p->maker    ? p->maker->info.name
+           : p->channels ? p->channels->info.name
+           : p->dims     ? "a method of the dims axis"
+           : p->bits     ? p->bits->info.name
+           : p->dims_low ? "widths of a low level"
+                         : NULL;
+}
+
 const char *kvd_gpu_method_lacks(const kvd_plan *p, const kvd_config *c)
 {
     const float scale = kvd_config_scores(c).scale * sqrtf((float)c->d_head);

@@ -208,6 +208,12 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 const char *kvd_gpu_method_lacks(const kvd_plan *p, const kvd_config *c);
 
 /*
+ * Returns the name of a member of the plan other than its method of the tokens axis, or NULL if
+ * there is none.
+ */
+const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
+
+/*
  * Creates the GPU method of a plan in `*m`. `*m` is NULL if the plan only projects heads. The cache
  * must have its layers but no pool of pages yet. The error names the unsupported feature.
  */

@@ -242,17 +242,6 @@ static int make_work(selection *e, kvd_err *err)
                : -1;
 }
 
-static const char *other_member(const kvd_plan *p)
-{
-    return p->layers     ? p->layers->info.name
-           : p->maker    ? p->maker->info.name
-           : p->channels ? p->channels->info.name
-           : p->dims     ? "a method of the dims axis"
-           : p->bits     ? p->bits->info.name
-           : p->dims_low ? "widths of a low level"
-                         : NULL;
-}
-
 static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -288,9 +277,9 @@ static void release(kvd_gpu_method *m)
 static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                        kvd_err *err)
 {
-    if (other_member(plan))
+    if (kvd_gpu_method_beside_tokens(plan))
         return kvd_fail(err, "the CUDA engine runs '%s' alone, not with '%s'",
-                        plan->tokens->info.name, other_member(plan));
+                        plan->tokens->info.name, kvd_gpu_method_beside_tokens(plan));
     selection *const e = calloc(1, sizeof *e);
     if (!e)
         return kvd_no_memory(err, what, sizeof *e);
@@ -315,7 +304,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 static bool generates(const kvd_plan *plan)
 {
     const size_t page = plan->tokens->read_rule(&plan->tokens_values).page;
-    return !other_member(plan) && KVD_PAGE_TOKENS % page == 0;
+    return !kvd_gpu_method_beside_tokens(plan) && KVD_PAGE_TOKENS % page == 0;
 }
 
 const kvd_gpu_kind kvd_gpu_selection = {.generates = generates, .open = open_method};

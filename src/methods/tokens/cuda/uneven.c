@@ -550,17 +550,6 @@ static int make_work(uneven *e, kvd_err *err)
                : -1;
 }
 
-static const char *other_member(const kvd_plan *p)
-{
-    return p->layers     ? p->layers->info.name
-           : p->maker    ? p->maker->info.name
-           : p->channels ? p->channels->info.name
-           : p->dims     ? "a method of the dims axis"
-           : p->bits     ? p->bits->info.name
-           : p->dims_low ? "widths of a low level"
-                         : NULL;
-}
-
 static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -591,9 +580,9 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
 static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                        kvd_err *err)
 {
-    if (other_member(plan))
+    if (kvd_gpu_method_beside_tokens(plan))
         return kvd_fail(err, "the CUDA engine runs '%s' alone, not with '%s'",
-                        plan->tokens->info.name, other_member(plan));
+                        plan->tokens->info.name, kvd_gpu_method_beside_tokens(plan));
     uneven *const e = calloc(1, sizeof *e);
     if (!e)
         return kvd_no_memory(err, what, sizeof *e);
@@ -624,7 +613,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 /* True if the engine can generate text with the plan. Other plans can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
-    return !other_member(plan);
+    return !kvd_gpu_method_beside_tokens(plan);
 }
 
 const kvd_gpu_kind kvd_gpu_uneven = {.generates = generates, .open = open_method};
