@@ -366,7 +366,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     if (plan->dims && kvd_gpu_packed_is_turned(plan))
         return kvd_fail(err,
                         "'%s' after a method of the dims axis: the CUDA engine rotates whole heads "
-                        "alone, use kivi, kvquant, fp8, mxfp4 or nvfp4",
+                        "alone, use another method of codes, such as kivi or kvquant",
                         name);
     if (kvd_gpu_packed_is_turned(plan))
         return !turns(plan)
@@ -385,8 +385,8 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return codes_before_rope(plan, c) && !c->hook.wants_raw
                ? kvd_fail(
                      err,
-                     "'%s' codes keys before RoPE, which the CUDA engine has in models without biases "
-                     "and norms of Q and K alone",
+                     "'%s' codes keys before RoPE, which the CUDA engine does not have in models with "
+                     "biases or norms of Q and K, or with partial RoPE",
                      name)
                : 0;
 }

@@ -1,4 +1,6 @@
-/* Copies the tables of quantisation methods (kvquant, fp8, nvfp4, turboquant) to the device. */
+/*
+ * Copies the tables of quantisation methods (kvquant, fp8, nvfp4, turboquant, allot) to the device.
+ */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
 #include <stdlib.h>
