@@ -166,11 +166,7 @@ int main(int argc, char **argv)
                                          "palu,heads=1,p=0.7",
                                          "strawman,p=0.7",
                                          "h2o,heavy=0.1,recent=0.1",
-                                         "snapkv,budget=0.3",
-                                         "streaming,recent=0.1",
-                                         "turboquant,bits=2,qjl=0",
-                                         "comet,bits=2,group=32",
-                                         "allot,bits=2"};
+                                         "snapkv,budget=0.3"};
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     int devices = 0;
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
