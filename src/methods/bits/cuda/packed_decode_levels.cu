@@ -159,8 +159,7 @@ template <int B, int N> struct levels_page {
 
     __device__ __forceinline__ uint32_t key_entry(uint32_t one) const
     {
-        return entry_of(key_place<N>(one >> 16), half_of(one, 0),
-                        lowest[(one >> 16) % D]);
+        return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
     /*
