@@ -95,6 +95,12 @@ started=$(date +%s)
 
 # Clocks, rates, shares of time and the card's free memory are checked there, or several GPUs work together.
 PARTS=${PARTS:-alone together sanitizer}
+for part in $PARTS; do
+  case $part in
+  alone | together | sanitizer) ;;
+  *) echo "check_gpu.sh: PARTS has '$part', known are alone, together and sanitizer" >&2; exit 2 ;;
+  esac
+done
 asked() { case " $PARTS " in *" $1 "*) ;; *) return 1 ;; esac; }
 measures='gpu_ceilings gpu_engine gpu_forward gpu_forward_experts gpu_engine_zdc_layers gpu_exchange gpu_forward_several gpu_engine_by_head'
 : >"$OUT/tests.log"

@@ -472,7 +472,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                                                   : 0.5,
                              .log_p = f32        ? smooth ? 1e-4 : 1e-2
                                       : smooth   ? 0.03
-                                      : wide > 0 ? 0.3
+                                      : wide > 0 ? 0.2
                                                  : 0.15,
                              .bits = method[i].bits > 0 ? method[i].bits : 1e-12,
                              .sequences = f32 ? 1 : SEQUENCES};

@@ -19,28 +19,6 @@ static void report(int ok, const char *name, const char *detail)
     failures += !ok;
 }
 
-/* Returns n normal random numbers with standard deviation `size`, rounded to bf16. */
-static float *some(kvd_rng *r, size_t n, double size)
-{
-    float *const x = need(n * sizeof *x);
-    uint16_t *const narrow = need(n * sizeof *narrow);
-    for (size_t i = 0; i < n; i++)
-        x[i] = (float)(size * kvd_rng_normal(r));
-    kvd_from_f32(KVD_BF16, x, narrow, n);
-    kvd_to_f32(KVD_BF16, narrow, x, n);
-    free(narrow);
-    return x;
-}
-
-static void *on_device_bf16(const float *x, size_t n)
-{
-    uint16_t *const narrow = need(n * sizeof *narrow);
-    kvd_from_f32(KVD_BF16, x, narrow, n);
-    void *const p = on_device(narrow, n * sizeof *narrow);
-    free(narrow);
-    return p;
-}
-
 typedef struct {
     kvd_few_kind kind;
     size_t n, in, out;
@@ -93,8 +71,10 @@ static void test(const scenario *c)
     const size_t rows = c->kind == KVD_FEW_SWIGLU ? 2 * c->out : c->out, n_y = c->n * c->out;
     kvd_rng r;
     kvd_rng_seed(&r, 7, c->in + c->out);
-    float *w = some(&r, rows * c->in, 1 / sqrt((double)c->in)), *x = some(&r, c->n * c->in, 3);
-    float *gain = some(&r, c->in, 1), *before = some(&r, n_y, 1), *got = need(n_y * sizeof *got);
+    float *w = bf16_numbers(&r, rows * c->in, 1 / sqrt((double)c->in)),
+          *x = bf16_numbers(&r, c->n * c->in, 3);
+    float *gain = bf16_numbers(&r, c->in, 1), *before = bf16_numbers(&r, n_y, 1),
+          *got = need(n_y * sizeof *got);
     double *in = need(c->n * c->in * sizeof *in);
     const kvd_gpu_bad none = ~0ULL;
     kvd_gpu_bad *bad = on_device(&none, sizeof none), found;

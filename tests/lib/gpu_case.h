@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/half.h"
+#include "common/rng.h"
+
 static inline void *need(size_t bytes)
 {
     void *p = calloc(1, bytes ? bytes : 1);
@@ -45,6 +48,29 @@ static inline void *on_device(const void *from, size_t bytes)
     } else {
         fill_bytes(p, 0xff, bytes);
     }
+    return p;
+}
+
+/* Returns n normal random numbers with standard deviation `size`, rounded to bf16. */
+static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
+{
+    float *const x = need(n * sizeof *x);
+    uint16_t *const narrow = need(n * sizeof *narrow);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)(size * kvd_rng_normal(r));
+    kvd_from_f32(KVD_BF16, x, narrow, n);
+    kvd_to_f32(KVD_BF16, narrow, x, n);
+    free(narrow);
+    return x;
+}
+
+/* Copies n numbers to the device, rounded to bf16. */
+static inline void *on_device_bf16(const float *x, size_t n)
+{
+    uint16_t *const narrow = need(n * sizeof *narrow);
+    kvd_from_f32(KVD_BF16, x, narrow, n);
+    void *const p = on_device(narrow, n * sizeof *narrow);
+    free(narrow);
     return p;
 }
 

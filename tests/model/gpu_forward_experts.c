@@ -165,28 +165,6 @@ typedef struct {
     kvd_gpu_expert *device;
 } few_weights;
 
-static float *bf16_numbers(kvd_rng *rng, size_t n, double scale)
-{
-    float *const x = need(n * sizeof *x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = (float)(scale * kvd_rng_normal(rng));
-    for (size_t i = 0; i < n; i++) {
-        uint16_t narrow;
-        kvd_from_f32(KVD_BF16, &x[i], &narrow, 1);
-        kvd_to_f32(KVD_BF16, &narrow, &x[i], 1);
-    }
-    return x;
-}
-
-static void *on_device_bf16(const float *x, size_t n)
-{
-    uint16_t *const narrow = need(n * sizeof *narrow);
-    kvd_from_f32(KVD_BF16, x, narrow, n);
-    void *const p = on_device(narrow, n * sizeof *narrow);
-    free(narrow);
-    return p;
-}
-
 static few_weights make_weights(const few_case *c, kvd_rng *rng)
 {
     const size_t up = 2 * c->ffn * c->d, down = c->d * c->ffn;

@@ -551,7 +551,7 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /* A plan gives work to all CTAs. */
+    /* A plan would divide the work among all SMs, so this kernel must occupy three quarters. */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

@@ -129,7 +129,7 @@ struct kvd_tokens_method {
     double entry_bits;
     /* Description for the CUDA engine. NULL if the engine cannot run the method. */
     const kvd_tokens_eviction *eviction;
-    /* Describes `select` for the CUDA engine. NULL if the engine cannot run it. */
+    /* Rule by which the CUDA engine does what `select` does. NULL if it cannot. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /*
      * Returns the number of last prompt rows that kvd_prompt_attention.recent covers. NULL: 0 rows.

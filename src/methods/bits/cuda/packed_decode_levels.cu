@@ -39,7 +39,7 @@ template <int B, int N> struct levels_page {
      */
     uint2 *range;
     float *lowest; /* decoded number of code 0 of every key channel, in shared memory */
-    uint32_t quick_token[QUICK]; /* value_token of the values' outliers lane + 32 k */
+    uint32_t quick_token[QUICK]; /* [k]: value_token() of outlier lane + 32 k of the values */
     float level;                 /* quantisation level that this lane loads into the table */
     float level_0[2];            /* level 0 of keys and of values, as float16 */
     uint32_t column; /* offset of this lane's column in the table of quantisation levels */

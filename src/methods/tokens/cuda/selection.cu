@@ -63,7 +63,7 @@ __device__ __forceinline__ void unpack(const uint4 &w, float x[8])
         x[e] = __uint_as_float(e % 2 ? word[e / 2] & 0xffff0000u : word[e / 2] << 16);
 }
 
-/* Every number of x must be a bf16 number. */
+/* Converts eight floats that bf16 can represent exactly. */
 __device__ __forceinline__ uint4 pack(const float x[8])
 {
     uint32_t word[4];
