@@ -2,6 +2,7 @@
 # The commands of `make bench-gpu`. Usage: scripts/bench_gpu.sh OUT_DIR [SAMPLES], with ATTN=the program (default build/bin/kvdim-attn). Every file
 # is one run of kvdim-attn with its own measured ceilings and its own rivals; docs/kernels.md says how to read them. Between
 # three and four minutes on an H200 with the default of 30 samples, a third of it cuDNN looking for its fastest engines.
+# ONLY, names of the files below (default all), lets several GPUs divide them.
 #
 #   prefill           1 x 16384 and 2 x 8192 against cuDNN: equal widths 128 to 32, kvdim25m and wide at p = 0.1 to 0.8
 #   decode            64 x 8192 and 1 x 131072, the same
@@ -28,6 +29,8 @@ status=0
 # run NAME OPTIONS...: a row that is wrong fails the whole, but the rest is still measured.
 run() {
   name=$1; shift
+  case " ${ONLY:-$name} " in *" $name "*) ;; *) return ;; esac
+  known="${known:-} $name"
   start=$(date +%s)
   "$A" "$@" --samples "$SAMPLES" -o "$OUT/$name.h5" >"$OUT/$name.txt" 2>"$OUT/$name.log" || status=1
   grep -v '^attn: ' "$OUT/$name.log" >"$OUT/$name.log.new"; mv "$OUT/$name.log.new" "$OUT/$name.log"
@@ -57,4 +60,7 @@ run sizes-prefill --phase prefill --size 1x1024,1x4096,8x2048,4x4096,1x32768 --i
 run sizes-decode --phase decode --size 1x1024,1x8192,1x32768,16x1024,16x8192,16x32768,128x1024,256x1024 --impl cuda,cudnn $two
 run sharp-prefill --phase prefill --size 4x3000 --ragged lognormal --data sharp --dtype f16,bf16 --impl cuda,cuda-mma,cudnn $few
 run sharp-decode --phase decode --size 16x6000 --ragged lognormal --data sharp --dtype f16,bf16 --impl cuda,cudnn $few
+for name in ${ONLY:-}; do
+  case " ${known:-} " in *" $name "*) ;; *) echo "bench_gpu.sh: ONLY has '$name', which is no file of it" >&2; exit 2 ;; esac
+done
 exit $status
