@@ -10,6 +10,7 @@
  */
 #include "engine/cuda/few_rows.h"
 
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "model/pass/cuda/rows.cuh"
 
@@ -341,17 +342,8 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
         few_rows_kernel<KIND, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)n_ctas);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, few_rows_kernel<KIND, STAGES>, p);
+    return kvd_launch_early(major >= 9, few_rows_kernel<KIND, STAGES>, dim3((unsigned)n_ctas),
+                            THREADS, bytes, stream, p);
 }
 
 struct machine {

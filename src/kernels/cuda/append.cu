@@ -28,6 +28,7 @@
 extern "C" {
 #include "common/half.h"
 }
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/append_rows.cuh"
 
 namespace
@@ -435,23 +436,10 @@ int widest(const kvd_append_args *a)
 cudaError_t launch_early(const params &p, append_kernel kernel, dim3 grid, unsigned threads,
                          size_t bytes, cudaStream_t stream)
 {
-    int device = 0, major = 0;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (e != cudaSuccess)
-        return e;
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, p);
+    int major = 0;
+    const cudaError_t e = kvd_compute_capability(&major);
+    return e == cudaSuccess ? kvd_launch_early(major >= 9, kernel, grid, threads, bytes, stream, p)
+                            : e;
 }
 
 cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream_t stream)

@@ -17,6 +17,7 @@
  * with dims as rows. The accumulator of S, packed, is the B operand of the second product, so P
  * stays in registers. The 8 x 8 blocks of the cache are what ldmatrix reads without bank conflicts.
  */
+#include "common/cuda/launch.cuh"
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/decode_merge.cuh"
@@ -528,9 +529,9 @@ template <typename T, int HALVES, bool WINDOW, int WIDTH16>
 static cudaError_t launch(params *p, cudaStream_t stream)
 {
     int device, most, major;
-    cudaError_t e = cudaGetDevice(&device);
+    cudaError_t e = kvd_compute_capability(&major);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+        e = cudaGetDevice(&device);
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (e != cudaSuccess)
@@ -550,17 +551,9 @@ static cudaError_t launch(params *p, cudaStream_t stream)
                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)p->args.n_ctas);
-    config.blockDim = dim3(32 * (WARPS + 1));
-    config.dynamicSmemBytes = (size_t)bytes;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, decode_kernel<T, HALVES, WINDOW, WIDTH16>, *p);
+    return kvd_launch_early(major >= 9, decode_kernel<T, HALVES, WINDOW, WIDTH16>,
+                            dim3((unsigned)p->args.n_ctas), 32 * (WARPS + 1), (size_t)bytes, stream,
+                            *p);
 }
 
 template <typename T, int WIDTH16> static cudaError_t launch_any(params *p, cudaStream_t stream)

@@ -1,4 +1,5 @@
 /* One thread writes one number, so the kernel's time is the launch latency. */
+#include "common/cuda/launch.cuh"
 #include "methods/cuda/phase_clock.h"
 
 namespace
@@ -18,19 +19,8 @@ __global__ void stamp_kernel(unsigned long long *to)
 
 extern "C" cudaError_t kvd_stamp(unsigned long long *to, cudaStream_t stream)
 {
-    int device = 0, major = 0;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (e != cudaSuccess)
-        return e;
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = config.blockDim = dim3(1);
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = major >= 9 ? 1 : 0;
-    return cudaLaunchKernelEx(&config, stamp_kernel, to);
+    int major = 0;
+    const cudaError_t e = kvd_compute_capability(&major);
+    return e == cudaSuccess ? kvd_launch_early(major >= 9, stamp_kernel, dim3(1), 1, 0, stream, to)
+                            : e;
 }

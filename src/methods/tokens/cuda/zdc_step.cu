@@ -4,6 +4,7 @@
  */
 #include <cuda_bf16.h>
 
+#include "common/cuda/launch.cuh"
 #include "methods/tokens/cuda/zdc.h"
 #include "methods/tokens/cuda/zdc_pages.cuh"
 
@@ -94,16 +95,6 @@ extern "C" cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *a, cudaStream_t s
     if (a->batch < 1 || a->batch > 65535 || a->n_kv_heads < 1 || a->group < 1 || !a->head ||
         !a->o || !a->lse || !a->out)
         return cudaErrorInvalidValue;
-    /* On Hopper this kernel may start before the preceding kernel on the stream has ended. */
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim =
-        dim3((unsigned)((a->n_kv_heads * a->group + WARPS - 1) / WARPS), (unsigned)a->batch);
-    config.blockDim = dim3(ROWS);
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = a->hopper ? 1 : 0;
-    return cudaLaunchKernelEx(&config, merge_kernel, *a);
+    const dim3 grid((unsigned)((a->n_kv_heads * a->group + WARPS - 1) / WARPS), (unsigned)a->batch);
+    return kvd_launch_early(a->hopper, merge_kernel, grid, ROWS, 0, stream, *a);
 }

@@ -9,6 +9,7 @@
  * memory: a lane loads 8 neighbouring columns of its row at once. Both operands then permute the
  * columns in the same way, which does not change the sum.
  */
+#include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "model/pass/cuda/blocks.h"
 
@@ -605,16 +606,7 @@ template <class K>
 static cudaError_t launch_few(cudaError_t e, K kernel, dim3 grid, unsigned threads,
                               const kvd_gpu_few_experts &a, cudaStream_t stream)
 {
-    cudaLaunchAttribute overlap;
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = a.overlaps ? 1 : 0;
-    return e == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, a) : e;
+    return e == cudaSuccess ? kvd_launch_early(a.overlaps, kernel, grid, threads, 0, stream, a) : e;
 }
 
 extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts)

@@ -1,0 +1,40 @@
+/* Launch of a kernel that may start before the preceding kernel of the stream has ended. */
+#ifndef KVD_COMMON_CUDA_LAUNCH_CUH
+#define KVD_COMMON_CUDA_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+
+/*
+ * Launches kernel(args...) with programmatic dependent launch if `early` is true. The kernel must
+ * then wait (griddepcontrol.wait) before it reads or writes what the preceding kernel
+ * writes. GPUs before compute capability 9.0 need `early` false.
+ */
+template <class... Parameters, class... Args>
+inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
+                                    unsigned threads, size_t shared_bytes, cudaStream_t stream,
+                                    const Args &...args)
+{
+    cudaLaunchAttribute overlap;
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = early ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+/* Sets *major to the major compute capability of the current device. */
+inline cudaError_t kvd_compute_capability(int *major)
+{
+    int device = 0;
+    const cudaError_t e = cudaGetDevice(&device);
+    return e == cudaSuccess
+               ? cudaDeviceGetAttribute(major, cudaDevAttrComputeCapabilityMajor, device)
+               : e;
+}
+
+#endif
