@@ -44,3 +44,11 @@ for f in $(find results -name README.md -not -path '*/report/*' | sort); do
   grep -qE 'make -C experiments/|kvdim-[a-z]+ |make [a-z]+|python3 |sh (scripts|experiments)/|scripts/[a-z_]+\.sh' "$f" || echo "$f names no command"
 done >"$D/log"
 [ -s "$D/log" ] && not_ok "every README of results names a command" || ok "every README of results names a command"
+
+# The figure of README is the one that the committed results give.
+if ! "$PYTHON" -c 'import h5py' 2>/dev/null; then
+  echo "skip the figure of README: $PYTHON has no h5py"
+elif "$PYTHON" scripts/readme_figure.py "$D/now.svg" results/kvdim-25m/methods-sweep/*-on-wikipedia-t4096.h5 2>"$D/log" &&
+  cmp "$D/now.svg" docs/figures/quality-by-bytes.svg >>"$D/log" 2>&1
+then ok "the figure of README shows the committed results"
+else not_ok "the figure of README shows the committed results" "run make readme-figure" "$(cat "$D/log")"; fi
