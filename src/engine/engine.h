@@ -84,7 +84,10 @@ typedef struct {
 
 /* Contents of one request's cache. */
 typedef struct {
-    /* Mean number of tokens that a KV head caches. */
+    /*
+     * Mean number of tokens that a KV head caches, in layers without a sliding window. Layers with
+     * one hold the newest tokens of the window.
+     */
     double entries;
     /*
      * Bits of the cache, without those that kvd_plan_entry_bits counts and without `side`. NaN:

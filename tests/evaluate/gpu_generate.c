@@ -493,23 +493,50 @@ static const kvd_shape gpt_oss = {
     "\"hidden_size\":128,\"intermediate_size\":96,\"head_dim\":32,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"num_local_experts\":8,"
     "\"num_experts_per_tok\":3,\"swiglu_limit\":7.0,\"attention_bias\":true,"
-    "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":70,"
+    "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
     "\"rope_theta\":10000.0,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
     "\"beta_fast\":32.0,\"beta_slow\":1.0,\"original_max_position_embeddings\":256,"
     "\"truncate\":false},\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,"
     "\"vocab_size\":500,\"tie_word_embeddings\":false}"};
 
+/* A method that does not run on the engine must take the other path, and say why. */
+static void refused_gpt_oss(kvd_generator *gpu, const char *text, const char *reason)
+{
+    char why[KVD_GENERATOR_WHY];
+    opened o;
+    open_plan(&o, text, KVD_BF16);
+    const char *const path = kvd_generator_path(gpu, &o.plan, why);
+    const bool ok = strcmp(path, "GPU engine") != 0 && strstr(why, reason);
+    printf("%s generate %s in a model with a window: %s, because %s\n", ok ? "ok" : "not ok", text,
+           path, why);
+    failures += !ok;
+    close_plan(&o);
+}
+
 /*
- * Compares the engine with the CPU on a model with a window and routed experts. A method must take
- * the other path, and say why.
+ * Compares the engine with the CPU on a model with sinks, a window and routed experts. The window
+ * is shorter than every sequence, as the CPU decides for each sequence if a method acts on a layer.
  */
 static void compare_gpt_oss(void)
 {
     /* Rounding to bf16 can change the choice of an expert, and with it a log probability by 1. */
-    static const limits most = {.margin = 1, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES};
+    static const limits most = {.margin = 1, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES},
+                        chosen = {.margin = 2, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES};
+    static const char *const method[] = {"h2o",
+                                         "snapkv,window=8",
+                                         "quest,budget=0.3,page=8",
+                                         "pyramidkv,window=8",
+                                         "h2o+zack,p=0.3",
+                                         "streaming",
+                                         "tova",
+                                         "keyformer",
+                                         "knorm",
+                                         "keydiff",
+                                         "expectedattention",
+                                         "adakv,window=8",
+                                         "taskkv,window=8",
+                                         "quest,budget=0.5,page=64"};
     kvd_err err = {""};
-    char why[KVD_GENERATOR_WHY];
-    opened o;
     if (!(checkpoint = kvd_checkpoint_of_shape(&gpt_oss, 5, &err)))
         stop(&err);
     config = kvd_checkpoint_config(checkpoint);
@@ -525,13 +552,10 @@ static void compare_gpt_oss(void)
         stop(&err);
     compare(cpu, gpu, "none", KVD_BF16, &most);
     compare(cpu, gpu, "zack,p=0.5", KVD_BF16, &most);
-    open_plan(&o, "h2o", KVD_BF16);
-    const char *const path = kvd_generator_path(gpu, &o.plan, why);
-    const bool ok = strcmp(path, "GPU engine") != 0 && strstr(why, "window");
-    printf("%s generate h2o in a model with a window: %s, because %s\n", ok ? "ok" : "not ok", path,
-           why);
-    failures += !ok;
-    close_plan(&o);
+    for (size_t i = 0; i < sizeof method / sizeof *method; i++)
+        compare(cpu, gpu, method[i], KVD_BF16, &chosen);
+    refused_gpt_oss(gpu, "cake,window=8", "window");
+    refused_gpt_oss(gpu, "kivi,bits=4,residual=32", "window");
     kvd_generator_free(gpu);
     kvd_generator_free(cpu);
     kvd_checkpoint_close(checkpoint);

@@ -11,6 +11,7 @@
 #include "engine/cuda/engine_parts.h"
 #include "engine_schedule.h"
 #include "methods/tokens/cuda/inspect.h"
+#include "model/checkpoint/shapes.h"
 
 enum { N_REQUESTS = 8, LONGEST = 512 };
 
@@ -47,6 +48,38 @@ typedef struct {
 static size_t heads_of(const kvd_config *c)
 {
     return (size_t)c->n_layers * (size_t)c->n_kv_heads;
+}
+
+/* Returns the window of the layers that have one; 0: no layer has. */
+static size_t window_of(const kvd_config *c)
+{
+    size_t window = 0;
+    for (int l = 0; l < c->n_layers; l++)
+        window = kvd_config_window(c, l) ? kvd_config_window(c, l) : window;
+    return window;
+}
+
+/* Returns the number of KV heads of the layers without a window, on which alone methods act. */
+static size_t full_heads(const kvd_config *c)
+{
+    size_t n = 0;
+    for (int l = 0; l < c->n_layers; l++)
+        n += kvd_config_window(c, l) ? 0 : (size_t)c->n_kv_heads;
+    return n;
+}
+
+/*
+ * Returns the number of tokens that a request with n tokens holds in layers with a window, in whole
+ * pages if `pages` is true, times the number of KV heads of these layers.
+ */
+static double near_entries(const kvd_config *c, size_t n, bool pages)
+{
+    const size_t window = window_of(c), first = window && n + 1 > window ? n + 1 - window : 0,
+                 held = pages ? (n + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS -
+                                    first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS
+                        : n < window ? n
+                                     : window;
+    return (double)(held * (heads_of(c) - full_heads(c)));
 }
 
 static result result_make(const load *l, const kvd_config *c)
@@ -214,8 +247,10 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
         watched.request = it.slice->request;
         status = e->step(e, &it, s.id, &token, &t, err) ||
                  e->logits(e, 0, to->logits + row * l->vocab, err);
+        const double held = e->held ? e->held(e) / (4.0 * (double)config->d_head) : 0;
         to->entries[row] =
-            e->held ? e->held(e) / (4.0 * (double)config->d_head * (double)heads_of(config)) : 0;
+            (held - near_entries(config, it.slice->before + it.slice->n, false)) /
+            (double)full_heads(config);
     }
     schedule_release(&s);
     if (e)
@@ -249,6 +284,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
     int status = 0;
     for (size_t h = 0; !status && h < heads_of(c); h++) {
         const size_t head = r * heads_of(c) + h;
+        if (kvd_config_window(c, (int)(h / (size_t)c->n_kv_heads)))
+            continue;
         status = kvd_gpu_evict_read(m, slot, (int)(h / (size_t)c->n_kv_heads),
                                     (int)(h % (size_t)c->n_kv_heads), score,
                                     to->position + head * LONGEST, &to->kept[head], err);
@@ -265,7 +302,7 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
     const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
     size_t wrong = 0;
     for (int l = 0; l < c->n_layers; l++)
-        for (int g = 0; g < c->n_kv_heads; g++) {
+        for (int g = 0; g < c->n_kv_heads && !kvd_config_window(c, l); g++) {
             const size_t n = kvd_gpu_uneven_entries(m, slot, l, g);
             to->kept[r * heads_of(c) + (size_t)(l * c->n_kv_heads + g)] = n;
             const size_t pages = kvd_gpu_uneven_pages(m, slot, l, g);
@@ -280,7 +317,8 @@ typedef struct {
     /* Expected number of cached tokens per KV head at every output token; NULL: not checked. */
     const double *want;
     double entry;
-    double here[MOST];
+    /* Number of cached tokens of each running request: per KV head, and all of windows. */
+    double here[MOST], near[MOST];
     /* true if the engine stores a score and a position with every cached token */
     bool steps;
     bool uneven;
@@ -315,11 +353,12 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
                  const kvd_phase_times *t, kvd_err *err)
 {
     counted *const c = ctx;
-    double sum = 0;
+    double sum = 0, near = 0;
     int status = 0;
     (void)token, (void)t;
     for (size_t i = 0; i < it->n_slices && !status; i++) {
         const kvd_slice *const x = &it->slice[i];
+        c->near[x->request] = near_entries(c->config, x->before + x->n, true);
         if (!x->emits)
             continue;
         const size_t r = x->request, row = output_row(c->l, x);
@@ -332,11 +371,15 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
             c->wrong += read_heads(e, c->config, r, x->slot, c->to);
         c->here[r] = c->want ? c->want[row] : 0;
     }
-    for (size_t r = 0; c->want && r < c->l->n; r++)
+    for (size_t r = 0; c->want && r < c->l->n; r++) {
         sum += c->here[r];
-    c->wrong += c->want && fabs(e->held(e) - sum * c->entry) > 0.5;
+        near += c->near[r];
+    }
+    near *= 4.0 * (double)c->config->d_head;
+    c->wrong += c->want && fabs(e->held(e) - sum * c->entry - near) > 0.5;
     for (size_t i = 0; i < it->n_slices; i++)
-        c->here[it->slice[i].request] *= !it->slice[i].last;
+        if (it->slice[i].last)
+            c->here[it->slice[i].request] = c->near[it->slice[i].request] = 0;
     return status;
 }
 
@@ -362,9 +405,11 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
                  .uneven = is_uneven(plan->tokens),
                  .to = to};
     x.entry = e ? e->facts.bytes_per_token + (steps ? 8.0 * (double)heads_of(config) : 0) : 0;
+    if (window_of(config))
+        x.entry = (4.0 * (double)config->d_head + (steps ? 8 : 0)) * (double)full_heads(config);
     if (selects(plan->tokens)) {
         x.page = plan->tokens->read_rule(&plan->tokens_values).page;
-        x.entry = 4.0 * (double)config->d_head * (double)heads_of(config);
+        x.entry = 4.0 * (double)config->d_head * (double)full_heads(config);
     }
     const int status = !e || serve(e, l, &by, count, &x, err) ? -1 : 0;
     *wrong = x.wrong;
@@ -690,10 +735,104 @@ static void refused(const kvd_checkpoint *c, const kvd_dims *d)
     kvd_plan_close(&plan);
 }
 
+static kvd_checkpoint *made_up(const kvd_shape *shape)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_of_shape(shape, 5, &err);
+    if (!c)
+        report(0, shape->name, err.msg);
+    return c;
+}
+
+/* A method must fail if it acts on no layer. */
+static void refused_window(const char *text, const char *shape, const char *why)
+{
+    const kvd_shape made = {"mistral", "mistral", "made up", shape};
+    const kvd_engine_spec spec = {.limits = {.max_batch = 1, .max_tokens = LONGEST},
+                                  .max_len = LONGEST,
+                                  .type = KVD_BF16,
+                                  .n_gpus = 1};
+    kvd_err err = {""};
+    kvd_plan plan;
+    kvd_checkpoint *const c = made_up(&made);
+    if (!c)
+        return;
+    if (plan_of(text, kvd_checkpoint_config(c), &plan, &err)) {
+        report(0, text, err.msg);
+    } else {
+        kvd_engine *const e = kvd_engine_open_cuda(c, &plan, &spec, &err);
+        report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
+        if (e)
+            e->free(e);
+        kvd_plan_close(&plan);
+    }
+    kvd_checkpoint_close(c);
+}
+
+#define SIZES                                                                                      \
+    "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":64,\"num_attention_heads\":4,"     \
+    "\"num_key_value_heads\":2,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"           \
+    "\"vocab_size\":300,"
+
 /*
- * usage: gpu_engine_evict [quick|METHOD]
+ * A made-up model in which only layers 1 and 3 have no window. The window is shorter than every
+ * request, as the CPU engine decides for each request if the method acts on a layer.
+ */
+static void test_windows(int quick)
+{
+    static const char *const text[] = {"h2o,heavy=40,recent=24",
+                                       "snapkv,window=16,budget=48",
+                                       "quest,budget=64,page=16",
+                                       "pyramidkv,window=16,budget=48",
+                                       "streaming,sink=4,recent=61",
+                                       "tova,budget=64",
+                                       "keyformer,keys=40,recent=24",
+                                       "knorm,budget=48",
+                                       "keydiff,budget=48",
+                                       "expectedattention,budget=48",
+                                       "adakv,window=16,budget=48",
+                                       "taskkv,window=16,budget=48",
+                                       "quest,budget=0.25,page=64"};
+    static const kvd_shape gemma = {
+        "gemma3", "gemma3_text", "made up",
+        "{" SIZES "\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
+        "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_hidden_layers\":4,\"rope_theta\":10000.0,"
+        "\"attention_bias\":false,\"query_pre_attn_scalar\":10,\"sliding_window\":40,"
+        "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\",\"full_attention\","
+        "\"sliding_attention\",\"full_attention\"]}"};
+    static const kvd_plan none = {.type = KVD_BF16};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = made_up(&gemma);
+    if (!c)
+        return;
+    load l = load_make(c, requests, quick ? 3 : N_REQUESTS, 41);
+    result want = result_make(&l, kvd_checkpoint_config(c)),
+           got = result_make(&l, kvd_checkpoint_config(c));
+    size_t wrong;
+    double median = 0, most = 0;
+    if (by_cpu(c, &l, &none, &want, &err) ||
+        by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
+        report(0, "none in a model with windows", err.msg);
+    distances(&l, &got, &want, &median, &most);
+    for (size_t i = 0; i < (quick ? 4 : sizeof text / sizeof *text); i++)
+        against_cpu(c, &l, text[i], median);
+    result_release(&want);
+    result_release(&got);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+    refused_window("h2o,heavy=8,recent=8",
+                   "{" SIZES "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
+                   "\"hidden_act\":\"silu\",\"num_hidden_layers\":2,\"rope_theta\":10000.0,"
+                   "\"tie_word_embeddings\":false,\"sliding_window\":100}",
+                   "all 2 layers have a window of 100 tokens");
+    refused_window("cake,window=16,budget=48", gemma.json, "know no window");
+}
+
+/*
+ * usage: gpu_engine_evict [quick|windows|METHOD]
  *
  *   quick    few requests and methods, for compute-sanitizer
+ *   windows  a model with sliding windows alone; with `quick windows` few requests and methods
  *   METHOD   only comparisons with the CPU engine of methods whose text contains METHOD
  */
 int main(int argc, char **argv)
@@ -730,12 +869,17 @@ int main(int argc, char **argv)
                                        "quest,budget=0.3,page=1"};
     static const kvd_plan none = {.type = KVD_BF16};
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
+    const int windows = argc > 1 && !strcmp(argv[argc - 1], "windows");
     int devices = 0;
     kvd_err err = {""};
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip evicting engine: no device\n");
         return 0;
     }
+    if (windows || argc < 2)
+        test_windows(quick);
+    if (windows)
+        return failures ? 1 : 0;
     kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
     if (!c) {
         printf("not ok %s\n", err.msg);

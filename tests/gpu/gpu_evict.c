@@ -800,7 +800,8 @@ int main(int argc, char **argv)
         test_case c = cases[i];
         c.steps = quick && c.steps > 5 ? 5 : c.steps;
         make(&f, &c);
-        kvd_evict_state state = {.n_slots = f.batch, .n_layers = LAYERS, .room = f.room};
+        kvd_evict_state state = {.n_slots = f.batch, .n_layers = LAYERS, .room = f.room,
+                                 .layer = LAYER};
         if (notes(&f)) {
             state.score = on_device(NULL, f.state_n * sizeof(float));
             state.position = on_device(NULL, f.state_n * sizeof(uint32_t));

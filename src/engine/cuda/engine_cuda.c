@@ -97,8 +97,9 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
         const kvd_slice *const s = &it->slice[i];
         kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
     }
-    e->held = (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes +
-              (double)(e->near.n_pages - e->near.n_free) * (double)e->cache.near_page_bytes;
+    e->held = (double)(e->near.n_pages - e->near.n_free) * (double)e->cache.near_page_bytes;
+    if (!e->cache.method)
+        e->held += (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes;
 }
 
 /*
@@ -108,7 +109,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
-        e->batch.host.kv_len[i] = 1;
+        e->batch.host.kv_len[i] = e->batch.host.seq_len[i] = 1;
         e->batch.host.step_id[i] = e->batch.host.step_at[i] = 0;
         e->batch.host.slot[i] = (int32_t)e->spec.limits.max_batch;
         kvd_pages_row_idle(&e->pages, i);
@@ -132,6 +133,7 @@ static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
     for (size_t i = 0; i < it->n_slices; row += it->slice[i++].n) {
         const kvd_slice *const s = &it->slice[i];
         b->host.kv_len[i] = (int32_t)(entries(e, s) + s->n);
+        b->host.seq_len[i] = (int32_t)(s->before + s->n);
         b->host.slot[i] = (int32_t)s->slot;
         b->host.q_len[i] = (int32_t)s->n;
         b->host.start[i] = (int32_t)(row - steps);
@@ -298,7 +300,8 @@ bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e)
 
 double kvd_cuda_engine_held(const kvd_cuda_engine *e)
 {
-    return e->cache.window ? e->held : e->cache.method->held(e->cache.method);
+    const kvd_gpu_method *const m = e->cache.method;
+    return (e->cache.window ? e->held : 0) + (m && m->held ? m->held(m) : 0);
 }
 
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot)
@@ -323,16 +326,6 @@ int kvd_cuda_engine_logits(kvd_cuda_engine *e, size_t i, float *to, kvd_err *err
                           what, err);
 }
 
-static double mean_held(const kvd_paged_cache *c, size_t tokens)
-{
-    size_t held = 0;
-    for (int l = 0; l < c->config->n_layers; l++) {
-        const size_t window = (size_t)c->layer[l].map.window;
-        held += window && window < tokens ? window : tokens;
-    }
-    return (double)held / c->config->n_layers;
-}
-
 static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine_count *to)
 {
     const kvd_paged_cache *const c = &((const kvd_cuda_engine *)(const void *)self)->cache;
@@ -340,7 +333,7 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine
     *to = (kvd_engine_count){.bits = m && m->bits ? m->bits(m, slot) : (double)NAN};
     to->entries = m && m->mean      ? m->mean(m, slot)
                   : m && m->entries ? (double)m->entries(m, slot, tokens)
-                                    : mean_held(c, tokens);
+                                    : (double)tokens;
     if (m && m->reads)
         m->reads(m, slot, &to->side, &to->unread);
 }

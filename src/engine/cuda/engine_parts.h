@@ -34,7 +34,7 @@ typedef struct {
     size_t near_share, near_spare;
     /*
      * If the model has a window: bytes of the pages that all requests hold after the latest
-     * iteration.
+     * iteration, without those of a method, which kvd_gpu_method.held counts.
      */
     double held;
     kvd_clock clock;

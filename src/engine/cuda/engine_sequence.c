@@ -34,7 +34,7 @@ static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
     b->n_tokens = n;
     b->n_q8 = kvd_sequence_rows(n);
     b->no_gaps = 1;
-    b->host.kv_len[0] = (int32_t)len;
+    b->host.kv_len[0] = b->host.seq_len[0] = (int32_t)len;
     b->host.q_len[0] = (int32_t)n;
     b->host.start[0] = b->host.q_start[0] = b->host.slot[0] = 0;
     b->host.last[0] = (int32_t)n - 1;

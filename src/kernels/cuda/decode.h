@@ -44,6 +44,12 @@ typedef struct {
      * the denominators of its softmax, once per row. NULL: no sinks.
      */
     const float *sinks;
+    /*
+     * Number of logits in `sinks`, if the KV heads of a layer are requests of their own: request b
+     * then has the logits from element b * map.n_heads % n_sinks on. 0: all requests have the same
+     * n_heads logits.
+     */
+    int32_t n_sinks;
     void *o; /* output, device [batch][o_pitch] */
     /*
      * Output, device [batch][n_heads], natural logarithms of the softmax denominators. May be NULL.

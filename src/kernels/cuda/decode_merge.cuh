@@ -109,7 +109,14 @@ typedef struct {
     float factor, max, sum;
 } row_end;
 
-/* `sinks` is kvd_decode_args.sinks, and `scale_log2` is `scale` times log2(e). */
+/* Returns the logits of a request's attention sinks (kvd_decode_args), or NULL. */
+static __device__ __forceinline__ const float *sinks_of(const float *sinks, int n_sinks,
+                                                        int request, int n_heads)
+{
+    return sinks && n_sinks ? sinks + request * n_heads % n_sinks : sinks;
+}
+
+/* `sinks` [n_heads] are the request's sinks, and `scale_log2` is `scale` times log2(e). */
 static __device__ __forceinline__ row_end end_row(const float *sinks, int head, float max,
                                                   float sum, float scale, float scale_log2)
 {
@@ -143,7 +150,9 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
     put_output<T>(
         (uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch + map.o_offset[head],
         p.args.lse ? p.args.lse + (size_t)s.request * (size_t)map.n_heads + head : NULL, map.scale,
-        pair, o, end_row(p.args.sinks, head, max, sum, map.scale, p.scale_log2));
+        pair, o,
+        end_row(sinks_of(p.args.sinks, p.args.n_sinks, s.request, map.n_heads), head, max, sum,
+                map.scale, p.scale_log2));
 }
 
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
@@ -277,7 +286,9 @@ static __device__ __forceinline__ void put_short(const state<HALVES, WIDTH16> &s
         sum += __shfl_xor_sync(~0u, sum, 2);
         const int row = 8 * h + lane / 4, column = 8 * h + lane % 4 * 2;
         const int head = kv_head * map.group + min(row, map.group - 1);
-        const row_end end = end_row(p.args.sinks, head, st.max[h], sum, map.scale, p.scale_log2);
+        const row_end end =
+            end_row(sinks_of(p.args.sinks, p.args.n_sinks, request, map.n_heads), head, st.max[h],
+                    sum, map.scale, p.scale_log2);
         if (p.args.lse && lane % 4 == 0 && row < map.group)
             p.args.lse[(size_t)request * (size_t)map.n_heads + (size_t)head] =
                 fmaf(end.max, map.scale, logf(end.sum));

@@ -68,6 +68,7 @@ typedef struct {
     float *lse;
     unsigned long long *busy, *stamps;
     const float *sinks;
+    int32_t n_sinks;
     int32_t batch, max_pages, n_heads, group, q_pitch, o_pitch, page_elements;
     int32_t n_ctas, log2_ctas; /* length of `busy`; log2 of the number of CTAs per task */
     int32_t warp_bytes;        /* bytes of shared memory for the units of one warp */
@@ -247,7 +248,9 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
     const int head = kv_head * p.group + row;
     put_output<T>(p.o + (size_t)request * (size_t)p.o_pitch + h.o + row * h.d_v,
                   p.lse ? p.lse + (size_t)request * (size_t)p.n_heads + head : NULL, p.scale, pair,
-                  make_float2(r.x, r.y), end_row(p.sinks, head, r.z, r.w, p.scale, p.scale_log2));
+                  make_float2(r.x, r.y),
+                  end_row(sinks_of(p.sinks, p.n_sinks, request, p.n_heads), head, r.z, r.w, p.scale,
+                          p.scale_log2));
 }
 
 /*
@@ -506,6 +509,7 @@ static cudaError_t launch_short(const kvd_decode_args *args, cudaStream_t stream
     p.busy = args->busy;
     p.stamps = args->stamps;
     p.sinks = args->sinks;
+    p.n_sinks = args->n_sinks;
     p.batch = args->batch;
     p.max_pages = args->max_pages;
     p.n_heads = map.n_heads;

@@ -39,17 +39,61 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p)
                          : NULL;
 }
 
-const char *kvd_gpu_method_lacks(const kvd_plan *p, const kvd_config *c)
+static const char *other_feature(const kvd_plan *p, const kvd_config *c, unsigned computes)
 {
     const float scale = kvd_config_scores(c).scale * sqrtf((float)c->d_head);
     const bool rebuilds = p->dims && p->dims->rebuild,
                partial = c->rope_dims && c->rope_dims < c->d_head &&
                          c->rope_layout != KVD_ROPE_INTERLEAVED;
-    return c->sinks                              ? "attention sinks"
-           : fabsf(scale - 1) > 1e-6f            ? "a scale of scores of its own"
+    return c->sinks && !(computes & KVD_GPU_SINKS) ? "attention sinks"
+           : fabsf(scale - 1) > 1e-6f && !(computes & KVD_GPU_SCALE)
+               ? "a scale of scores of its own"
            : rebuilds && c->rope_local_theta > 0 ? "two RoPE bases"
            : rebuilds && partial                 ? "partial RoPE"
                                                  : NULL;
+}
+
+/* Fails if the method does not run in a model with sliding windows. */
+static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len, unsigned computes,
+                         kvd_err *err)
+{
+    size_t shortest = 0;
+    int windows = 0;
+    for (int l = 0; l < c->n_layers; l++) {
+        const size_t window = kvd_paged_cache_window(c, max_len, l);
+        windows += window > 0;
+        shortest = window ? window : shortest;
+    }
+    if (windows && !(computes & KVD_GPU_WINDOWS))
+        return kvd_fail(err,
+                        "the model has layers with a window of %zu tokens, requests have up to "
+                        "%zu: the CUDA engine's kernels of '%s' know no window",
+                        shortest, max_len, member_of(p));
+    return windows == c->n_layers && p->tokens
+               ? kvd_fail(err,
+                          "all %d layers have a window of %zu tokens, requests have up to %zu: "
+                          "'%s' acts on layers without such a window alone",
+                          windows, shortest, max_len, member_of(p))
+               : 0;
+}
+
+int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len, kvd_err *err)
+{
+    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
+    const unsigned computes = kind && kind->computes ? kind->computes(p) : 0;
+    if (c->d_head > KVD_WIDTH_NARROW && !(computes & KVD_GPU_WIDE))
+        return kvd_fail(err,
+                        "heads of %d: the CUDA engine's kernels of '%s' take heads of up to %d "
+                        "dimensions, without this method the engine takes up to %d",
+                        c->d_head, member_of(p), KVD_WIDTH_NARROW, KVD_WIDTH_MAX);
+    if (check_windows(p, c, max_len, computes, err))
+        return -1;
+    const char *const missing = other_feature(p, c, computes);
+    return missing ? kvd_fail(err,
+                              "a %s model has %s, which the CUDA engine's kernels of '%s' do not "
+                              "compute",
+                              c->family, missing, member_of(p))
+                   : 0;
 }
 
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
@@ -65,21 +109,8 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
         return 0;
     if (plan->levels)
         return kvd_fail(err, "the CUDA engine does not run '%s'", plan->levels->info.name);
-    if (cache->config->d_head > KVD_WIDTH_NARROW)
-        return kvd_fail(err,
-                        "heads of %d: the CUDA engine's kernels of '%s' take heads of up to %d "
-                        "dimensions, without this method the engine takes up to %d",
-                        cache->config->d_head, member, KVD_WIDTH_NARROW, KVD_WIDTH_MAX);
-    if (cache->window)
-        return kvd_fail(err,
-                        "the model has layers with a window of %zu tokens, requests have up to "
-                        "%zu: the CUDA engine's kernels of '%s' know no window",
-                        cache->window, cache->max_len, member);
-    const char *const missing = kvd_gpu_method_lacks(plan, cache->config);
-    if (missing)
-        return kvd_fail(err,
-                        "a %s model has %s, which the CUDA engine's kernels of '%s' do not compute",
-                        cache->config->family, missing, member);
+    if (kvd_gpu_method_check(plan, cache->config, cache->max_len, err))
+        return -1;
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(plan);
     if (cache->share->count > 1 &&
         !(kind && (kind->shares_prompts || (kind->by_head && kind->by_head(plan)))))

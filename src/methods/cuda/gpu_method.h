@@ -55,14 +55,17 @@ typedef struct {
     kvd_attn_map map;
     /* Largest number of requests of an iteration, times n_kv_heads. */
     size_t rows;
-    /* Device [n_layers][rows]: number of cached tokens, including the new one. */
+    /*
+     * Device [layers][rows]: number of cached tokens, including the new one. The layers are those
+     * on which the method acts (kvd_paged_cache.kind_index).
+     */
     const int32_t *kv_len;
     /*
      * Device [1]: number of elements that belong to requests, n_kv_heads per decode step. Later
      * elements are padding.
      */
     const int32_t *live;
-    /* Device [n_layers][rows][max_pages]: page numbers. */
+    /* Device [layers][rows][max_pages]: page numbers. */
     const int32_t *table;
     void *pool; /* pages, device */
 } kvd_gpu_heads;
@@ -80,6 +83,12 @@ struct kvd_gpu_method {
      * for each layer.
      */
     bool one_layer;
+    /*
+     * True if the method does not act on layers with a sliding window, which then hold the tokens
+     * of the window as without the method. Its callbacks, `heads`, `one_layer` and `lse` are not
+     * used in these layers.
+     */
+    bool skips_windows;
     /*
      * True if attention may read a slot before anything was written to it. `make` must then fill
      * the slot with numbers that are valid for timing.
@@ -173,8 +182,19 @@ struct kvd_gpu_method {
     void (*free)(kvd_gpu_method *m);
 };
 
+/* Features of models that a method's GPU code may compute; bits of kvd_gpu_kind.computes. */
+enum {
+    /* layers with a sliding window shorter than the requests */
+    KVD_GPU_WINDOWS = 1,
+    KVD_GPU_SINKS = 2, /* attention sinks */
+    KVD_GPU_SCALE = 4, /* a scale of scores other than 1 / sqrt(d_head) */
+    KVD_GPU_WIDE = 8   /* heads of more than KVD_WIDTH_NARROW dimensions */
+};
+
 /* GPU code that runs a set of methods (kvd_method_info.gpu). */
 typedef struct kvd_gpu_kind {
+    /* Returns the KVD_GPU_* features that this code computes with the plan. NULL: none. */
+    unsigned (*computes)(const kvd_plan *plan);
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
     /*
@@ -202,10 +222,10 @@ typedef struct kvd_gpu_kind {
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
 /*
- * Returns the name of the first feature of the model that the kernels of methods do not compute, or
- * NULL. The plan must do more than project heads.
+ * Fails if the model has a feature that the GPU code of the plan does not compute, for requests of
+ * up to max_len tokens. The plan must do more than project heads.
  */
-const char *kvd_gpu_method_lacks(const kvd_plan *p, const kvd_config *c);
+int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len, kvd_err *err);
 
 /*
  * Returns the name of a member of the plan other than its method of the tokens axis, or NULL if

@@ -6,6 +6,7 @@
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/decode.h"
 #include "methods/cuda/fold.h"
+#include "methods/cuda/paged_works.h"
 #include "model/checkpoint/cuda/random.h"
 #include "model/pass/batch.h"
 #include "model/pass/cuda/dense_rows.h"
@@ -40,6 +41,10 @@ size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer)
  */
 static int set_windows(kvd_paged_cache *c, kvd_err *err)
 {
+    const size_t n = (size_t)c->config->n_layers;
+    int n_near = 0;
+    if (!(c->kind_index = calloc(n, sizeof *c->kind_index)))
+        return kvd_no_memory(err, what, n * sizeof *c->kind_index);
     for (int l = 0; l < c->config->n_layers; l++) {
         const size_t window = kvd_paged_cache_window(c->config, c->max_len, l);
         if (window && c->window && window != c->window)
@@ -47,6 +52,7 @@ static int set_windows(kvd_paged_cache *c, kvd_err *err)
                             window, c->window);
         c->window = window ? window : c->window;
         c->layer[l].map.window = (int32_t)window;
+        c->kind_index[l] = window ? n_near++ : c->n_full++;
     }
     return 0;
 }
@@ -56,14 +62,11 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static bool one_layer(const kvd_paged_cache *c)
+/* Returns true if the layer's pages are memory that all such layers use in turn. */
+static bool shares_pages(const kvd_paged_cache *c, int layer)
 {
-    return c->method && c->method->one_layer;
-}
-
-static const kvd_gpu_heads *heads_of(const kvd_paged_cache *c)
-{
-    return c->method ? c->method->heads : NULL;
+    const kvd_gpu_method *const m = kvd_paged_method_of(c, layer);
+    return m && m->one_layer;
 }
 
 static size_t rounded_up(size_t n, size_t step)
@@ -71,77 +74,31 @@ static size_t rounded_up(size_t n, size_t step)
     return (n + step - 1) / step * step;
 }
 
-/*
- * Gives an index to each distinct layout of a layer's heads. Layers with equal layouts use the same
- * list, which divides attention between CTAs.
- */
-static int number_works(kvd_paged_cache *c, kvd_err *err)
-{
-    const size_t n = (size_t)c->config->n_layers;
-    c->work_of = calloc(n, sizeof *c->work_of);
-    c->work_map = calloc(n, sizeof *c->work_map);
-    c->workspace = calloc(n, sizeof *c->workspace);
-    c->pool_at = calloc(n, sizeof *c->pool_at);
-    if (!c->work_of || !c->work_map || !c->workspace || !c->pool_at)
-        return kvd_no_memory(err, what, 4 * n * sizeof *c->work_map);
-    for (size_t l = 0; l < n; l++) {
-        int i = 0;
-        while (i < c->n_works &&
-               memcmp(c->work_map[i], &c->layer[l].map, sizeof c->layer[l].map) != 0)
-            i++;
-        c->work_of[l] = i;
-        if (i == c->n_works)
-            c->work_map[c->n_works++] = &c->layer[l].map;
-        const size_t bytes = (size_t)c->layer[l].map.page_elements * sizeof(uint16_t);
-        if (c->layer[l].map.window)
-            c->near_page_bytes += bytes;
-        else
-            c->page_bytes = one_layer(c) ? larger(c->page_bytes, bytes) : c->page_bytes + bytes;
-    }
-    if (c->whole)
-        c->page_bytes += (size_t)c->whole->map.page_elements * sizeof(uint16_t);
-    c->n_step_works = heads_of(c) ? c->config->n_layers : c->n_works;
-    return 0;
-}
-
-static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len)
-{
-    const kvd_gpu_heads *const h = heads_of(c);
-    const kvd_attn_map *const map = h ? &h->map : c->work_map[work];
-    const size_t rows = h ? h->rows : c->batch->max_slices;
-    return rounded_up(kvd_decode_workspace_bytes(map, (int)rows, (int)max_len, c->n_sms), 256);
-}
-
-/* Allocates the workspaces of decode attention, each at a multiple of 256 bytes. */
-static int make_workspaces(kvd_paged_cache *c, size_t max_len, kvd_err *err)
-{
-    const size_t n = (size_t)c->n_step_works * (c->batch->max_slices + 1);
-    size_t bytes = 0, at = 0;
-    if (!(c->ctas = malloc(n * sizeof *c->ctas)))
-        return kvd_no_memory(err, what, n * sizeof *c->ctas);
-    memset(c->ctas, -1, n * sizeof *c->ctas);
-    for (int i = 0; i < c->n_step_works; i++)
-        bytes += workspace_bytes(c, i, max_len);
-    char *const all = kvd_device_new(&c->memory, bytes, "work lists of attention", err);
-    if (!all || kvd_device_zero(all, bytes, what, err))
-        return -1;
-    for (int i = 0; i < c->n_step_works; i++) {
-        c->workspace[i] = all + at;
-        at += workspace_bytes(c, i, max_len);
-    }
-    return 0;
-}
-
 static int needs_second_append(const kvd_cache_layer *l)
 {
     return l->a_k != l->a_q;
+}
+
+/* Allocates the lists of tiles of all layers with a window, or of all without one. */
+static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
+{
+    const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
+                 heads = (size_t)c->share->n_heads;
+    kvd_device_memory *const m = &c->memory;
+    return (p->tile =
+                kvd_device_new(m, tiles * heads * sizeof *p->tile, "tiles of attention", err)) &&
+                   (p->plan = kvd_device_new(m, plan, "plan of attention", err)) &&
+                   (p->first = kvd_device_new(m, (CTAS_MAX + 1) * sizeof *p->first,
+                                              "plan of attention", err)) &&
+                   (p->next = kvd_device_new(m, sizeof *p->next, "plan of attention", err))
+               ? 0
+               : -1;
 }
 
 static int make_rows(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices, tokens = c->batch->max_tokens,
                  rows = rounded_up(tokens + 7 * n, 8);
-    const size_t heads = (size_t)c->share->n_heads;
     const kvd_attn_batch most = {.batch = (int)n};
     size_t q = 0, o = 0, plan = 0;
     int twice = 0;
@@ -160,12 +117,8 @@ static int make_rows(kvd_paged_cache *c, kvd_err *err)
                    (!twice ||
                     (c->q_unused = kvd_device_new(m, rows * q * 2, "queries of attention", err))) &&
                    (c->o = kvd_device_new(m, rows * o * 2, "rows of attention", err)) &&
-                   (c->tile = kvd_device_new(m, (tokens / 64 + n) * heads * sizeof *c->tile,
-                                             "tiles of attention", err)) &&
-                   (c->plan = kvd_device_new(m, plan, "plan of attention", err)) &&
-                   (c->first = kvd_device_new(m, (CTAS_MAX + 1) * sizeof *c->first,
-                                              "plan of attention", err)) &&
-                   (c->next = kvd_device_new(m, sizeof *c->next, "plan of attention", err))
+                   !make_prompts(c, &c->prompts[0], plan, err) &&
+                   (!c->window || !make_prompts(c, &c->prompts[1], plan, err))
                ? 0
                : -1;
 }
@@ -231,8 +184,8 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
         .pages = pages,
         .near = near,
         .clock = clock,
-        .max_len = w->max_len,
-        .prepared = -1};
+        .max_len = w->max_len};
+    kvd_paged_cache_begin(c);
     if (plan->dims && kvd_dims_fits(plan->dims, &w->config, err))
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
@@ -248,7 +201,8 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                                  &c->memory, err) ||
                    set_windows(c, err) || check_layers(c, err) || ask_device(c, err) ||
                    kvd_gpu_method_open(plan, c, &c->method, err) || (exact && make_whole(c, err)) ||
-                   number_works(c, err) || make_workspaces(c, w->max_len, err) ||
+                   kvd_paged_works_number(c, err) ||
+                   kvd_paged_works_make(c, w->max_len, err) ||
                    make_rows(c, err) || (exact && make_exact(c, err))
                ? -1
                : 0;
@@ -258,14 +212,21 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_page
                               cudaStream_t stream, kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    size_t at = 0;
+    size_t at = 0, shared = 0;
     for (int l = 0; l < c->config->n_layers; l++) {
         const kvd_attn_map *const map = &c->layer[l].map;
         const size_t bytes = ((map->window ? near_pages : pages) + 1) * (size_t)map->page_elements *
                              sizeof(uint16_t);
-        c->pool_at[l] = one_layer(c) ? 0 : at;
-        at = one_layer(c) ? larger(at, bytes) : at + bytes;
+        c->pool_at[l] = at;
+        if (shares_pages(c, l))
+            shared = larger(shared, bytes);
+        else
+            at += bytes;
     }
+    for (int l = 0; l < c->config->n_layers; l++)
+        if (shares_pages(c, l))
+            c->pool_at[l] = at;
+    at += shared;
     if (!(c->pool = kvd_device_new(&c->memory, at, "the cache", err)) ||
         kvd_cuda_check(
             kvd_gpu_random_fill(KVD_BF16, &normal, 0, at / sizeof(uint16_t), c->pool, stream), what,
@@ -286,11 +247,7 @@ void kvd_paged_cache_release(kvd_paged_cache *c)
     kvd_device_release(&c->memory);
     kvd_dims_release(&c->widest);
     free(c->layer);
-    free(c->work_of);
-    free(c->work_map);
-    free(c->workspace);
-    free(c->ctas);
-    free(c->pool_at);
+    kvd_paged_works_release(c);
     free(c->offset);
     free(c->whole);
     *c = (kvd_paged_cache){0};
@@ -306,15 +263,9 @@ void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer)
     return (char *)c->pool + c->pool_at[layer];
 }
 
-/* Returns the logits of a layer's attention sinks on the device, or NULL. */
-static const float *sinks_of(const kvd_paged_cache *c, int layer)
+const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer)
 {
     return c->worker->weights.layer[layer].sinks;
-}
-
-static const kvd_pages *pages_of(const kvd_paged_cache *c, const kvd_attn_map *map)
-{
-    return map->window ? c->near : c->pages;
 }
 
 static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const void *x)
@@ -394,10 +345,10 @@ static kvd_append_args prompt_args(const kvd_paged_cache *c, int layer, const vo
     a.n_tokens = (int32_t)(b->n_tokens - b->n_steps);
     a.token_start = b->device.start + b->n_steps;
     a.q_len = b->device.q_len + b->n_steps;
-    a.kv_len = b->device.kv_len + b->n_steps;
+    a.kv_len = kvd_paged_lens_of(&a.map, &b->device) + b->n_steps;
     a.q_start = b->device.q_start + b->n_steps;
     a.n_q8 = (int32_t)b->n_q8;
-    a.page_table = pages_of(c, &a.map)->device + b->n_steps * c->pages->max_pages;
+    a.page_table = kvd_paged_pages_of(c, &a.map)->device + b->n_steps * c->pages->max_pages;
     a.q = c->q_prompts;
     return a;
 }
@@ -419,18 +370,20 @@ static int append_whole(const kvd_paged_cache *c, int layer, const void *x, cuda
     return kvd_cuda_check(kvd_append(&a, stream), "append", err);
 }
 
-static kvd_paged_place place_in(const kvd_paged_cache *c, void *pool, const int32_t *table)
+static kvd_paged_place place_in(const kvd_paged_cache *c, int layer, void *pool,
+                                const int32_t *table)
 {
     return (kvd_paged_place){.pool = pool,
                              .table = table,
-                             .kv_len = c->batch->device.kv_len,
+                             .kv_len =
+                                 kvd_paged_lens_of(&c->layer[layer].map, &c->batch->device),
                              .pitch = (int32_t)c->pages->max_pages};
 }
 
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err)
 {
-    const kvd_paged_place at = place_in(c, pool, table);
+    const kvd_paged_place at = place_in(c, r->layer, pool, table);
     return kvd_paged_cache_append_at(c, r, &at, err);
 }
 
@@ -459,147 +412,90 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
                                                             : KVD_SCHEDULE_OURS;
 }
 
-/*
- * If the heads of work list `work` have equal lengths, n steps may be computed without it. This
- * depends on n and the capacity of the page table, because a CUDA graph is replayed with other
- * lengths.
- */
-static kvd_decode_args decode_args(const kvd_paged_cache *c, int work, size_t n)
-{
-    const kvd_gpu_heads *const h = heads_of(c);
-    const size_t at = h ? (size_t)work * h->rows : 0;
-    const kvd_attn_map *const map = h ? &h->map : c->work_map[work];
-    kvd_decode_args a = {.dtype = KVD_BF16,
-                         .map = *map,
-                         .batch = (int32_t)n * (h ? c->share->n_kv_heads : 1),
-                         .max_pages = (int32_t)c->pages->max_pages,
-                         .kv_len = h ? h->kv_len + at : c->batch->device.kv_len,
-                         .live = h ? h->live : c->batch->device.live,
-                         .page_table =
-                             h ? h->table + at * c->pages->max_pages : pages_of(c, map)->device,
-                         .q = c->q_steps,
-                         .n_ctas = c->n_sms,
-                         .workspace = c->workspace[work]};
-    int8_t *const ctas = c->ctas + (size_t)work * (c->batch->max_slices + 1) + n;
-    if (h || c->attention != KVD_ATTENTION_OURS)
-        return a;
-    if (*ctas < 0)
-        *ctas = (int8_t)kvd_decode_ctas_per_task(&a, 0);
-    a.ctas_per_task = *ctas;
-    return a;
-}
-
-size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c)
-{
-    return (size_t)c->n_step_works * kvd_decode_plan_layer_bytes();
-}
-
-int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err)
-{
-    for (int i = 0; i < c->n_step_works; i++) {
-        const kvd_decode_args a = decode_args(c, i, n);
-        if (kvd_cuda_check(
-                kvd_decode_plan_describe(&a, kvd_paged_cache_schedule(c, false),
-                                         (char *)works + (size_t)i * kvd_decode_plan_layer_bytes()),
-                what, err))
-            return -1;
-    }
-    return 0;
-}
-
-int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, cudaStream_t stream,
-                         kvd_err *err)
-{
-    const kvd_decode_args a = decode_args(c, 0, n);
-    bool planned = false;
-    if (c->method && c->method->plan_steps)
-        return c->method->plan_steps(c->method, n, stream, err);
-    for (int i = 0; i < c->n_step_works; i++)
-        planned = planned || !decode_args(c, i, n).ctas_per_task;
-    return planned ? kvd_cuda_check(kvd_decode_plan_layers(&a, kvd_paged_cache_schedule(c, false),
-                                                           works, c->n_step_works, stream),
-                                    what, err)
-                   : 0;
-}
-
 static int attend_steps(const kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    const kvd_gpu_heads *const h = heads_of(c);
-    if (c->method && c->method->attend_steps)
-        return c->method->attend_steps(c->method, r, out, err);
-    kvd_decode_args a = decode_args(c, h ? r->layer : c->work_of[r->layer], r->steps);
-    a.pool = h ? h->pool : kvd_paged_cache_pool(c, r->layer);
+    kvd_gpu_method *const m = kvd_paged_method_of(c, r->layer);
+    if (m && m->attend_steps)
+        return m->attend_steps(m, r, out, err);
+    kvd_decode_args a = kvd_paged_works_args(c, kvd_paged_works_of(c, r->layer), r->steps);
+    a.pool = m && m->heads ? m->heads->pool : kvd_paged_cache_pool(c, r->layer);
     a.o = out;
-    a.sinks = sinks_of(c, r->layer);
-    a.lse = c->method ? c->method->lse_steps : NULL;
+    a.sinks = kvd_paged_cache_sinks(c, r->layer);
+    a.lse = m ? m->lse_steps : NULL;
     return kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err);
 }
 
 void kvd_paged_cache_begin(kvd_paged_cache *c)
 {
-    c->prepared = -1;
+    c->prompts[0].prepared = c->prompts[1].prepared = -1;
 }
 
 /*
- * Makes the list of attention tiles for layers with head layout number `work`. If the previous
- * layer had the same layout, only resets the position of the next tile to 0.
+ * Returns the list of attention tiles for layers with the heads `map`, whose work list is `work`.
+ * If the preceding layer with or without a window, as `map` has one, had this work list, only
+ * resets the position of the next tile to 0. On failure returns NULL and fills *err.
  */
-static int prepare(kvd_paged_cache *c, int work, const kvd_attn_map *map, cudaStream_t stream,
-                   kvd_err *err)
+static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
+                                  cudaStream_t stream, kvd_err *err)
 {
     const kvd_step_batch *const b = c->batch;
-    if (c->prepared == work)
-        return kvd_cuda_check(cudaMemsetAsync(c->next, 0, sizeof *c->next, stream), what, err);
-    c->prefill = (kvd_prefill_args){.dtype = KVD_BF16,
-                                    .map = *map,
-                                    .batch = (int32_t)(b->n_slices - b->n_steps),
-                                    .max_pages = (int32_t)c->pages->max_pages,
-                                    .n_q8 = (int32_t)b->n_q8,
-                                    .q_start = b->device.q_start + b->n_steps,
-                                    .q_len = b->device.q_len + b->n_steps,
-                                    .kv_len = b->device.kv_len + b->n_steps,
-                                    .page_table =
-                                        pages_of(c, map)->device + b->n_steps * c->pages->max_pages,
-                                    .q = c->q_prompts,
-                                    .lse = c->method ? c->method->lse : NULL,
-                                    .work = {.n_ctas = c->n_sms}};
-    const kvd_attn_batch batch = {c->prefill.batch, b->host.q_len + b->n_steps,
-                                  b->host.kv_len + b->n_steps};
+    const kvd_gpu_method *const m = kvd_paged_method_of(c, layer);
+    kvd_paged_prompts *const p = &c->prompts[map->window > 0];
+    if (p->prepared == work)
+        return kvd_cuda_check(cudaMemsetAsync(p->next, 0, sizeof *p->next, stream), what, err)
+                   ? NULL
+                   : p;
+    const size_t from = b->n_steps;
+    p->args = (kvd_prefill_args){.dtype = KVD_BF16,
+                                 .map = *map,
+                                 .batch = (int32_t)(b->n_slices - from),
+                                 .max_pages = (int32_t)c->pages->max_pages,
+                                 .n_q8 = (int32_t)b->n_q8,
+                                 .q_start = b->device.q_start + from,
+                                 .q_len = b->device.q_len + from,
+                                 .kv_len = kvd_paged_lens_of(map, &b->device) + from,
+                                 .page_table = kvd_paged_pages_of(c, map)->device +
+                                               from * c->pages->max_pages,
+                                 .q = c->q_prompts,
+                                 .lse = m ? m->lse : NULL,
+                                 .work = {.n_ctas = c->n_sms}};
+    const kvd_attn_batch batch = {p->args.batch, b->host.q_len + from,
+                                  kvd_paged_lens_of(map, &b->host) + from};
     const kvd_prefill_cost *const cost = c->hopper ? &kvd_prefill_cost_sm90 : &kvd_prefill_cost_mma;
-    c->prepared = -1;
-    if (kvd_cuda_check(kvd_prefill_plan(&c->prefill, &batch, kvd_paged_cache_schedule(c, true),
-                                        cost, c->tile, c->first, c->next, c->plan, stream),
+    p->prepared = -1;
+    if (kvd_cuda_check(kvd_prefill_plan(&p->args, &batch, kvd_paged_cache_schedule(c, true), cost,
+                                        p->tile, p->first, p->next, p->plan, stream),
                        what, err))
-        return -1;
-    c->prepared = work;
-    return 0;
+        return NULL;
+    p->prepared = work;
+    return p;
 }
 
-static int attend_prompts(kvd_paged_cache *c, int layer, const void *pool, void *out,
-                          cudaStream_t stream, kvd_err *err)
+static int attend_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, int layer, const void *pool,
+                          void *out, cudaStream_t stream, kvd_err *err)
 {
     const kvd_step_batch *const b = c->batch;
-    const size_t row = (size_t)c->prefill.map.o_pitch * sizeof(uint16_t);
-    c->prefill.pool = pool;
-    c->prefill.sinks = sinks_of(c, layer);
-    c->prefill.o = b->no_gaps ? out : c->o;
-    if (kvd_cuda_check(c->hopper ? kvd_prefill_sm90(&c->prefill, stream)
-                                 : kvd_prefill_mma(&c->prefill, stream),
+    const size_t row = (size_t)p->args.map.o_pitch * sizeof(uint16_t);
+    p->args.pool = pool;
+    p->args.sinks = kvd_paged_cache_sinks(c, layer);
+    p->args.o = b->no_gaps ? out : c->o;
+    if (kvd_cuda_check(c->hopper ? kvd_prefill_sm90(&p->args, stream)
+                                 : kvd_prefill_mma(&p->args, stream),
                        "attention of prompts", err))
         return -1;
     return b->no_gaps ? 0
                       : kvd_cuda_check(
                             kvd_dense_rows_back(c->o, b->device.start + b->n_steps,
-                                                b->device.q_start + b->n_steps, c->prefill.batch,
+                                                b->device.q_start + b->n_steps, p->args.batch,
                                                 b->n_tokens - b->n_steps, row, out, stream),
                             "attention of prompts", err);
 }
 
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
-    kvd_gpu_method *const m = c->method;
-    kvd_paged_place at = place_in(c, kvd_paged_cache_pool(c, r->layer),
-                                  pages_of(c, &c->layer[r->layer].map)->device);
+    kvd_gpu_method *const m = kvd_paged_method_of(c, r->layer);
+    kvd_paged_place at = place_in(c, r->layer, kvd_paged_cache_pool(c, r->layer),
+                                  kvd_paged_pages_of(c, &c->layer[r->layer].map)->device);
     at.uploaded = true;
     return (m && m->append ? m->append(m, r, err) : kvd_paged_cache_append_at(c, r, &at, err)) ||
                    (m && m->appended && m->appended(m, r, err))
@@ -609,10 +505,11 @@ int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *er
 
 static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    return prepare(c, c->work_of[r->layer], &c->layer[r->layer].map, r->stream, err) ||
-                   kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
-                   attend_prompts(c, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream,
-                                  err)
+    kvd_paged_prompts *const p = prepare(c, c->work_of[r->layer], r->layer,
+                                         &c->layer[r->layer].map, r->stream, err);
+    return !p || kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
+                   attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out,
+                                  r->stream, err)
                ? -1
                : 0;
 }
@@ -620,7 +517,7 @@ static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, k
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err)
 {
-    kvd_gpu_method *const m = c->method;
+    kvd_gpu_method *const m = kvd_paged_method_of(c, r->layer);
     const size_t behind = r->steps * (size_t)c->layer[r->layer].map.o_pitch;
     uint16_t *const rest = (uint16_t *)out + behind;
     if (r->prompts && ((m && m->attend_prompts ? m->attend_prompts(m, r, rest, err)
@@ -656,24 +553,25 @@ static int attend_exactly(kvd_paged_cache *c, const kvd_gpu_attention_in *in, si
 
 static int attend_whole(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    return append_whole(c, r->layer, r->x, r->stream, err) ||
-                   prepare(c, c->n_works, &c->whole[r->layer].map, r->stream, err) ||
-                   attend_prompts(c, r->layer, c->whole_pool, out, r->stream, err)
-               ? -1
-               : 0;
+    if (append_whole(c, r->layer, r->x, r->stream, err))
+        return -1;
+    kvd_paged_prompts *const p =
+        prepare(c, c->n_works, r->layer, &c->whole[r->layer].map, r->stream, err);
+    return p ? attend_prompts(c, p, r->layer, c->whole_pool, out, r->stream, err) : -1;
 }
 
 static int run_exact(kvd_paged_cache *c, const kvd_gpu_attention_in *in, const kvd_paged_rows *r,
                      void *out, kvd_err *err)
 {
     const kvd_cache_layer *const l = &c->layer[in->layer];
-    kvd_gpu_method *const m = c->method;
+    kvd_gpu_method *const m = kvd_paged_method_of(c, r->layer);
     if (r->steps && r->prompts)
         return kvd_fail(err, "prompts that attend whole and steps in one iteration");
     if (kvd_paged_cache_put(c, r, err))
         return -1;
     if (r->prompts) {
-        if (c->whole ? attend_whole(c, r, out, err) : attend_exactly(c, in, r->prompts, out, err))
+        if (c->whole && m ? attend_whole(c, r, out, err)
+                          : attend_exactly(c, in, r->prompts, out, err))
             return -1;
     } else if (attend_steps(c, r, l->b_v ? c->o : out, err) ||
                (l->b_v && kvd_cache_project_back(in, l, c->o, out, err))) {

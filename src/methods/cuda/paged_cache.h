@@ -16,6 +16,18 @@
 #include "methods/cuda/step_batch.h"
 #include "model/pass/cuda/layer.h"
 
+/* Tiles of the attention of an iteration's prompts, for layers of one layout of heads. */
+typedef struct {
+    kvd_prefill_tile *tile;
+    /* [CTAs + 1] First tile of each CTA, if CTAs do not take tiles from a queue. */
+    int32_t *first;
+    int32_t *next;
+    void *plan;
+    kvd_prefill_args args;
+    /* Index in work_map of the layout for which the tiles were made; -1: none. */
+    int prepared;
+} kvd_paged_prompts;
+
 typedef struct kvd_paged_cache {
     kvd_gpu_attention hook; /* must be the first member */
     kvd_gpu_worker *worker; /* borrowed */
@@ -28,6 +40,9 @@ typedef struct kvd_paged_cache {
     kvd_pages *pages;
     kvd_pages *near; /* pages of the layers that have a sliding window */
     size_t window;   /* tokens; 0 if no window is shorter than max_len */
+    /* [n_layers] Index of a layer among the layers without a window, or among those with one. */
+    int *kind_index;
+    int n_full; /* number of layers without a window */
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before init */
     /*
@@ -60,16 +75,20 @@ typedef struct kvd_paged_cache {
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
     /*
-     * [n_layers] Index of each layer's work list, which divides attention between CTAs. Layers
-     * whose heads have equal dimensions share a work list. If method->heads is given, decode steps
-     * have a work list per layer instead.
+     * [n_layers] Index of each layer's work list, which divides attention between CTAs. Layers with
+     * the same dimensions of heads and the same window share a work list. The first n_full_works
+     * lists belong to layers without a window.
      */
     int *work_of;
-    int n_works;
+    int n_works, n_full_works;
     /* [n_works] Layout of the heads for which each work list is made. */
     const kvd_attn_map **work_map;
-    /* Number of work lists of decode steps: n_works, or n_layers if method->heads is given. */
-    int n_step_works;
+    /*
+     * Number of work lists of decode steps, and number of those of layers without a window, which
+     * come first. They are as many as above, or one for each layer without a window if
+     * method->heads is given.
+     */
+    int n_step_works, n_full_step_works;
     /* [n_step_works] */
     void **workspace;
     /*
@@ -78,14 +97,8 @@ typedef struct kvd_paged_cache {
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
-    kvd_prefill_tile *tile;
-    /* [CTAs + 1] First tile of each CTA, if CTAs do not take tiles from a queue. */
-    int32_t *first;
-    void *plan;
-    int32_t *next;
-    kvd_prefill_args prefill;
-    /* Index in work_map of the head layout whose tiles are in `tile`; -1: none. */
-    int prepared;
+    /* Tiles of layers without a window [0] and with one [1]. */
+    kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset in the pool of each layer's first page */
     /*
@@ -141,6 +154,8 @@ int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *ou
                            kvd_err *err);
 /* Returns the device address of page 0 of a layer. */
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
+/* Returns the logits of a layer's attention sinks on the device, or NULL if there are none. */
+const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /*
  * Stores prompts in the pages of the layer, and decode steps in pages of `pool`: table
  * [steps][max_pages] has the page numbers. Called by methods.

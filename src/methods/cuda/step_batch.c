@@ -5,8 +5,8 @@
 static const char what[] = "lists of an iteration";
 
 enum {
-    LISTS = 8,
-    STEP_LISTS = 4 /* number of lists for decode steps, which are first in memory */,
+    LISTS = 9,
+    STEP_LISTS = 5 /* number of lists for decode steps, which are first in memory */,
     LIVE = 8,
     CONSTANTS = 2
 };
@@ -24,6 +24,7 @@ static kvd_batch_lists lists_in(void *array, size_t n, size_t tokens)
                              .step_id = (uint32_t *)a + n,
                              .step_at = (uint32_t *)a + 2 * n,
                              .slot = a + 3 * n,
+                             .seq_len = a + 4 * n,
                              .live = a + STEP_LISTS * n,
                              .q_len = b,
                              .start = b + n,

@@ -21,6 +21,12 @@ typedef struct {
     /* [max_slices] Cache slot of each request. Padding has the slot after the last one. */
     int32_t *slot;
     /*
+     * [max_slices] Number of tokens of the request, including new tokens and those that a method
+     * dropped. Layers with a sliding window, on which such methods do not act, read it in place of
+     * kv_len.
+     */
+    int32_t *seq_len;
+    /*
      * [1] Number of decode steps that belong to requests. Padding follows them; attention skips it.
      */
     int32_t *live;

@@ -46,32 +46,23 @@ typedef struct {
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
-    double heads; /* KV heads in all layers */
-    /* K and V of one token in all heads, before quantisation. */
+    /*
+     * KV heads in all layers, and in the layers that `engine->count` counts: all but those with a
+     * window on which no method acts.
+     */
+    double heads, counted_heads;
+    /* K and V of one token in all counted heads, before quantisation. */
     double row_bits;
-    /* K and V of one token in the uncompressed cache. */
+    /* K and V of one token of a layer in the uncompressed cache. */
     double dense_bits;
     /* Stored per cached token in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
-    /* True if a window is shorter than the sequences. There is no method then. */
-    bool windows;
     kvd_stepwise_account account;
 } by_engine;
 
 static by_engine *of(kvd_generate_path *p)
 {
     return (by_engine *)(void *)p;
-}
-
-/* Returns true if a layer has a sliding window that is shorter than max_len. */
-static bool has_window(const kvd_config *c, size_t max_len)
-{
-    for (int l = 0; l < c->n_layers; l++) {
-        const size_t window = kvd_config_window(c, l);
-        if (window && window < max_len)
-            return true;
-    }
-    return false;
 }
 
 static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
@@ -97,19 +88,6 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                : 0;
 }
 
-static int check_method(const kvd_config *c, size_t max_len, const kvd_plan *p, kvd_err *err)
-{
-    const char *const missing = kvd_gpu_method_lacks(p, c);
-    if (c->d_head > KVD_WIDTH_NARROW)
-        return kvd_fail(err, "the engine's kernels of methods take heads of up to %d, not %d",
-                        KVD_WIDTH_NARROW, c->d_head);
-    if (has_window(c, max_len))
-        return kvd_fail(
-            err, "the engine's kernels of methods know no window shorter than the sequences");
-    return missing ? kvd_fail(err, "the engine's kernels of methods do not compute %s", missing)
-                   : 0;
-}
-
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY])
 {
@@ -131,7 +109,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p)
                     : p->dims && p->dims->rebuild)
         reason = "the engine has no cache for it whose prompts attend uncompressed";
-    else if ((member && check_method(c, s->max_len, p, &err)) || check_model(c, s->max_len, &err))
+    else if ((member && kvd_gpu_method_check(p, c, s->max_len, &err)) || check_model(c, s->max_len, &err))
         reason = err.msg;
     (void)snprintf(why, KVD_GENERATOR_WHY, "%s", reason ? reason : "");
     return !reason;
@@ -148,30 +126,44 @@ static double layer_bits(const by_engine *e, int layer)
     return 8 * (double)kvd_dtype_bytes(KVD_BF16) * sum;
 }
 
-/*
- * Sets *held and *dense to the bits of a sequence of `rows` tokens in the plan's cache and in the
- * uncompressed one, in which layers with a window hold the tokens of the window alone.
- */
-static void count_windows(const by_engine *e, size_t rows, double *held, double *dense)
+/* Returns the number of tokens that a layer of the uncompressed cache holds of `rows` tokens. */
+static size_t rows_held(const by_engine *e, int layer, size_t rows)
 {
-    const double whole = e->dense_bits / e->config->n_layers;
-    *held = *dense = 0;
-    for (int l = 0; l < e->config->n_layers; l++) {
-        const size_t window = kvd_config_window(e->config, l),
-                     n = window && window < rows ? window : rows;
-        *held += (double)n * layer_bits(e, l);
-        *dense += (double)n * whole;
-    }
+    const size_t window = kvd_config_window(e->config, layer);
+    return window && window < rows ? window : rows;
+}
+
+/*
+ * Returns true if the layer has a window shorter than the sequences, and holds its tokens as
+ * without a method.
+ */
+static bool holds_window(const by_engine *e, int layer)
+{
+    return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
+}
+
+/* Returns the bits that a sequence of `rows` tokens has in the layers that are not counted. */
+static double window_bits(const by_engine *e, size_t rows)
+{
+    double sum = 0;
+    for (int l = 0; l < e->config->n_layers; l++)
+        sum += holds_window(e, l) ? (double)rows_held(e, l, rows) * layer_bits(e, l) : 0;
+    return sum;
+}
+
+static double dense_bits(const by_engine *e, size_t rows)
+{
+    double sum = 0;
+    for (int l = 0; l < e->config->n_layers; l++)
+        sum += (double)rows_held(e, l, rows) * e->dense_bits;
+    return sum;
 }
 
 static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 {
-    double dense;
     to->rows = rows;
     e->engine->count(e->engine, slot, rows, &to->of);
-    if (e->windows)
-        count_windows(e, rows, &to->of.bits, &dense);
-    else if (isnan(to->of.bits))
+    if (isnan(to->of.bits))
         to->of.bits = to->of.entries * e->row_bits;
 }
 
@@ -195,43 +187,35 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     slot_state *const s = &e->slot[slot];
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
-    double held, dense;
     count(e, slot, s->rows + n, s);
-    if (e->windows && step) {
-        /* Tokens that leave the window do so before the step reads the cache. */
-        count_windows(e, s->rows, &held, &dense);
-        a->rows += heads;
-        a->payload += held;
-        a->peak += held;
-        a->read += held;
-        a->dense += dense;
-    }
-    if (e->windows)
-        return;
-    a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->heads);
+    /* Tokens that leave a window do so before the step reads the cache. */
+    const double window = window_bits(e, s->rows);
+    a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->coded += (coded(e, (size_t)is->entries) - coded(e, (size_t)was.entries)) * heads;
     if (!step)
         return;
     a->rows += heads;
-    a->payload += is->bits;
+    a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
-    a->dense += (double)s->rows * e->dense_bits;
+    a->dense += dense_bits(e, s->rows);
     /* A decode step also reads the K and V of its own token, before the method compresses them. */
-    a->peak += was.bits + e->row_bits;
-    a->read += was.bits + e->row_bits + (was.entries + 1) * e->entry_bits + is->side -
+    a->peak += was.bits + e->row_bits + window;
+    a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits;
-    a->unread += (size_t)llround(is->unread * e->heads);
+    a->unread += (size_t)llround(is->unread * e->counted_heads);
 }
 
 static void count_rows(by_engine *e)
 {
     const kvd_config *const c = e->config;
-    const double bits = 8 * (double)kvd_dtype_bytes(KVD_BF16);
     e->heads = (double)c->n_layers * c->n_kv_heads;
-    e->dense_bits = (double)c->n_layers * (double)kvd_config_cached(c) * bits;
+    e->dense_bits = 8 * (double)kvd_dtype_bytes(KVD_BF16) * (double)kvd_config_cached(c);
     for (int l = 0; l < c->n_layers; l++)
-        e->row_bits += layer_bits(e, l);
-    e->entry_bits = e->plan->tokens ? e->heads * kvd_plan_entry_bits(e->plan) : 0;
+        if (!holds_window(e, l)) {
+            e->counted_heads += c->n_kv_heads;
+            e->row_bits += layer_bits(e, l);
+        }
+    e->entry_bits = e->plan->tokens ? e->counted_heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
 /*
@@ -352,7 +336,7 @@ static double bits(const kvd_generate_path *p, size_t slot)
 {
     const by_engine *const e = (const by_engine *)(const void *)p;
     const kvd_engine_count *const c = &e->slot[slot].of;
-    return c->bits + c->entries * e->entry_bits + c->side;
+    return c->bits + window_bits(e, e->slot[slot].rows) + c->entries * e->entry_bits + c->side;
 }
 
 static void end(kvd_generate_path *p, kvd_stepwise_account *account)
@@ -418,8 +402,7 @@ kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_genera
                      .spec = spec,
                      .slots = slots,
                      .max_tokens = s->max_tokens,
-                     .scores = scores,
-                     .windows = has_window(kvd_checkpoint_config(c), s->max_len)};
+                     .scores = scores};
     const size_t logits = scores ? slots * (size_t)e->config->vocab_size : 0;
     e->slice = calloc(slots, sizeof *e->slice);
     e->token = calloc(slots, sizeof *e->token);

@@ -36,7 +36,8 @@ typedef struct {
     int32_t *kept;
     /* RoPE of the layers with rope_local_theta [1] and of all others [0]. */
     kvd_evict_expected expected[2];
-    double entry_bytes; /* bytes per token: K, V, score and position in all heads and layers */
+    /* Bytes per token: K, V, score and position in all heads of the layers without a window. */
+    double entry_bytes;
     cudaStream_t stream;
     kvd_device_memory memory;
 } evict;
@@ -146,6 +147,13 @@ static double held(const kvd_gpu_method *m)
     return n * e->entry_bytes;
 }
 
+static kvd_evict_state state_of(const evict *e, int layer)
+{
+    kvd_evict_state s = e->state;
+    s.layer = e->method.cache->kind_index[layer];
+    return s;
+}
+
 static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -153,7 +161,7 @@ static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
     const kvd_evict_steps_args a = {
         .map = *map,
         .rule = e->rule,
-        .state = e->state,
+        .state = state_of(e, r->layer),
         .budget = e->there,
         .layer = r->layer,
         .batch = (int32_t)r->steps,
@@ -186,7 +194,7 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     const kvd_step_batch *const b = c->batch;
     kvd_evict_prompts_args a = {.map = c->layer[r->layer].map,
                                 .rule = e->rule,
-                                .state = e->state,
+                                .state = state_of(e, r->layer),
                                 .budget = e->there,
                                 .hopper = c->hopper,
                                 .layer = r->layer,
@@ -353,20 +361,21 @@ static void describe(evict *e, const kvd_plan *plan)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const kvd_evict_budget most = budget_of(plan, 1, e->max_len);
-    const size_t heads = (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
+    const size_t heads = (size_t)c->n_full * (size_t)c->share->n_kv_heads;
     e->name = plan->tokens->info.name;
     e->steps = plan->tokens->step || plan->tokens->step_heads;
     e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
     if (plan->tokens->eviction->rule)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
     e->notes = e->steps && e->rule.ranking == KVD_EVICT_ATTENTION;
-    e->state.n_layers = c->config->n_layers;
+    e->state.n_layers = c->n_full;
     e->state.room = kvd_evict_count(smaller(e->max_len, (size_t)most.limit) + 1);
     if (e->notes)
         e->method.slot_bytes = heads * (size_t)e->state.room * (sizeof(float) + sizeof(uint32_t));
     for (int l = 0; l < c->config->n_layers; l++)
-        e->entry_bytes +=
-            (double)c->layer[l].map.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
+        if (!c->layer[l].map.window)
+            e->entry_bytes +=
+                (double)c->layer[l].map.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
     e->entry_bytes += e->notes ? (double)heads * (sizeof(float) + sizeof(uint32_t)) : 0;
 }
 
@@ -399,6 +408,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     e->max_len = cache->max_len;
     e->method = (kvd_gpu_method){.cache = cache,
                                  .plan = plan,
+                                 .skips_windows = true,
                                  .anywhere = true,
                                  .whole_prompts = true,
                                  .make = make,
@@ -425,10 +435,11 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                        uint32_t *position, size_t *n, kvd_err *err)
 {
     const evict *const e = of_const(m);
-    const size_t at =
-        ((slot * (size_t)e->state.n_layers + (size_t)layer) * (size_t)m->cache->share->n_kv_heads +
-         (size_t)kv_head) *
-        (size_t)e->state.room;
+    const size_t index = (size_t)m->cache->kind_index[layer];
+    const size_t at = ((slot * (size_t)e->state.n_layers + index) *
+                           (size_t)m->cache->share->n_kv_heads +
+                       (size_t)kv_head) *
+                      (size_t)e->state.room;
     *n = e->slot[slot].entries;
     return kvd_cuda_check(
                cudaMemcpy(score, e->state.score + at, *n * sizeof *score, cudaMemcpyDeviceToHost),
@@ -453,5 +464,11 @@ static bool by_head(const kvd_plan *plan)
             plan->tokens == &kvd_tokens_streaming);
 }
 
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE;
+}
+
 const kvd_gpu_kind kvd_gpu_evict = {
-    .by_head = by_head, .generates = generates, .open = open_method};
+    .computes = computes, .by_head = by_head, .generates = generates, .open = open_method};

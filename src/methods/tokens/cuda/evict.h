@@ -19,11 +19,14 @@
 extern "C" {
 #endif
 
-/* Scores and positions of all cached tokens, device arrays [slot][layer][kv_head][room]. */
+/*
+ * Scores and positions of all cached tokens, device arrays [n_slots][n_layers][kv_head][room].
+ * `layer` is the index in these arrays of the layer that a launch works on.
+ */
 typedef struct {
     float *score;
     uint32_t *position;
-    int32_t n_slots, n_layers, room;
+    int32_t n_slots, n_layers, room, layer;
 } kvd_evict_state;
 
 /*
@@ -54,7 +57,7 @@ typedef struct {
     const kvd_evict_budget *budget;
     /* 1 if the device has sm_90. */
     int32_t hopper;
-    /* longest: number of tokens of the longest prompt. */
+    /* layer: number of the model's layer. longest: number of tokens of the longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /* Device [batch]: first row in `q`, number of tokens and slot of each prompt. */
     const int32_t *q_start, *q_len, *slot;

@@ -13,6 +13,7 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_attn_map one;      /* shape of one KV head with its query heads */
     double budget;
+    /* layers: number of layers without a sliding window, on which alone the method acts. */
     size_t page, layers, kv, max_len;
     size_t n_slots, pool_pages;
     /* [n_slots] Number of tokens that a request has, between iterations. */
@@ -99,7 +100,8 @@ static kvd_selection selection_of(const selection *e, int layer)
                            .max_pages = (int32_t)c->pages->max_pages,
                            .n_slots = (int32_t)e->n_slots,
                            .pool = kvd_paged_cache_pool(c, layer),
-                           .bounds = e->bounds + (size_t)layer * e->pool_pages * bounds_of_page(e)};
+                           .bounds = e->bounds + (size_t)c->kind_index[layer] * e->pool_pages *
+                                                     bounds_of_page(e)};
 }
 
 /* Selects rows from .. from + n-1 of the batch. */
@@ -147,6 +149,7 @@ static kvd_decode_args decode_args(const selection *e, size_t steps)
                              .live = e->heads,
                              .page_table = e->to.table,
                              .q = c->q_steps,
+                             .n_sinks = c->share->n_heads,
                              .n_ctas = c->n_sms,
                              .workspace = e->workspace};
 }
@@ -175,6 +178,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
     to.q = m->cache->q_steps;
     a.pool = e->page < KVD_PAGE_TOKENS ? to.rows : s.pool;
     a.o = out;
+    a.sinks = kvd_paged_cache_sinks(m->cache, r->layer);
     return kvd_cuda_check(kvd_selection_choose(&s, &to, r->stream), what, err) ||
                    kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
                    kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err)
@@ -256,9 +260,10 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     if (kvd_attn_map_make(&one, &e->one))
         return kvd_fail(err, "'%s' with heads of %d: the CUDA engine takes multiples of %d",
                         plan->tokens->info.name, c->config->d_head, KVD_WIDTH_STEP);
+    e->one.scale = map->scale;
     e->budget = rule.budget;
     e->page = rule.page;
-    e->layers = (size_t)c->config->n_layers;
+    e->layers = (size_t)c->n_full;
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->method.page_bytes = e->layers * bounds_of_page(e) * sizeof *e->bounds;
@@ -287,6 +292,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     e->max_len = cache->max_len;
     e->method = (kvd_gpu_method){.cache = cache,
                                  .plan = plan,
+                                 .skips_windows = true,
                                  .anywhere = true,
                                  .make = make,
                                  .ended = ended,
@@ -307,7 +313,14 @@ static bool generates(const kvd_plan *plan)
     return !kvd_gpu_method_beside_tokens(plan) && KVD_PAGE_TOKENS % page == 0;
 }
 
-const kvd_gpu_kind kvd_gpu_selection = {.generates = generates, .open = open_method};
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE;
+}
+
+const kvd_gpu_kind kvd_gpu_selection = {
+    .computes = computes, .generates = generates, .open = open_method};
 
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, kvd_err *err)

@@ -27,6 +27,10 @@ typedef struct {
     kvd_gpu_heads heads;
     kvd_evict_rule rule;
     const char *name;
+    /*
+     * Number of layers without a sliding window, on which alone the method acts, and of KV heads.
+     * Arrays have an element for each of these layers.
+     */
     size_t layers, kv;
     size_t n_slots, max_len;
     uneven_slot *slot;
@@ -87,6 +91,12 @@ static const uneven *of_const(const kvd_gpu_method *m)
     return (const uneven *)(const void *)m;
 }
 
+/* Returns the index of a layer without a window among these layers. */
+static size_t index_of(const uneven *e, int layer)
+{
+    return (size_t)e->method.cache->kind_index[layer];
+}
+
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -109,14 +119,16 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 {
     const kvd_plan *const p = e->method.plan;
     kvd_evict_request r = {
-        .prompt = prompt, .whole = s->whole ? s->whole : e->max_len, .n_layers = (int)e->layers};
+        .prompt = prompt,
+        .whole = s->whole ? s->whole : e->max_len,
+        .n_layers = e->method.cache->config->n_layers};
     if (r.whole > e->max_len || r.whole < (size_t)s->before + s->n)
         return kvd_fail(err, "request %u has %u tokens of %zu, the engine was made for %zu",
                         s->request, s->before + s->n, r.whole, e->max_len);
-    for (size_t l = 0; l < e->layers; l++) {
-        r.layer = (int)l;
-        e->budget[l * e->n_slots + s->slot] = p->tokens->eviction->budget(&p->tokens_values, &r);
-    }
+    for (r.layer = 0; r.layer < r.n_layers; r.layer++)
+        if (!e->method.cache->layer[r.layer].map.window)
+            e->budget[index_of(e, r.layer) * e->n_slots + s->slot] =
+                p->tokens->eviction->budget(&p->tokens_values, &r);
     return 0;
 }
 
@@ -263,7 +275,7 @@ static double held(const kvd_gpu_method *m)
 static const int32_t *table_of(const uneven *e, int layer, size_t slice)
 {
     return e->heads.table +
-           ((size_t)layer * e->heads.rows + slice * e->kv) * e->method.cache->pages->max_pages;
+           (index_of(e, layer) * e->heads.rows + slice * e->kv) * e->method.cache->pages->max_pages;
 }
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -277,7 +289,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                     .n_slots = (int32_t)e->n_slots,
                                     .from_table = c->pages->device,
                                     .from = kvd_paged_cache_pool(c, r->layer),
-                                    .kv_len = e->lengths + (size_t)r->layer * e->heads.rows,
+                                    .kv_len = e->lengths + index_of(e, r->layer) * e->heads.rows,
                                     .table = table_of(e, r->layer, 0),
                                     .heads = e->heads.pool};
     return r->steps && (kvd_cuda_check(kvd_uneven_step(&a, r->stream), what, err) ||
@@ -290,7 +302,7 @@ static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_row
 {
     const kvd_paged_cache *const c = e->method.cache;
     const kvd_step_batch *const b = c->batch;
-    const size_t at = (size_t)layer * e->n_slots;
+    const size_t at = index_of(e, layer) * e->n_slots;
     kvd_uneven_prompts_args a = {
         .prompt = {.map = c->layer[layer].map,
                    .rule = e->rule,
@@ -405,7 +417,7 @@ static cudaError_t choose_windows(const uneven *e, kvd_uneven_prompts_args *a, c
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     uneven *const e = of(m);
-    const bool last = r->layer + 1 == (int)e->layers;
+    const bool last = index_of(e, r->layer) + 1 == e->layers;
     if (!r->prompts)
         return 0;
     kvd_uneven_prompts_args a = prompts_args(e, r, r->layer);
@@ -560,11 +572,12 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
         return kvd_fail(err,
                         "'%s' with heads of %d: the CUDA engine's kernels take multiples of %d",
                         plan->tokens->info.name, config->d_head, KVD_WIDTH_STEP);
+    e->heads.map.scale = c->layer[0].map.scale;
     e->name = plan->tokens->info.name;
     e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
     if (plan->tokens->eviction->rule)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
-    e->layers = (size_t)config->n_layers;
+    e->layers = (size_t)c->n_full;
     e->kv = (size_t)config->n_kv_heads;
     e->whole = smaller((size_t)ceil(e->rule.whole_heads * (double)e->kv), e->kv);
     e->late.on = plan->tokens->eviction->divide != NULL;
@@ -591,6 +604,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     e->method = (kvd_gpu_method){.cache = cache,
                                  .plan = plan,
                                  .one_layer = true,
+                                 .skips_windows = true,
                                  .anywhere = true,
                                  .whole_prompts = true,
                                  .attended_prompts = true,
@@ -616,11 +630,25 @@ static bool generates(const kvd_plan *plan)
     return !kvd_gpu_method_beside_tokens(plan);
 }
 
-const kvd_gpu_kind kvd_gpu_uneven = {.generates = generates, .open = open_method};
+/*
+ * Layers with a window take part in the budgets of prefixkv and cake, and in the groups of
+ * windowkv, but their entries have no scores here.
+ */
+static unsigned computes(const kvd_plan *plan)
+{
+    kvd_evict_rule rule = {.smooth = 1};
+    if (plan->tokens->eviction->rule)
+        plan->tokens->eviction->rule(&plan->tokens_values, &rule);
+    return KVD_GPU_SINKS | KVD_GPU_SCALE |
+           (plan->tokens->eviction->divide || rule.review ? 0 : KVD_GPU_WINDOWS);
+}
+
+const kvd_gpu_kind kvd_gpu_uneven = {
+    .computes = computes, .generates = generates, .open = open_method};
 
 static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
 {
-    return (slot * e->layers + (size_t)layer) * e->kv + (size_t)kv_head;
+    return (slot * e->layers + index_of(e, layer)) * e->kv + (size_t)kv_head;
 }
 
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)

@@ -1,0 +1,223 @@
+#include "methods/cuda/paged_works.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char what[] = "cache";
+
+kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer)
+{
+    return c->method && c->method->skips_windows && c->layer[layer].map.window ? NULL : c->method;
+}
+
+const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c)
+{
+    return c->method ? c->method->heads : NULL;
+}
+
+const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map)
+{
+    return map->window ? c->near : c->pages;
+}
+
+const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists)
+{
+    return map->window ? lists->seq_len : lists->kv_len;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t rounded_up(size_t n, size_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+/* Gives the layer the work list of the layers with the same layout, or a new one. */
+static void number_layer(kvd_paged_cache *c, int layer)
+{
+    const kvd_attn_map *const map = &c->layer[layer].map;
+    int i = 0;
+    while (i < c->n_works && memcmp(c->work_map[i], map, sizeof *map) != 0)
+        i++;
+    c->work_of[layer] = i;
+    if (i == c->n_works)
+        c->work_map[c->n_works++] = map;
+}
+
+static void count_bytes(kvd_paged_cache *c, int layer)
+{
+    const kvd_attn_map *const map = &c->layer[layer].map;
+    const kvd_gpu_method *const m = kvd_paged_method_of(c, layer);
+    const size_t bytes = (size_t)map->page_elements * sizeof(uint16_t);
+    size_t *const sum = map->window ? &c->near_page_bytes : &c->page_bytes;
+    *sum = m && m->one_layer ? larger(*sum, bytes) : *sum + bytes;
+}
+
+int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
+{
+    const int n = c->config->n_layers;
+    const size_t size = (size_t)n;
+    c->work_of = calloc(size, sizeof *c->work_of);
+    c->work_map = calloc(size, sizeof *c->work_map);
+    c->workspace = calloc(2 * size, sizeof *c->workspace);
+    c->pool_at = calloc(size, sizeof *c->pool_at);
+    if (!c->work_of || !c->work_map || !c->workspace || !c->pool_at)
+        return kvd_no_memory(err, what, 5 * size * sizeof *c->work_map);
+    for (int near = 0; near < 2; near++) {
+        for (int l = 0; l < n; l++)
+            if ((c->layer[l].map.window > 0) == near) {
+                number_layer(c, l);
+                count_bytes(c, l);
+            }
+        if (!near)
+            c->n_full_works = c->n_works;
+    }
+    if (c->whole)
+        c->page_bytes += (size_t)c->whole->map.page_elements * sizeof(uint16_t);
+    c->n_full_step_works = kvd_paged_heads_of(c) ? c->n_full : c->n_full_works;
+    c->n_step_works = c->n_full_step_works + c->n_works - c->n_full_works;
+    return 0;
+}
+
+/* Returns the page tables of KV heads by which the work list divides attention, or NULL. */
+static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
+{
+    return work < c->n_full_step_works ? kvd_paged_heads_of(c) : NULL;
+}
+
+static const kvd_attn_map *map_of_work(const kvd_paged_cache *c, int work)
+{
+    const kvd_gpu_heads *const h = heads_of_work(c, work);
+    return h                             ? &h->map
+           : work < c->n_full_step_works ? c->work_map[work]
+                                         : c->work_map[work - c->n_full_step_works +
+                                                       c->n_full_works];
+}
+
+int kvd_paged_works_of(const kvd_paged_cache *c, int layer)
+{
+    return c->layer[layer].map.window
+               ? c->work_of[layer] - c->n_full_works + c->n_full_step_works
+           : kvd_paged_heads_of(c) ? c->kind_index[layer]
+                                   : c->work_of[layer];
+}
+
+static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len)
+{
+    const kvd_gpu_heads *const h = heads_of_work(c, work);
+    const size_t rows = h ? h->rows : c->batch->max_slices;
+    return rounded_up(
+        kvd_decode_workspace_bytes(map_of_work(c, work), (int)rows, (int)max_len, c->n_sms), 256);
+}
+
+int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err)
+{
+    const size_t n = (size_t)c->n_step_works * (c->batch->max_slices + 1);
+    size_t bytes = 0, at = 0;
+    if (!(c->ctas = malloc(n * sizeof *c->ctas)))
+        return kvd_no_memory(err, what, n * sizeof *c->ctas);
+    memset(c->ctas, -1, n * sizeof *c->ctas);
+    for (int i = 0; i < c->n_step_works; i++)
+        bytes += workspace_bytes(c, i, max_len);
+    char *const all = kvd_device_new(&c->memory, bytes, "work lists of attention", err);
+    if (!all || kvd_device_zero(all, bytes, what, err))
+        return -1;
+    for (int i = 0; i < c->n_step_works; i++) {
+        c->workspace[i] = all + at;
+        at += workspace_bytes(c, i, max_len);
+    }
+    return 0;
+}
+
+void kvd_paged_works_release(kvd_paged_cache *c)
+{
+    free(c->work_of);
+    free(c->kind_index);
+    free(c->work_map);
+    free(c->workspace);
+    free(c->ctas);
+    free(c->pool_at);
+}
+
+kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n)
+{
+    const kvd_gpu_heads *const h = heads_of_work(c, work);
+    const size_t at = h ? (size_t)work * h->rows : 0;
+    const kvd_attn_map *const map = map_of_work(c, work);
+    kvd_decode_args a = {.dtype = KVD_BF16,
+                         .map = *map,
+                         .batch = (int32_t)n * (h ? c->share->n_kv_heads : 1),
+                         .max_pages = (int32_t)c->pages->max_pages,
+                         .kv_len = h ? h->kv_len + at
+                                     : kvd_paged_lens_of(map, &c->batch->device),
+                         .live = h ? h->live : c->batch->device.live,
+                         .page_table = h ? h->table + at * c->pages->max_pages
+                                         : kvd_paged_pages_of(c, map)->device,
+                         .n_sinks = h ? c->share->n_heads : 0,
+                         .q = c->q_steps,
+                         .n_ctas = c->n_sms,
+                         .workspace = c->workspace[work]};
+    int8_t *const ctas = c->ctas + (size_t)work * (c->batch->max_slices + 1) + n;
+    if (h || c->attention != KVD_ATTENTION_OURS)
+        return a;
+    if (*ctas < 0)
+        *ctas = (int8_t)kvd_decode_ctas_per_task(&a, 0);
+    a.ctas_per_task = *ctas;
+    return a;
+}
+
+size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c)
+{
+    return (size_t)c->n_step_works * kvd_decode_plan_layer_bytes();
+}
+
+int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err)
+{
+    for (int i = 0; i < c->n_step_works; i++) {
+        const kvd_decode_args a = kvd_paged_works_args(c, i, n);
+        if (kvd_cuda_check(
+                kvd_decode_plan_describe(&a, kvd_paged_cache_schedule(c, false),
+                                         (char *)works + (size_t)i * kvd_decode_plan_layer_bytes()),
+                what, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* Plans work lists first .. end - 1, which must divide the same number of requests. */
+static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
+                     cudaStream_t stream, kvd_err *err)
+{
+    bool planned = false;
+    for (int i = first; i < end; i++)
+        planned = planned || !kvd_paged_works_args(c, i, n).ctas_per_task;
+    if (!planned)
+        return 0;
+    const kvd_decode_args a = kvd_paged_works_args(c, first, n);
+    return kvd_cuda_check(
+        kvd_decode_plan_layers(&a, kvd_paged_cache_schedule(c, false),
+                               (const char *)works + (size_t)first * kvd_decode_plan_layer_bytes(),
+                               end - first, stream),
+        what, err);
+}
+
+int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, cudaStream_t stream,
+                         kvd_err *err)
+{
+    kvd_gpu_method *const m = c->method;
+    const int full = c->n_full_step_works, all = c->n_step_works;
+    if (m && m->plan_steps)
+        return m->plan_steps(m, n, stream, err) ||
+                       (m->skips_windows && plan_some(c, full, all, n, works, stream, err))
+                   ? -1
+                   : 0;
+    if (!kvd_paged_heads_of(c))
+        return plan_some(c, 0, all, n, works, stream, err);
+    return plan_some(c, 0, full, n, works, stream, err) ||
+                   plan_some(c, full, all, n, works, stream, err)
+               ? -1
+               : 0;
+}
