@@ -697,12 +697,12 @@ static void test_refused(void)
     refused(odd, &none, &s, "5 experts of 14 hidden units in a model of width 18: CUDA graphs");
     kvd_checkpoint_close(odd);
     kvd_checkpoint *const sinks = kvd_checkpoint_of_shape(&shape[GPT_OSS_SHAPE], 4, &err);
-    if (!sinks || kvd_method_parse("h2o", &m, &err))
+    if (!sinks || kvd_method_parse("leankv", &m, &err))
         report(0, "refused", err.msg);
     tokens = m.plan;
     tokens.type = KVD_BF16;
     s = spec_of(&set, 100);
-    refused(sinks, &tokens, &s, "attention sinks, which the CUDA engine's kernels of 'h2o' do");
+    refused(sinks, &tokens, &s, "attention sinks, which the CUDA engine's kernels of 'leankv' do");
     kvd_checkpoint_close(sinks);
 }
 

@@ -607,6 +607,19 @@ static void graphs_destroy(void *e)
     kvd_cuda_graphs_destroy(e);
 }
 
+/* Fails if the routing of decode steps waits for the host, which a CUDA graph cannot contain. */
+static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
+                        const kvd_gpu_share *share, kvd_err *err)
+{
+    const bool streamed = pass->weights && pass->weights->streamed;
+    return c->n_experts && (streamed || kvd_gpu_experts_few(c, pass, share) < pass->steps)
+               ? kvd_fail(err,
+                          "%d experts of %d hidden units in a model of width %d: CUDA graphs hold "
+                          "up to %d experts whose sizes are multiples of 8; use --graphs off",
+                          c->n_experts, share->n_expert, c->d_model, KVD_FEW_EXPERTS)
+               : 0;
+}
+
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err)
 {
@@ -630,14 +643,9 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
         kvd_batch_limits(c, tokens, s->max_len, err) ||
         kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, e->device - s->first_gpu,
                          s->n_gpus, &share, err) ||
+        (s->graphs && check_graphs(kvd_checkpoint_config(c), &pass, &share, err)) ||
         kvd_gpu_worker_open(&e->w, c, &pass, &share, s->exact_prompts && plan->dims, err))
         return -1;
-    if (s->graphs && !kvd_gpu_experts_stay(&e->w, slices))
-        return kvd_fail(err,
-                        "%d experts of %d hidden units in a model of width %d: CUDA graphs hold up "
-                        "to %d experts whose sizes are multiples of 8; use --graphs off",
-                        e->w.config.n_experts, share.n_expert, e->w.config.d_model,
-                        KVD_FEW_EXPERTS);
     if ((e->w.sum = sum))
         kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);
     if (kvd_step_batch_init(&e->batch, slices, tokens, err) ||

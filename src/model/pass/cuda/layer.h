@@ -146,6 +146,13 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /*
+ * Returns the largest number of tokens whose routing stays on the device: at least s->steps, or 32
+ * per expert; 0 if the kernels for few tokens do not take the experts. The weights need not be
+ * loaded.
+ */
+size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
+                           const kvd_gpu_share *share);
+/*
  * Returns true if kvd_gpu_experts_add does not wait for the device with batches of up to n tokens.
  * A CUDA graph can then contain it.
  */

@@ -27,12 +27,9 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/*
- * Returns the largest number of tokens whose routing stays on the device: at least s->steps, or 32
- * per expert. Beyond that, cuBLAS products of one expert after another are faster.
- */
-static size_t most_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
-                       const kvd_gpu_share *share)
+/* Beyond 32 tokens per expert, cuBLAS products of one expert after another are faster. */
+size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
+                           const kvd_gpu_share *share)
 {
     if (!s->steps || !c->n_experts || s->type != KVD_BF16 || c->activation != KVD_SWIGLU ||
         c->n_experts > KVD_FEW_EXPERTS || c->d_model % 8 || share->n_expert % 8)
@@ -61,7 +58,7 @@ static int take_few(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
     static const char what[] = "routed experts of few tokens";
     const size_t d = (size_t)c->d_model, ffn = (size_t)share->n_expert,
                  experts = (size_t)c->n_experts, chosen = (size_t)c->n_chosen,
-                 n = most_few(c, s, share), groups = kvd_gpu_few_groups(n, chosen, experts);
+                 n = kvd_gpu_experts_few(c, s, share), groups = kvd_gpu_few_groups(n, chosen, experts);
     e->one_phase = s->steps > 0;
     e->most_few = n;
     e->few = (kvd_gpu_few_experts){
