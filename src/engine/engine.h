@@ -98,6 +98,11 @@ typedef struct {
     double side;
     /* Mean number of cached tokens of a KV head that the latest step did not read. */
     double unread;
+    /*
+     * How many of the `bits` before the latest step belonged to tokens that had left a sliding
+     * window, so that the step did not read them.
+     */
+    double unseen;
 } kvd_engine_count;
 
 typedef struct kvd_engine kvd_engine;

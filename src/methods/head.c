@@ -77,12 +77,7 @@ static void describe_window(kvd_head *h, size_t window)
     const kvd_plan *const p = h->p;
     const bool leave = window && window < h->n;
     h->tokens = leave ? NULL : p->tokens;
-    h->leaving = 1;
-    for (int side = 0; p->bits && p->bits->window && side < KVD_N_SIDES; side++) {
-        size_t newest = 0, block = 1;
-        p->bits->window(&p->bits_values, (kvd_side)side, &newest, &block);
-        h->leaving = block > h->leaving ? block : h->leaving;
-    }
+    h->leaving = kvd_plan_block(p);
     /*
      * A new token is appended before the tokens that leave the attention window are removed, so the
      * arrays need room for both.

@@ -53,6 +53,17 @@ bool kvd_plan_heads_together(const kvd_plan *p)
     return p->tokens && (p->tokens->prompt_heads || p->tokens->step_heads);
 }
 
+size_t kvd_plan_block(const kvd_plan *p)
+{
+    size_t most = 1;
+    for (int side = 0; p->bits && p->bits->window && side < KVD_N_SIDES; side++) {
+        size_t newest = 0, block = 1;
+        p->bits->window(&p->bits_values, (kvd_side)side, &newest, &block);
+        most = block > most ? block : most;
+    }
+    return most;
+}
+
 double kvd_plan_entry_bits(const kvd_plan *p)
 {
     return (p->tokens ? p->tokens->entry_bits : 0) + (p->levels ? p->levels->entry_bits : 0);

@@ -107,6 +107,12 @@ const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
  */
 bool kvd_plan_heads_together(const kvd_plan *p);
 
+/*
+ * Returns the number of tokens that leave a sliding window together, because the bits method codes
+ * them as one block; 1 if it codes tokens one by one. Blocks begin at multiples of this number.
+ */
+size_t kvd_plan_block(const kvd_plan *p);
+
 /* Returns the bits that methods store per cached token in addition to K and V. */
 double kvd_plan_entry_bits(const kvd_plan *p);
 

@@ -156,12 +156,13 @@ static statistics statistics_of(const kvd_head *h)
 }
 
 /*
- * Appends the prompt to the cache; in a layer with an attention window, only the tokens that the
- * last prompt token attends to. `s` may be NULL.
+ * Appends the prompt to the cache; in a layer with an attention window, only the blocks with tokens
+ * that the last prompt token attends to. `s` may be NULL.
  */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
-    const size_t from = h->n0 ? kvd_head_seen_from(h, h->n0 - 1) : 0, window = h->in->window;
+    const size_t seen = h->n0 ? kvd_head_seen_from(h, h->n0 - 1) : 0, window = h->in->window,
+                 from = seen / h->leaving * h->leaving;
     for (size_t t = from; t < h->n0; t++)
         kvd_head_append(h, t);
     for (int side = 0; h->prompts && side < KVD_N_SIDES; side++)

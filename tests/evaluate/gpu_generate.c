@@ -490,7 +490,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 static const kvd_shape gpt_oss = {
     "gpt_oss", "gpt_oss", "made up",
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_act\":\"silu\","
-    "\"hidden_size\":128,\"intermediate_size\":96,\"head_dim\":32,\"num_hidden_layers\":2,"
+    "\"hidden_size\":128,\"intermediate_size\":96,\"head_dim\":64,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"num_local_experts\":8,"
     "\"num_experts_per_tok\":3,\"swiglu_limit\":7.0,\"attention_bias\":true,"
     "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
@@ -523,6 +523,12 @@ static void compare_gpt_oss(void)
     static const limits most = {.margin = 1, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES},
                         chosen = {.margin = 2, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES};
     static const char *const method[] = {"h2o",
+                                         "kivi,bits=4,group=32,residual=32",
+                                         "nvfp4",
+                                         "comet,group=32",
+                                         "turboquant,bits=4,qjl=0",
+                                         "zack+kivi,p=0.3,bits=4,group=16,residual=16",
+                                         "kivi,bits=4,group=16,residual=16",
                                          "snapkv,window=8",
                                          "quest,budget=0.3,page=8",
                                          "pyramidkv,window=8",
@@ -555,7 +561,7 @@ static void compare_gpt_oss(void)
     for (size_t i = 0; i < sizeof method / sizeof *method; i++)
         compare(cpu, gpu, method[i], KVD_BF16, &chosen);
     refused_gpt_oss(gpu, "cake,window=8", "window");
-    refused_gpt_oss(gpu, "kivi,bits=4,residual=32", "window");
+    refused_gpt_oss(gpu, "kivi,bits=4,residual=64", "a window of 40 tokens does not hold");
     kvd_generator_free(gpu);
     kvd_generator_free(cpu);
     kvd_checkpoint_close(checkpoint);

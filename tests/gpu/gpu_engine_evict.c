@@ -248,9 +248,8 @@ static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, 
         status = e->step(e, &it, s.id, &token, &t, err) ||
                  e->logits(e, 0, to->logits + row * l->vocab, err);
         const double held = e->held ? e->held(e) / (4.0 * (double)config->d_head) : 0;
-        to->entries[row] =
-            (held - near_entries(config, it.slice->before + it.slice->n, false)) /
-            (double)full_heads(config);
+        to->entries[row] = (held - near_entries(config, it.slice->before + it.slice->n, false)) /
+                           (double)full_heads(config);
     }
     schedule_release(&s);
     if (e)
@@ -780,19 +779,14 @@ static void refused_window(const char *text, const char *shape, const char *why)
  */
 static void test_windows(int quick)
 {
-    static const char *const text[] = {"h2o,heavy=40,recent=24",
-                                       "snapkv,window=16,budget=48",
-                                       "quest,budget=64,page=16",
-                                       "pyramidkv,window=16,budget=48",
-                                       "streaming,sink=4,recent=61",
-                                       "tova,budget=64",
-                                       "keyformer,keys=40,recent=24",
-                                       "knorm,budget=48",
-                                       "keydiff,budget=48",
-                                       "expectedattention,budget=48",
-                                       "adakv,window=16,budget=48",
-                                       "taskkv,window=16,budget=48",
-                                       "quest,budget=0.25,page=64"};
+    static const char *const text[] = {
+        "h2o,heavy=40,recent=24",      "snapkv,window=16,budget=48",
+        "quest,budget=64,page=16",     "pyramidkv,window=16,budget=48",
+        "streaming,sink=4,recent=61",  "tova,budget=64",
+        "keyformer,keys=40,recent=24", "knorm,budget=48",
+        "keydiff,budget=48",           "expectedattention,budget=48",
+        "adakv,window=16,budget=48",   "taskkv,window=16,budget=48",
+        "quest,budget=0.25,page=64"};
     static const kvd_shape gemma = {
         "gemma3", "gemma3_text", "made up",
         "{" SIZES "\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
@@ -821,7 +815,8 @@ static void test_windows(int quick)
     load_release(&l);
     kvd_checkpoint_close(c);
     refused_window("h2o,heavy=8,recent=8",
-                   "{" SIZES "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
+                   "{" SIZES
+                   "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
                    "\"hidden_act\":\"silu\",\"num_hidden_layers\":2,\"rope_theta\":10000.0,"
                    "\"tie_word_embeddings\":false,\"sliding_window\":100}",
                    "all 2 layers have a window of 100 tokens");

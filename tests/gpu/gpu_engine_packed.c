@@ -8,6 +8,7 @@
 #include "dims_fixture.h"
 #include "engine_schedule.h"
 #include "methods/method.h"
+#include "model/checkpoint/shapes.h"
 #include "tensor_scales.h"
 #include "worst.h"
 
@@ -164,15 +165,10 @@ static int measure(const load *l, size_t slots, outcome *plain, double *rounding
     return status;
 }
 
-static void test_model(const char *path, const char *model, const request *r, size_t n,
-                       size_t slots, const test_case *t, size_t n_cases)
+static void test_checkpoint(const kvd_checkpoint *c, const char *model, const request *r, size_t n,
+                            size_t slots, const test_case *t, size_t n_cases)
 {
     kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
-    if (!c) {
-        report(0, model, err.msg);
-        return;
-    }
     load l = load_make(c, r, n, 17);
     outcome plain = {0};
     double rounding = 0;
@@ -182,6 +178,18 @@ static void test_model(const char *path, const char *model, const request *r, si
         test(&l, slots, model, &t[i], &plain, rounding);
     free(plain.logits);
     load_release(&l);
+}
+
+static void test_model(const char *path, const char *model, const request *r, size_t n,
+                       size_t slots, const test_case *t, size_t n_cases)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
+    if (!c) {
+        report(0, model, err.msg);
+        return;
+    }
+    test_checkpoint(c, model, r, n, slots, t, n_cases);
     kvd_checkpoint_close(c);
 }
 
@@ -328,7 +336,49 @@ static void test_rest(void)
     kvd_checkpoint_close(biases);
 }
 
-/* usage: gpu_engine_packed [quick]: small cases, for compute-sanitizer */
+/* A made-up model in which only layers 1 and 3 have no window. */
+static const kvd_shape gemma = {
+    "gemma3", "gemma3_text", "made up",
+    "{\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\",\"hidden_size\":256,"
+    "\"intermediate_size\":192,\"head_dim\":64,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,\"vocab_size\":300,"
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_hidden_layers\":4,\"rope_theta\":10000.0,"
+    "\"attention_bias\":false,\"query_pre_attn_scalar\":10,\"sliding_window\":70,"
+    "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\",\"full_attention\","
+    "\"sliding_attention\",\"full_attention\"]}"};
+
+static void test_windows(const request *r, size_t n, bool quick)
+{
+    static const test_case cases[] = {{"kivi,bits=4,group=32,residual=32", 0.5, 1e-9},
+                                      {"nvfp4", 0.7, 1e-9},
+                                      {"comet,bits=4,group=32", 0.5, 1e-9},
+                                      {"kivi,bits=2,group=64,residual=64", 0.5, 1e-9},
+                                      {"fp8", 0.5, 1e-9},
+                                      {"mxfp4", 0.5, 1e-9},
+                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
+                                      {"turboquant,bits=3", 0.7, 1e-9}};
+    static const request one[] = {{40, 100}};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&gemma, 5, &err);
+    if (!c) {
+        report(0, gemma.name, err.msg);
+        return;
+    }
+    test_checkpoint(c, "gemma3, window 70", r, n, 5, cases,
+                    quick ? 2 : sizeof cases / sizeof *cases);
+    load l = load_make(c, one, 1, 17);
+    refused(&l, "kivi,residual=96", 0, "blocks of 96 tokens, which a window of 70 tokens");
+    test_context(&l, "kivi,bits=4,group=32,residual=32");
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
+/*
+ * usage: gpu_engine_packed [quick] [windows]
+ *
+ *   quick    small cases, for compute-sanitizer
+ *   windows  only a model with sliding windows
+ */
 int main(int argc, char **argv)
 {
     static const request few[] = {{33, 3}, {64, 5}, {1, 34}};
@@ -378,7 +428,11 @@ int main(int argc, char **argv)
         printf("skip engine: no device\n");
         return 0;
     }
-    if (argc > 1 && strcmp(argv[1], "quick") == 0) {
+    const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    test_windows(quick ? few : all, quick ? 3 : 12, quick);
+    if (argc > 1 && strcmp(argv[argc - 1], "windows") == 0)
+        return failures ? 1 : 0;
+    if (quick) {
         test_model("data/models/kvdim-6m", "kvdim-6m", few, 3, 2, some, 3);
         test_cut("data/models/kvdim-6m", few, 3, some, 2, true, false);
         return failures ? 1 : 0;

@@ -42,6 +42,11 @@ typedef struct {
     bool peak;
 } test_case;
 
+typedef struct {
+    int window; /* sliding window in tokens, 0 for none */
+    bool sinks; /* true if the layer has attention sinks */
+} layer_kind;
+
 /* Numbers of stored dimensions of K and V of each KV head. */
 typedef struct {
     int of[2][N_KV];
@@ -49,6 +54,7 @@ typedef struct {
 
 typedef struct {
     const test_case *t;
+    layer_kind kind;
     widths width;
     kvd_config config;
     kvd_plan plan;
@@ -65,7 +71,14 @@ typedef struct {
     uint16_t *pages;
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
+    float *sink; /* [heads] logits of the attention sinks, or NULL */
 } bench;
+
+/* Returns the first token to which the newest of m tokens attends. */
+static int first_seen(const bench *w, int m)
+{
+    return w->kind.window && m > w->kind.window ? m - w->kind.window : 0;
+}
 
 static uint16_t bits_of(float x)
 {
@@ -123,6 +136,16 @@ static void make_queries(bench *w)
     for (size_t i = 0; i < n; i++)
         w->q[i] = bits_of(q[i]);
     free(q);
+}
+
+static void make_sinks(bench *w)
+{
+    const int n = N_KV * w->t->group;
+    kvd_rng r;
+    kvd_rng_seed(&r, 23, 0);
+    w->sink = w->kind.sinks ? need((size_t)n * sizeof *w->sink) : NULL;
+    for (int h = 0; w->sink && h < n; h++)
+        w->sink[h] = (float)(3 * kvd_rng_normal(&r));
 }
 
 /*
@@ -183,11 +206,12 @@ static void make_rows(bench *w)
 }
 
 /* `narrow` has the widths that a dims method leaves of the heads; NULL: whole heads. */
-static int open_bench(bench *w, const test_case *t, const widths *narrow, kvd_err *err)
+static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
+                      kvd_err *err)
 {
     kvd_method m;
     kvd_dims_head head[N_KV];
-    *w = (bench){.t = t};
+    *w = (bench){.t = t, .kind = kind};
     w->config = (kvd_config){.n_layers = 1,
                              .n_heads = N_KV * t->group,
                              .n_kv_heads = N_KV,
@@ -208,7 +232,8 @@ static int open_bench(bench *w, const test_case *t, const widths *narrow, kvd_er
     for (int b = 0; b < N; b++)
         w->most = t->length[b] + t->steps > w->most ? t->length[b] + t->steps : w->most;
     w->max_pages = (w->most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
-    kvd_attn_heads heads = {.n_heads = w->config.n_heads, .n_kv_heads = N_KV, .d_head = t->d};
+    kvd_attn_heads heads = {
+        .n_heads = w->config.n_heads, .n_kv_heads = N_KV, .d_head = t->d, .window = w->kind.window};
     kvd_attn_map map;
     for (int g = 0; g < N_KV; g++) {
         for (int side = 0; side < 2; side++)
@@ -227,6 +252,7 @@ static int open_bench(bench *w, const test_case *t, const widths *narrow, kvd_er
     kvd_rope_tables(&w->config, false, (size_t)w->most, (size_t)w->most, w->cosine, w->sine);
     make_queries(w);
     make_rows(w);
+    make_sinks(w);
     return 0;
 }
 
@@ -373,6 +399,23 @@ static void run_prompts(bench *w)
     check(kvd_packed_code(&a, NULL), "code");
 }
 
+/*
+ * Makes the page numbers of pages that hold only tokens older than the window invalid, so that an
+ * access to such a page fails.
+ */
+static void free_pages(bench *w, int step)
+{
+    int32_t *const table = need((size_t)N * (size_t)w->max_pages * 4);
+    for (int b = 0; b < N; b++)
+        for (int p = 0; p < w->max_pages; p++) {
+            const bool freed = p < first_seen(w, w->t->length[b] + step) / KVD_PAGE_TOKENS;
+            table[b * w->max_pages + p] = freed ? 1 << 28 : w->page[b][p];
+        }
+    check(cudaMemcpy(w->table, table, (size_t)N * (size_t)w->max_pages * 4, cudaMemcpyHostToDevice),
+          "page table");
+    free(table);
+}
+
 /* Writes the newest token into the ring buffer of recent pages, as kvd_append does. */
 static void append_step(bench *w, int step)
 {
@@ -465,7 +508,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
 {
     const size_t elements = (size_t)w->a.map.page_elements;
     size_t n = 0;
-    for (int t = 0; t < (m + 7) / 8 * 8; t++)
+    for (int t = first_seen(w, m); t < (m + 7) / 8 * 8; t++)
         for (int i = 0; i < w->width.of[side][g]; i++) {
             const float x = t < m ? want[t * w->t->d + i] : 0;
             const float got = number(w->pages[(size_t)w->page[b][t / KVD_PAGE_TOKENS] * elements +
@@ -479,21 +522,24 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-static double attention_off(const bench *w, int g, int m, const float *k, const float *v,
+/* Returns the relative error of the output o of query head h, of KV head g. */
+static double attention_off(const bench *w, int g, int h, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
-    const int d = w->t->d, d_v = w->width.of[1][g];
-    double *const p = need((size_t)m * sizeof *p), sum = 0, top = -INFINITY, error = 0, square = 0;
-    for (int t = 0; t < m; t++) {
+    const int d = w->t->d, d_v = w->width.of[1][g], from = first_seen(w, m);
+    double *const p = need((size_t)m * sizeof *p), sum = 0, error = 0, square = 0;
+    double top = w->sink ? (double)w->sink[h] : -INFINITY;
+    for (int t = from; t < m; t++) {
         for (int i = 0; i < d; i++)
             p[t] += (double)number(q[i]) * (double)k[t * d + i] / sqrt(d);
         top = p[t] > top ? p[t] : top;
     }
-    for (int t = 0; t < m; t++)
+    sum = w->sink ? exp((double)w->sink[h] - top) : 0;
+    for (int t = from; t < m; t++)
         sum += p[t] = exp(p[t] - top);
     for (int i = 0; i < d_v; i++) {
         double want = 0;
-        for (int t = 0; t < m; t++)
+        for (int t = from; t < m; t++)
             want += p[t] / sum * (double)v[t * d + i];
         error += ((double)number(o[i]) - want) * ((double)number(o[i]) - want);
         square += want * want;
@@ -530,7 +576,7 @@ static void compare(const bench *w, int step, const uint16_t *o, result *r)
             }
             for (int h = g * w->t->group; o && h < (g + 1) * w->t->group; h++) {
                 const size_t row = (size_t)(b * N_KV * w->t->group + h) * (size_t)d;
-                const double e = attention_off(w, g, m, x[0], x[1], w->q + row, o + row);
+                const double e = attention_off(w, g, h, m, x[0], x[1], w->q + row, o + row);
                 if (worse(r->attention, e) != r->attention && !isnan(r->attention)) {
                     r->tokens = m;
                     r->head = h;
@@ -577,6 +623,7 @@ static void close_bench(bench *w)
     free(w->cosine);
     free(w->sine);
     free(w->pages);
+    free(w->sink);
 }
 
 typedef struct {
@@ -589,11 +636,13 @@ static decoder make_decoder(const bench *w)
 {
     decoder x = {.bytes = (size_t)(N * N_KV * w->t->group * w->t->d) * 2};
     x.o = need(x.bytes);
-    x.args = (kvd_packed_decode_args){.q = on_device(w->q, x.bytes),
-                                      .o = on_device(NULL, x.bytes),
-                                      .pages_before = zeros((N + 2) * 4),
-                                      .partial = on_device(NULL, kvd_packed_decode_bytes(5)),
-                                      .n_ctas = 5};
+    x.args = (kvd_packed_decode_args){
+        .q = on_device(w->q, x.bytes),
+        .o = on_device(NULL, x.bytes),
+        .pages_before = zeros((N + 2) * 4),
+        .sinks = w->sink ? on_device(w->sink, (size_t)w->config.n_heads * 4) : NULL,
+        .partial = on_device(NULL, kvd_packed_decode_bytes(5)),
+        .n_ctas = 5};
     return x;
 }
 
@@ -602,6 +651,7 @@ static void free_decoder(decoder *x)
     check(cudaFree((void *)x->args.q), "cudaFree");
     check(cudaFree(x->args.o), "cudaFree");
     check(cudaFree(x->args.pages_before), "cudaFree");
+    check(cudaFree((void *)x->args.sinks), "cudaFree");
     check(cudaFree(x->args.partial), "cudaFree");
     free(x->o);
 }
@@ -615,15 +665,16 @@ static void run_decoder(const bench *w, decoder *x, int step)
     check(cudaMemcpy(x->o, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
 }
 
-static void test(const test_case *t, const widths *narrow)
+static void test(const test_case *t, const widths *narrow, layer_kind kind)
 {
     kvd_err err = {""};
     bench w;
     result r = {0};
-    char name[128], text[256];
-    (void)snprintf(name, sizeof name, "%s, heads of %d, %d to a KV head%s%s", t->method, t->d,
-                   t->group, t->peak ? ", a peak" : "", narrow ? ", cut" : "");
-    if (open_bench(&w, t, narrow, &err)) {
+    char name[160], text[256];
+    (void)snprintf(name, sizeof name, "%s, heads of %d, %d to a KV head%s%s, window %d%s",
+                   t->method, t->d, t->group, t->peak ? ", a peak" : "", narrow ? ", cut" : "",
+                   kind.window, kind.sinks ? ", sinks" : "");
+    if (open_bench(&w, t, narrow, kind, &err)) {
         report(0, name, err.msg);
         return;
     }
@@ -633,6 +684,7 @@ static void test(const test_case *t, const widths *narrow)
     run_prompts(&w);
     for (int s = 1; s <= t->steps; s++) {
         append_step(&w, s);
+        free_pages(&w, s);
         check(cudaMemset(w.a.rows, 0xff, w.n_pages * (size_t)w.a.map.page_elements * 2), "poison");
         kvd_packed_args a = w.a;
         a.pages_side_by_side = 1 + s % 3;
@@ -676,12 +728,59 @@ static void test_narrow(void)
         {"allot,bits=4,sink=3", 64, {1, 2, 3, 4, 64, 65, 127}, 4, 0, 4, false},
         {"comet,group=32", 64, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 4, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        test(&cases[i], &unequal);
-        test(&cases[i], &equal);
+        test(&cases[i], &unequal, (layer_kind){0});
+        test(&cases[i], &equal, (layer_kind){0});
     }
 }
 
-/* usage: gpu_packed [quick]: a few small cases, for compute-sanitizer */
+/* Tests layers with a sliding window and attention sinks. */
+static void test_windows(bool quick)
+{
+    static const struct {
+        test_case t;
+        layer_kind kind;
+    } cases[] = {
+        {{"kivi,bits=4,group=32,residual=32", 64, {1, 31, 70, 71, 127, 134, 300}, 9, 0, 4, false},
+         {70, true}},
+        {{"nvfp4", 64, {1, 16, 17, 18, 64, 80, 300}, 6, 0, 8, false}, {17, true}},
+        {{"comet,group=32", 64, {1, 31, 32, 33, 100, 130, 300}, 9, 0, 4, false}, {100, false}},
+        {{"kivi,bits=2,group=64,residual=128",
+          128,
+          {1, 127, 128, 129, 255, 319, 447},
+          3,
+          0,
+          4,
+          false},
+         {128, true}},
+        {{"kivi,bits=4,group=32,residual=128",
+          128,
+          {1, 127, 128, 129, 256, 320, 510},
+          9,
+          0,
+          4,
+          false},
+         {150, false}},
+        {{"kivi,bits=3,group=32,residual=0", 64, {1, 31, 32, 33, 64, 65, 400}, 35, 0, 4, false},
+         {32, false}},
+        {{"kivi,bits=8,group=16,residual=32", 128, {1, 32, 33, 65, 130, 131, 257}, 2, 0, 7, false},
+         {0, true}},
+        {{"fp8", 128, {1, 16, 17, 63, 64, 65, 200}, 5, 0, 4, false}, {1, true}},
+        {{"fp8,mantissa=2", 64, {1, 2, 62, 63, 64, 65, 700}, 5, 0, 8, false}, {64, false}},
+        {{"mxfp4", 64, {1, 127, 128, 129, 500, 700, 1000}, 2, 0, 8, false}, {128, true}},
+        {{"mxfp4", 80, {1, 7, 8, 9, 64, 66, 130}, 4, 0, 3, false}, {65, false}},
+        {{"kvquant,bits=4,outliers=0,sink=0", 64, {1, 7, 8, 9, 64, 166, 330}, 9, 0.02, 4, false},
+         {50, true}},
+        {{"allot,bits=4,sink=0", 64, {1, 2, 3, 4, 64, 165, 327}, 4, 0.02, 4, false}, {90, false}}};
+    for (size_t i = 0; i < (quick ? 3 : sizeof cases / sizeof *cases); i++)
+        test(&cases[i].t, NULL, cases[i].kind);
+}
+
+/*
+ * usage: gpu_packed [quick] [windows]
+ *
+ *   quick    a few small cases, for compute-sanitizer
+ *   windows  only cases with sliding windows and attention sinks
+ */
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {
@@ -814,13 +913,18 @@ int main(int argc, char **argv)
         {"comet,bits=5,group=64,symmetric=0", 64, {1, 63, 64, 65, 127, 128, 129}, 3, 0, 8, false},
     };
     int devices = 0;
-    const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 5 : sizeof cases / sizeof *cases;
+    const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0,
+               windows = argc > 1 && strcmp(argv[argc - 1], "windows") == 0;
+    const size_t n = quick ? 5 : sizeof cases / sizeof *cases;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip packed: no device\n");
         return 0;
     }
+    test_windows(quick);
+    if (windows)
+        return failures ? 1 : 0;
     for (size_t i = 0; i < n; i++)
-        test(&cases[i], NULL);
+        test(&cases[i], NULL, (layer_kind){0});
     test_narrow();
     return failures ? 1 : 0;
 }

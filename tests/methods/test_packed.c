@@ -294,7 +294,7 @@ static void bits_are_the_methods(void **state)
                              d_v = narrow ? (size_t)cut[g].d_v : WIDE;
                 const double want = counted(&plan, 0, g, d_qk, tokens[k], x, y) +
                                     counted(&plan, 1, g, d_v, tokens[k], x, y),
-                             got = kvd_gpu_packed_bits(&a, g, tokens[k]);
+                             got = kvd_gpu_packed_bits(&a, g, 0, tokens[k]);
                 if (want < got || want > got)
                     fail_msg("%s, %s heads, %zu tokens, head %d: %g bits, not %g", method[i / 2],
                              narrow ? "cut" : "whole", tokens[k], g, got, want);

@@ -97,8 +97,11 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
         const kvd_slice *const s = &it->slice[i];
         kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
     }
-    e->held = (double)(e->near.n_pages - e->near.n_free) * (double)e->cache.near_page_bytes;
-    if (!e->cache.method)
+    const kvd_gpu_method *const m = e->cache.method;
+    e->held = m && !m->skips_windows
+                  ? 0
+                  : (double)(e->near.n_pages - e->near.n_free) * (double)e->cache.near_page_bytes;
+    if (!m)
         e->held += (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes;
 }
 
@@ -334,6 +337,8 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine
     to->entries = m && m->mean      ? m->mean(m, slot)
                   : m && m->entries ? (double)m->entries(m, slot, tokens)
                                     : (double)tokens;
+    if (m && m->unseen)
+        to->unseen = m->unseen(m, slot);
     if (m && m->reads)
         m->reads(m, slot, &to->side, &to->unread);
 }
@@ -452,6 +457,13 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
     return !e->cache.window ? 0 : share < most ? share : most;
 }
 
+/* Returns the bytes of a page number in layers with a sliding window. */
+static size_t near_page(const kvd_cuda_engine *e)
+{
+    const kvd_gpu_method *const m = e->cache.method;
+    return e->cache.near_page_bytes + (m ? m->near_page_bytes : 0);
+}
+
 /*
  * Returns the number of pages for layers without a sliding window, at most `useful`, that fit into
  * `bytes` bytes. The pages of the other layers and the idle pages must fit too.
@@ -466,7 +478,7 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;
         const size_t near = near_pages(e, n) + e->near_spare + 1;
-        if ((n + 1) * page + near * e->cache.near_page_bytes <= bytes)
+        if ((n + 1) * page + near * near_page(e) <= bytes)
             low = n;
         else
             above = n;
@@ -513,7 +525,7 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
         return kvd_fail(err,
                         "a cache of %zu pages of %zu bytes: the device has %zu of %zu bytes left, "
                         "%zu pages",
-                        asked, page + e->cache.near_page_bytes, left, total, most);
+                        asked, page + near_page(e), left, total, most);
     *pages = asked ? asked : most < useful ? most : useful;
     return 0;
 }
@@ -539,7 +551,8 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
     size_t left = 0, total = 0;
     kvd_engine_facts *const f = &e->engine.facts;
     const kvd_gpu_method *const m = e->cache.method;
-    const size_t page = (m && m->one_layer ? 0 : e->cache.page_bytes) + (m ? m->page_bytes : 0);
+    const size_t page = (m && m->one_layer ? 0 : e->cache.page_bytes) + (m ? m->page_bytes : 0),
+                 near = m && !m->skips_windows ? m->near_page_bytes : near_page(e);
     if (kvd_cuda_check(cudaGetDeviceProperties(&prop, e->device), what, err) ||
         kvd_cublas_check(e->w.lib->cublasGetVersion_v2(e->w.blas, &version), what, err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
@@ -547,11 +560,10 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
     f->pages = e->pages.n_pages;
     f->window_pages = e->near.n_pages > e->near_spare ? e->near.n_pages - e->near_spare : 0;
     f->window_share = e->near_share;
-    f->bytes_per_token = ((double)page + (double)e->cache.near_page_bytes * (double)e->near_share /
-                                             (double)e->pages.max_pages) /
-                         KVD_PAGE_TOKENS;
-    f->cache_bytes = (double)page * (double)f->pages +
-                     (double)e->cache.near_page_bytes * (double)e->near.n_pages +
+    f->bytes_per_token =
+        ((double)page + (double)near * (double)e->near_share / (double)e->pages.max_pages) /
+        KVD_PAGE_TOKENS;
+    f->cache_bytes = (double)page * (double)f->pages + (double)near * (double)e->near.n_pages +
                      (m ? (double)(m->slot_bytes * e->spec.limits.max_batch) : 0);
     f->weight_bytes = (double)e->w.weights.bytes;
     f->peak_bytes = e->left_before > left ? (double)(e->left_before - left) : 0;

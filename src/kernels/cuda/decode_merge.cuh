@@ -147,12 +147,12 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
 {
     const kvd_attn_map &map = p.args.map;
     const int head = s.head * map.group + row;
-    put_output<T>(
-        (uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch + map.o_offset[head],
-        p.args.lse ? p.args.lse + (size_t)s.request * (size_t)map.n_heads + head : NULL, map.scale,
-        pair, o,
-        end_row(sinks_of(p.args.sinks, p.args.n_sinks, s.request, map.n_heads), head, max, sum,
-                map.scale, p.scale_log2));
+    put_output<T>((uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch +
+                      map.o_offset[head],
+                  p.args.lse ? p.args.lse + (size_t)s.request * (size_t)map.n_heads + head : NULL,
+                  map.scale, pair, o,
+                  end_row(sinks_of(p.args.sinks, p.args.n_sinks, s.request, map.n_heads), head, max,
+                          sum, map.scale, p.scale_log2));
 }
 
 static __device__ __forceinline__ void put_pair(float *to, float x, float y)
@@ -286,9 +286,8 @@ static __device__ __forceinline__ void put_short(const state<HALVES, WIDTH16> &s
         sum += __shfl_xor_sync(~0u, sum, 2);
         const int row = 8 * h + lane / 4, column = 8 * h + lane % 4 * 2;
         const int head = kv_head * map.group + min(row, map.group - 1);
-        const row_end end =
-            end_row(sinks_of(p.args.sinks, p.args.n_sinks, request, map.n_heads), head, st.max[h],
-                    sum, map.scale, p.scale_log2);
+        const row_end end = end_row(sinks_of(p.args.sinks, p.args.n_sinks, request, map.n_heads),
+                                    head, st.max[h], sum, map.scale, p.scale_log2);
         if (p.args.lse && lane % 4 == 0 && row < map.group)
             p.args.lse[(size_t)request * (size_t)map.n_heads + (size_t)head] =
                 fmaf(end.max, map.scale, logf(end.sum));

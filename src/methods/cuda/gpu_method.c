@@ -69,6 +69,15 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "the model has layers with a window of %zu tokens, requests have up to "
                         "%zu: the CUDA engine's kernels of '%s' know no window",
                         shortest, max_len, member_of(p));
+    /*
+     * Tokens that a step codes as one block must not have left the window, because their pages may
+     * have been freed.
+     */
+    if (windows && shortest < kvd_plan_block(p))
+        return kvd_fail(err,
+                        "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "
+                        "hold: use smaller blocks (residual, group)",
+                        member_of(p), kvd_plan_block(p), shortest);
     return windows == c->n_layers && p->tokens
                ? kvd_fail(err,
                           "all %d layers have a window of %zu tokens, requests have up to %zu: "

@@ -113,11 +113,12 @@ struct kvd_gpu_method {
     const char *kernels;
     /*
      * Bytes that the method needs for each page number, summed over all layers, in addition to the
-     * bf16 pages.
+     * bf16 pages: in layers without a sliding window, and in those with one.
      */
-    size_t page_bytes;
+    size_t page_bytes, near_page_bytes;
     /* Bytes that the method needs for each slot, summed over all layers. */
     size_t slot_bytes;
+    /* `pages` is the number of pages of layers without a window, cache->near->n_pages of others. */
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
     /*
@@ -154,6 +155,11 @@ struct kvd_gpu_method {
      * kvd_plan_entry_bits counts. NULL: every cached token is stored in the data type of the cache.
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
+    /*
+     * Returns how many of the bits that `bits` returned before the latest step of a slot belonged to
+     * tokens that had left a sliding window, so that the step did not read them. NULL: none.
+     */
+    double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
      * For methods whose steps read a part of the cache. Writes the bits of the side information by
      * which a step of the slot chooses, as of the latest iteration, to *side, and the number of

@@ -130,8 +130,12 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
         return 0;
     if (!(c->whole = calloc(n, sizeof *c->whole)))
         return kvd_no_memory(err, what, n * sizeof *c->whole);
-    return kvd_cache_layers_make(c->config, c->share, KVD_BF16, c->max_len, NULL, KVD_BF16,
-                                 c->whole, &c->memory, err);
+    if (kvd_cache_layers_make(c->config, c->share, KVD_BF16, 0, NULL, KVD_BF16, c->whole,
+                              &c->memory, err))
+        return -1;
+    for (size_t l = 0; l < n; l++)
+        c->whole[l].map.window = c->layer[l].map.window;
+    return 0;
 }
 
 /* Allocates c->offset. Zeroes c->o, because padding of a batch of decode steps reads it. */
@@ -201,8 +205,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                                  &c->memory, err) ||
                    set_windows(c, err) || check_layers(c, err) || ask_device(c, err) ||
                    kvd_gpu_method_open(plan, c, &c->method, err) || (exact && make_whole(c, err)) ||
-                   kvd_paged_works_number(c, err) ||
-                   kvd_paged_works_make(c, w->max_len, err) ||
+                   kvd_paged_works_number(c, err) || kvd_paged_works_make(c, w->max_len, err) ||
                    make_rows(c, err) || (exact && make_exact(c, err))
                ? -1
                : 0;
@@ -232,8 +235,9 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_page
             kvd_gpu_random_fill(KVD_BF16, &normal, 0, at / sizeof(uint16_t), c->pool, stream), what,
             err))
         return -1;
-    const size_t whole =
-        c->whole ? (pages + 1) * (size_t)c->whole->map.page_elements * sizeof(uint16_t) : 0;
+    const size_t whole = c->whole ? (larger(pages, near_pages) + 1) *
+                                        (size_t)c->whole->map.page_elements * sizeof(uint16_t)
+                                  : 0;
     if (whole && (!(c->whole_pool = kvd_device_new(&c->memory, whole, "whole prompts", err)) ||
                   kvd_device_zero(c->whole_pool, whole, what, err)))
         return -1;
@@ -375,8 +379,7 @@ static kvd_paged_place place_in(const kvd_paged_cache *c, int layer, void *pool,
 {
     return (kvd_paged_place){.pool = pool,
                              .table = table,
-                             .kv_len =
-                                 kvd_paged_lens_of(&c->layer[layer].map, &c->batch->device),
+                             .kv_len = kvd_paged_lens_of(&c->layer[layer].map, &c->batch->device),
                              .pitch = (int32_t)c->pages->max_pages};
 }
 
@@ -483,12 +486,12 @@ static int attend_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, int layer, c
                                  : kvd_prefill_mma(&p->args, stream),
                        "attention of prompts", err))
         return -1;
-    return b->no_gaps ? 0
-                      : kvd_cuda_check(
-                            kvd_dense_rows_back(c->o, b->device.start + b->n_steps,
-                                                b->device.q_start + b->n_steps, p->args.batch,
-                                                b->n_tokens - b->n_steps, row, out, stream),
-                            "attention of prompts", err);
+    return b->no_gaps
+               ? 0
+               : kvd_cuda_check(kvd_dense_rows_back(c->o, b->device.start + b->n_steps,
+                                                    b->device.q_start + b->n_steps, p->args.batch,
+                                                    b->n_tokens - b->n_steps, row, out, stream),
+                                "attention of prompts", err);
 }
 
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
@@ -505,11 +508,11 @@ int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *er
 
 static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
-    kvd_paged_prompts *const p = prepare(c, c->work_of[r->layer], r->layer,
-                                         &c->layer[r->layer].map, r->stream, err);
+    kvd_paged_prompts *const p =
+        prepare(c, c->work_of[r->layer], r->layer, &c->layer[r->layer].map, r->stream, err);
     return !p || kvd_clock_end(c->clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
-                   attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out,
-                                  r->stream, err)
+                   attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream,
+                                  err)
                ? -1
                : 0;
 }

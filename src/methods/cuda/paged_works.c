@@ -91,18 +91,17 @@ static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 static const kvd_attn_map *map_of_work(const kvd_paged_cache *c, int work)
 {
     const kvd_gpu_heads *const h = heads_of_work(c, work);
-    return h                             ? &h->map
-           : work < c->n_full_step_works ? c->work_map[work]
-                                         : c->work_map[work - c->n_full_step_works +
-                                                       c->n_full_works];
+    return h ? &h->map
+           : work < c->n_full_step_works
+               ? c->work_map[work]
+               : c->work_map[work - c->n_full_step_works + c->n_full_works];
 }
 
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer)
 {
-    return c->layer[layer].map.window
-               ? c->work_of[layer] - c->n_full_works + c->n_full_step_works
-           : kvd_paged_heads_of(c) ? c->kind_index[layer]
-                                   : c->work_of[layer];
+    return c->layer[layer].map.window ? c->work_of[layer] - c->n_full_works + c->n_full_step_works
+           : kvd_paged_heads_of(c)    ? c->kind_index[layer]
+                                      : c->work_of[layer];
 }
 
 static size_t workspace_bytes(const kvd_paged_cache *c, int work, size_t max_len)
@@ -151,8 +150,7 @@ kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t 
                          .map = *map,
                          .batch = (int32_t)n * (h ? c->share->n_kv_heads : 1),
                          .max_pages = (int32_t)c->pages->max_pages,
-                         .kv_len = h ? h->kv_len + at
-                                     : kvd_paged_lens_of(map, &c->batch->device),
+                         .kv_len = h ? h->kv_len + at : kvd_paged_lens_of(map, &c->batch->device),
                          .live = h ? h->live : c->batch->device.live,
                          .page_table = h ? h->table + at * c->pages->max_pages
                                          : kvd_paged_pages_of(c, map)->device,

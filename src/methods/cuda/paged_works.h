@@ -1,6 +1,7 @@
 /*
- * Work lists of the paged cache: how the attention of decode steps is divided between CTAs. For the
- * files of methods/cuda only.
+ * Work lists of the paged cache: how the attention of decode steps is divided between CTAs. Also
+ * the differences between layers with a sliding window and those without. For GPU code of methods
+ * only.
  */
 #ifndef KVD_METHODS_CUDA_PAGED_WORKS_H
 #define KVD_METHODS_CUDA_PAGED_WORKS_H
@@ -31,6 +32,7 @@ kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t 
  */
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
+/* Returns the pages of layers with this layout: with a window, or without one. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
 /* Returns the numbers of tokens of the requests in a layer of this layout. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);

@@ -109,7 +109,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p)
                     : p->dims && p->dims->rebuild)
         reason = "the engine has no cache for it whose prompts attend uncompressed";
-    else if ((member && kvd_gpu_method_check(p, c, s->max_len, &err)) || check_model(c, s->max_len, &err))
+    else if ((member && kvd_gpu_method_check(p, c, s->max_len, &err)) ||
+             check_model(c, s->max_len, &err))
         reason = err.msg;
     (void)snprintf(why, KVD_GENERATOR_WHY, "%s", reason ? reason : "");
     return !reason;
@@ -201,7 +202,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     /* A decode step also reads the K and V of its own token, before the method compresses them. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
-               is->unread * e->row_bits;
+               is->unread * e->row_bits - is->unseen;
     a->unread += (size_t)llround(is->unread * e->counted_heads);
 }
 

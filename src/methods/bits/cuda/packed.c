@@ -6,6 +6,7 @@
 
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/turboquant.h"
+#include "methods/cuda/paged_works.h"
 #include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "coded cache";
@@ -23,10 +24,11 @@ typedef struct {
     uint32_t *counts;
     uint32_t *host_counts; /* pinned copy of `counts` */
     /*
-     * Prefix sums of the requests' page counts, device [max_slices + 2]. NULL: attention reads
-     * restored bf16 pages instead of quantised pages.
+     * Prefix sums of the requests' page counts, device [max_slices + 2], in layers without a
+     * window [0] and with one [1]. NULL: attention reads restored bf16 pages instead of quantised
+     * pages, or there are no such layers.
      */
-    int32_t *pages_before;
+    int32_t *pages_before[2];
     float *partial;
     size_t slots;
     uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
@@ -44,13 +46,40 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
+/*
+ * Returns the first token that a layer holds of n tokens. With a window, whole blocks of tokens
+ * that no query sees any more are dropped.
+ */
+static size_t first_held(const packed *k, int layer, size_t n)
+{
+    const size_t window = (size_t)k->layer[layer].map.window,
+                 block = kvd_plan_block(k->method.plan);
+    return window && n > window ? (n - window) / block * block : 0;
+}
+
 static double slot_bits(const kvd_gpu_method *m, size_t slot)
 {
     const packed *const k = of(m);
+    const size_t n = k->tokens[slot];
     double bits = 32.0 * k->host_counts[slot];
     for (int l = 0; l < m->cache->config->n_layers; l++)
         for (int g = 0; g < k->layer[l].map.n_kv_heads; g++)
-            bits += kvd_gpu_packed_bits(&k->layer[l], g, k->tokens[slot]);
+            bits += kvd_gpu_packed_bits(&k->layer[l], g, first_held(k, l, n), n);
+    return bits;
+}
+
+static double unseen_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const packed *const k = of(m);
+    const size_t n = k->tokens[slot], before = n ? n - 1 : 0;
+    double bits = 0;
+    for (int l = 0; l < m->cache->config->n_layers; l++) {
+        const kvd_packed_args *const a = &k->layer[l];
+        const size_t window = (size_t)a->map.window, seen = window && n > window ? n - window : 0;
+        for (int g = 0; g < a->map.n_kv_heads; g++)
+            bits += kvd_gpu_packed_bits(a, g, first_held(k, l, before), before) -
+                    kvd_gpu_packed_bits(a, g, seen, before);
+    }
     return bits;
 }
 
@@ -115,7 +144,7 @@ static kvd_packed_args steps_of(const kvd_gpu_method *m, const kvd_paged_rows *r
     a.max_pages = (int32_t)c->pages->max_pages;
     a.kv_len = c->batch->device.kv_len;
     a.slot = c->batch->device.slot;
-    a.page_table = c->pages->device;
+    a.page_table = kvd_paged_pages_of(c, &a.map)->device;
     a.rows = kvd_paged_cache_pool(c, r->layer);
     a.x = r->x;
     a.ld = r->ld;
@@ -175,30 +204,43 @@ static int turn_steps(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-static kvd_packed_decode_args decode_args(const kvd_gpu_method *m, void *out)
+static bool has_window(const packed *k, int layer)
+{
+    return k->layer[layer].map.window > 0;
+}
+
+static kvd_packed_decode_args decode_args(const kvd_gpu_method *m, int layer, void *out)
 {
     const packed *const k = of(m);
     return (kvd_packed_decode_args){.q = m->cache->q_steps,
                                     .o = out,
-                                    .pages_before = k->pages_before,
+                                    .pages_before = k->pages_before[has_window(k, layer)],
+                                    .sinks = kvd_paged_cache_sinks(m->cache, layer),
                                     .live = m->cache->batch->device.live,
                                     .partial = k->partial,
                                     .n_ctas = m->cache->n_sms};
 }
 
+/* Plans the attention of the layers with a window, and of those without one. */
 static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
-    const kvd_packed_decode_args d = decode_args(m, NULL);
-    kvd_packed_args a = of(m)->layer[0];
-    a.n = (int32_t)n;
-    a.kv_len = m->cache->batch->device.kv_len;
-    return kvd_cuda_check(kvd_packed_decode_plan(&a, &d, stream), what, err);
+    const kvd_paged_cache *const c = m->cache;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        const kvd_packed_decode_args d = decode_args(m, l, NULL);
+        kvd_packed_args a = of(m)->layer[l];
+        a.n = (int32_t)n;
+        a.kv_len = c->batch->device.kv_len;
+        if (c->kind_index[l] == 0 &&
+            kvd_cuda_check(kvd_packed_decode_plan(&a, &d, stream), what, err))
+            return -1;
+    }
+    return 0;
 }
 
 static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
     const kvd_packed_args a = steps_of(m, r);
-    const kvd_packed_decode_args d = decode_args(m, out);
+    const kvd_packed_decode_args d = decode_args(m, r->layer, out);
     return kvd_cuda_check(kvd_packed_decode(&a, &d, r->stream), "attention of steps", err) ||
                    (a.form.norms && kvd_cuda_check(kvd_packed_turn_outputs(&a, out, r->stream),
                                                    "outputs of steps", err))
@@ -270,7 +312,9 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 {
     packed *const k = of(m);
     const kvd_paged_cache *const c = m->cache;
-    char *const codes = filled(k, m->page_bytes * (pages + 1), stream, err);
+    const size_t near = c->window ? c->near->n_pages + 1 : 0;
+    char *const codes =
+        filled(k, m->page_bytes * (pages + 1) + m->near_page_bytes * near, stream, err);
     char *const rings = codes ? filled(k, m->slot_bytes * slots, stream, err) : NULL;
     size_t at = 0, in_slots = 0;
     k->slots = slots;
@@ -279,18 +323,19 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         return rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
     for (int l = 0; l < c->config->n_layers; l++) {
         kvd_packed_args *const a = &k->layer[l];
+        const size_t there = has_window(k, l) ? near : pages + 1;
         const size_t row = (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
         a->codes = codes + at;
         a->ring = (uint16_t *)(void *)(rings + in_slots);
         in_slots += slots * (size_t)a->ring_pages * KVD_PAGE_TOKENS * row;
         a->sink = (uint16_t *)(void *)(rings + in_slots);
         in_slots += slots * (size_t)a->n_sink * row;
-        at += a->page_bytes * (pages + 1);
+        at += a->page_bytes * there;
         if ((a->form.k_apart || a->form.v_apart || a->form.exponent) &&
-            kvd_cuda_check(kvd_packed_make_plausible(
-                               a, pages + 1,
-                               (int32_t)ceil(kvd_gpu_packed_outliers(m->plan, c->config)), stream),
-                           what, err))
+            kvd_cuda_check(
+                kvd_packed_make_plausible(
+                    a, there, (int32_t)ceil(kvd_gpu_packed_outliers(m->plan, c->config)), stream),
+                what, err))
             return -1;
     }
     k->counts = kvd_device_new(&k->memory, (slots + 1) * sizeof *k->counts, what, err);
@@ -340,7 +385,7 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
     a->before_rope = codes_before_rope(plan, c);
     a->cosine = c->cosine;
     a->sine = c->sine;
-    k->method.page_bytes += a->page_bytes;
+    *(has_window(k, l) ? &k->method.near_page_bytes : &k->method.page_bytes) += a->page_bytes;
     k->method.slot_bytes += (size_t)(a->ring_pages * KVD_PAGE_TOKENS + a->n_sink) *
                             (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
 }
@@ -427,11 +472,12 @@ static int choose_attention(packed *k, kvd_err *err)
     }
     m->plan_steps = plan_steps;
     m->attend_steps = attend_steps;
-    k->pages_before =
-        kvd_device_new(&k->memory, (c->batch->max_slices + 2) * sizeof *k->pages_before, what, err);
-    k->partial = k->pages_before ? kvd_device_new(&k->memory, kvd_packed_decode_bytes(c->n_sms),
-                                                  "partial results of attention", err)
-                                 : NULL;
+    const size_t sums = (c->batch->max_slices + 2) * sizeof **k->pages_before;
+    for (int near = 0; near < 1 + (c->window > 0); near++)
+        if (!(k->pages_before[near] = kvd_device_new(&k->memory, sums, what, err)))
+            return -1;
+    k->partial = kvd_device_new(&k->memory, kvd_packed_decode_bytes(c->n_sms),
+                                "partial results of attention", err);
     return k->partial ? 0 : -1;
 }
 
@@ -456,6 +502,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .lacking = lacking,
                                  .held = held,
                                  .bits = slot_bits,
+                                 .unseen = cache->window ? unseen_bits : NULL,
                                  .append = append,
                                  .attended = attended,
                                  .free = release};
@@ -475,5 +522,16 @@ static bool by_head(const kvd_plan *plan)
     return true;
 }
 
-const kvd_gpu_kind kvd_gpu_packed = {
-    .by_head = by_head, .runs = runs, .generates = generates, .open = open_method};
+/* Outliers of keys and first tokens in float16 are not counted page by page. */
+static unsigned computes(const kvd_plan *plan)
+{
+    const bool lists =
+        kvd_gpu_packed_value(plan, "outliers") > 0 || kvd_gpu_packed_value(plan, "sink") > 0;
+    return KVD_GPU_SINKS | KVD_GPU_SCALE | (lists ? 0 : KVD_GPU_WINDOWS);
+}
+
+const kvd_gpu_kind kvd_gpu_packed = {.computes = computes,
+                                     .by_head = by_head,
+                                     .runs = runs,
+                                     .generates = generates,
+                                     .open = open_method};

@@ -25,10 +25,10 @@ bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
 /* Returns the expected number of key outliers in a page (64 tokens) of one KV head. */
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
 /*
- * Returns the number of bits that a request of m tokens takes in KV head g of a layer, without key
- * outliers. The CPU method counts the same number.
+ * Returns the number of bits that tokens from .. m - 1 of a request of m tokens take in KV head g
+ * of a layer, without key outliers. The CPU method counts the same number.
  */
-double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m);
+double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
 /*
  * Sets the sizes of `*a` that depend on the numbers of bits of the dimensions of a layer (allot).
  * `first_kv_head` is the model's number of KV head 0 of `*a`. Unless `word` is NULL, writes

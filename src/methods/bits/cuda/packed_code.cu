@@ -277,8 +277,9 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
-    const int k_from = keys_coded(a, before), k_to = keys_coded(a, m);
-    const int v_from = values_coded(a, before), v_to = values_coded(a, m);
+    const int k_from = keys_coded(a, before), k_to = keys_coded(a, m), v_to = values_coded(a, m);
+    /* A step codes no value that has left the window, because its page may have been freed. */
+    const int v_from = max(values_coded(a, before), a.q_len ? 0 : min(first_seen(a, m), v_to));
     const int levels = 1 << a.form.bits;
     for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += 32 * WARPS) {
         const float *const level = a.level + i / levels * 2 * levels + i % levels;

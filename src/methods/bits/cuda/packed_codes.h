@@ -7,6 +7,10 @@
  * is set. The newest tokens are bf16, in the ring buffer
  * of the request's slot, in pages of the layout of kernels/layout.h. Page p of the request is page
  * p % ring_pages of the ring buffer.
+ *
+ * In a layer with a sliding window (map.window) of W tokens, the pages before that of token m - W
+ * are neither read nor written in decode steps, and their entries of the page table may be
+ * anything. W must be at least k_block.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
@@ -132,7 +136,10 @@ cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStrea
  */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
-/* Writes K and V of all tokens of the requests to the bf16 working pages a->rows. */
+/*
+ * Writes K and V of all tokens of the requests to the bf16 working pages a->rows. With a sliding
+ * window, starts with the page of the first token of the window.
+ */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
 /*
  * Changes pages of random bytes into valid pages for timing: floating-point codes become finite,

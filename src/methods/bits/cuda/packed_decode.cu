@@ -219,7 +219,15 @@ __global__ void __launch_bounds__(32 * MERGERS)
         all += ml[w].y * f;
         x += o[w][dim] * f;
     }
-    output_of(p, b, g * p.a.map.group + row)[dim] = __float2bfloat16_rn(x / all);
+    const int head = g * p.a.map.group + row;
+    output_of(p, b, head)[dim] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
+}
+
+/* Returns the number of pages with the newest `window` of m tokens; window 0: with all tokens. */
+__device__ __forceinline__ int pages_read(int m, int window)
+{
+    return (m + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS -
+           (window ? max(m - window, 0) / KVD_PAGE_TOKENS : 0);
 }
 
 /*
@@ -227,8 +235,8 @@ __global__ void __launch_bounds__(32 * MERGERS)
  * from number `*live` on are padding and count as empty. Must be launched with one CTA.
  */
 __global__ void __launch_bounds__(1024)
-    plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int heads, int warps_of_all,
-                int32_t *before)
+    plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int window, int heads,
+                int warps_of_all, int32_t *before)
 {
     __shared__ int32_t warps[32];
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -238,7 +246,7 @@ __global__ void __launch_bounds__(1024)
         before[0] = 0;
     for (int i0 = 0; i0 < n; i0 += 1024) {
         const int i = i0 + (int)threadIdx.x;
-        int x = i < n_live ? (kv_len[i] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS : 0;
+        int x = i < n_live ? pages_read(kv_len[i], window) : 0;
         for (int k = 1; k < 32; k *= 2) {
             const int y = __shfl_up_sync(~0u, x, k);
             x += lane >= k ? y : 0;
@@ -354,7 +362,7 @@ cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_de
     packed_params p;
     if (!kernel_of(a) || !lay_out(a, &p) || a->n < 1 || d->n_ctas < 1)
         return cudaErrorInvalidValue;
-    plan_kernel<<<1, 1024, 0, stream>>>(a->kv_len, d->live, a->n, a->map.n_kv_heads,
+    plan_kernel<<<1, 1024, 0, stream>>>(a->kv_len, d->live, a->n, a->map.window, a->map.n_kv_heads,
                                         d->n_ctas * p.warps, d->pages_before);
     return cudaGetLastError();
 }

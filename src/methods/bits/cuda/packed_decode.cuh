@@ -206,6 +206,16 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
 }
 
 /*
+ * Returns the term of the query head's attention sink in the softmax denominator, in which the
+ * score `max`, a base-2 logarithm, counts as 2^TOP; 0 without sinks.
+ */
+__device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
+{
+    constexpr float LOG2E = 1.4426950408889634f;
+    return p.d.sinks ? power_of_two(fmaf(p.d.sinks[head], LOG2E, TOP - max)) : 0;
+}
+
+/*
  * If `slot` is NULL, writes a head's attention output. Otherwise writes the partial result of some
  * of its pages to `slot`: maxima, sums and O [group][KVD_WIDTH_NARROW]. O is multiplied by
  * `factor`.
@@ -247,8 +257,9 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
             for (int i = 0; i < 2 * PAGE::UNITS; i++)
                 to[8 * i] = st.o[i / 2][i % 2 * 2 + e];
         } else {
-            __nv_bfloat16 *const to = output_of(p, at.b, at.g * group + column + e) + lane / 4;
-            const float over = 1 / sum[e];
+            const int head = at.g * group + column + e;
+            __nv_bfloat16 *const to = output_of(p, at.b, head) + lane / 4;
+            const float over = 1 / (sum[e] + sink_term(p, head, st.max[e]));
 #pragma unroll
             for (int i = 0; i < 2 * PAGE::UNITS; i++)
                 to[8 * i] = __float2bfloat16_rn(st.o[i / 2][i % 2 * 2 + e] * over);
@@ -358,11 +369,12 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
     float s[4][4];
     uint32_t prob[8];
     if constexpr (PAGE::NEWEST) {
-        const int skipped = page.skipped(p, at), end = min(at.m - 1 - first, (int)KVD_PAGE_TOKENS);
-        if (end > skipped) {
+        const int skipped = page.skipped(p, at), hidden = max(skipped, unseen_of(p, at)),
+                  end = min(at.m - 1 - first, (int)KVD_PAGE_TOKENS);
+        if (end > hidden) {
             page.scores(p, at, stage, w, codes, s, lane);
-            if (skipped > 0 || end < KVD_PAGE_TOKENS)
-                hide(s, skipped, end, lane);
+            if (hidden > 0 || end < KVD_PAGE_TOKENS)
+                hide(s, hidden, end, lane);
             soften(st, s);
             probabilities<PAGE::BF>(s, prob);
             page.values(p, at, stage, w, codes, next, prob, st, lane);
@@ -374,25 +386,28 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
             attend_newest(p, at, page, stage + p.newest_at, st, lane);
         return;
     }
-    const int keys = at.keys - first, coded = at.values - first;
-    /* Nearly all pages are fully quantised, so they have a path without branches. */
+    const int keys = at.keys - first, coded = at.values - first, unseen = unseen_of(p, at);
+    /* Nearly all pages are fully quantised, so they have a path with few branches. */
     if (min(keys, coded) >= KVD_PAGE_TOKENS) {
         page.scores(p, at, stage, w, codes, s, lane);
+        if (unseen > 0)
+            hide(s, unseen, KVD_PAGE_TOKENS, lane);
         soften(st, s);
         probabilities<PAGE::BF>(s, prob);
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
-    if (keys > 0)
+    /* Tokens that left the window before they were quantised have no codes. */
+    if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else
         w.begin(1, codes + p.parts.v);
     if (keys < left)
         ring_scores<UNITS>(p, ring_of(p, at), at.b, at.g, keys, left, s, lane);
-    if (left < KVD_PAGE_TOKENS)
-        hide(s, 0, left, lane);
+    if (unseen > 0 || left < KVD_PAGE_TOKENS)
+        hide(s, unseen, left, lane);
     soften(st, s);
-    if (coded > 0) {
+    if (coded > unseen) {
         probabilities<PAGE::BF>(s, 0, coded, prob, lane);
         page.values(p, at, stage, w, codes, next, prob, st, lane);
     } else {
@@ -463,11 +478,10 @@ __global__ void __launch_bounds__(32 * PAGE::WARPS, 1)
         attend_page(p, at, page, stages + stage * p.stage_bytes, w, codes, next, st, lane);
         __syncwarp();
         if (at.page + 1 == at.pages || x + 1 == to) {
-            const bool whole = start == 0 && at.page + 1 == at.pages;
+            const bool opens = start == first_page(p, at), whole = opens && at.page + 1 == at.pages;
             put_result<PAGE>(p, at, st, page.outputs(),
                              whole ? NULL
-                                   : p.d.partial +
-                                         (size_t)(2 * me + (start == 0)) * (size_t)p.slot_floats,
+                                   : p.d.partial + (size_t)(2 * me + opens) * (size_t)p.slot_floats,
                              lane);
             begins = true;
         }

@@ -21,8 +21,8 @@ typedef struct {
     const void *q; /* device [n][q_pitch] bf16 */
     void *o;       /* device [n][o_pitch] bf16 */
     /*
-     * Device [n + 2], filled by kvd_packed_decode_plan. Element i <= n is the number of pages
-     * before request i; the last element is the number of pages per warp.
+     * Device [n + 2], filled by kvd_packed_decode_plan. Element i <= n is the number of pages that
+     * requests before request i read; the last element is the number of pages per warp.
      */
     int32_t *pages_before;
     /*
@@ -30,6 +30,11 @@ typedef struct {
      * padding are not written. NULL: all n.
      */
     const int32_t *live;
+    /*
+     * Device [n_heads]: logits of the layer's attention sinks, whose exponentials are added to the
+     * softmax denominators; NULL: no sinks.
+     */
+    const float *sinks;
     float *partial; /* device, kvd_packed_decode_bytes bytes */
     int32_t n_ctas; /* number of CTAs; one per multiprocessor is fastest */
 } kvd_packed_decode_args;
@@ -39,8 +44,9 @@ bool kvd_packed_decodes(const kvd_packed_args *a);
 /* Returns the size of kvd_packed_decode_args.partial. */
 size_t kvd_packed_decode_bytes(int n_ctas);
 /*
- * Fills d->pages_before. The caller must call it once per iteration, for all layers. n, kv_len,
- * live, pages_before and n_ctas must be those of the later calls of kvd_packed_decode.
+ * Fills d->pages_before. The caller must call it once per iteration, for all layers with the same
+ * window. n, kv_len, live, pages_before and n_ctas must be those of the later calls of
+ * kvd_packed_decode.
  */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);

@@ -27,8 +27,8 @@ enum {
 typedef kvd_packed_decode_params packed_params;
 
 /*
- * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request's
- * `pages` pages. m is the request's number of tokens; the first `keys` keys and `values` values are
+ * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request,
+ * which reads its pages first_page .. pages - 1. m is the request's number of tokens; the first `keys` keys and `values` values are
  * quantised. `number` has the page numbers of 32 pages from a multiple of 32 on, one per lane.
  */
 struct cursor {
@@ -56,10 +56,22 @@ __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const
            (size_t)at.g * (size_t)(2 * KVD_PAGE_TOKENS * p.width);
 }
 
+/* Returns the first page that the request reads: with a sliding window, that of its first token. */
+__device__ __forceinline__ int first_page(const packed_params &p, const cursor &at)
+{
+    return first_seen(p.a, at.m) / KVD_PAGE_TOKENS;
+}
+
+/* Returns the number of the page's first tokens that are older than the sliding window. */
+__device__ __forceinline__ int unseen_of(const packed_params &p, const cursor &at)
+{
+    return max(first_seen(p.a, at.m) - KVD_PAGE_TOKENS * at.page, 0);
+}
+
 __device__ __forceinline__ void begin_request(const packed_params &p, cursor &at)
 {
-    at.pages = p.d.pages_before[at.b + 1] - p.d.pages_before[at.b];
     at.m = p.a.kv_len[at.b];
+    at.pages = (at.m + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     at.keys = keys_coded(p.a, at.m - 1);
     at.values = values_coded(p.a, at.m - 1);
 }
@@ -77,10 +89,10 @@ __device__ cursor seek(const packed_params &p, int x, int lane)
     }
     cursor at = {lo, 0, 0, 0, 0, 0, 0, 0, NULL};
     begin_request(p, at);
-    const int y = x - p.d.pages_before[lo] * heads;
-    at.g = (int)((uint32_t)y / (uint32_t)at.pages);
+    const int y = x - p.d.pages_before[lo] * heads, read = at.pages - first_page(p, at);
+    at.g = (int)((uint32_t)y / (uint32_t)read);
     at.head = head_of(p, at.g);
-    at.page = y - at.g * at.pages;
+    at.page = first_page(p, at) + y - at.g * read;
     load_numbers(p, at, lane);
     return at;
 }
@@ -88,13 +100,13 @@ __device__ cursor seek(const packed_params &p, int x, int lane)
 __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int lane)
 {
     if (++at.page == at.pages) {
-        at.page = 0;
         if (++at.g == p.a.map.n_kv_heads) {
             at.g = 0;
             if (++at.b == p.a.n)
                 return;
             begin_request(p, at);
         }
+        at.page = first_page(p, at);
         at.head = head_of(p, at.g);
         load_numbers(p, at, lane);
     } else if (at.page % 32 == 0) {

@@ -232,7 +232,8 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], k_units = a.map.d_qk[g] / 16, v_units = a.map.d_v[g] / 16;
-    for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
+    for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
+         p += (int)gridDim.z) {
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
                   /* the newest token is not yet quantised */
             done = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);

@@ -43,6 +43,11 @@ static size_t coded(size_t m, size_t window, size_t block)
     return m > window ? (m - window) / block * block : 0;
 }
 
+static size_t beyond(size_t end, size_t from)
+{
+    return end > from ? end - from : 0;
+}
+
 /*
  * Returns the bits that one token with d channels takes for scales and for the codes that pad its
  * last block.
@@ -55,7 +60,7 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m)
+double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m)
 {
     const kvd_packed_form *const f = &a->form;
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
@@ -63,10 +68,12 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t m)
                  v_side = f->v_channels             ? 0
                           : f->exponent || f->norms ? block_bits(f, d_v)
                                                     : 32.0 * kvd_packed_groups(f, d_v);
-    const double keys = (double)coded(m, 0, (size_t)a->k_block),
-                 values = f->v_channels ? keys : (double)coded(m, (size_t)a->v_newest, 1);
+    const double keys = (double)beyond(coded(m, 0, (size_t)a->k_block), from),
+                 values =
+                     f->v_channels ? keys : (double)beyond(coded(m, (size_t)a->v_newest, 1), from);
     const double groups = f->k_group ? keys / a->span : 0, scale = f->symmetric ? 16 : 32;
-    const double sink = (double)m < a->n_sink ? (double)m : a->n_sink, plain = (double)m;
+    const size_t n_sink = (size_t)a->n_sink;
+    const double sink = (double)beyond(m < n_sink ? m : n_sink, from), plain = (double)(m - from);
     const double k_bits = f->allotted ? a->allotted[KVD_KEYS][g] : d_qk * f->bits + k_side,
                  v_bits = f->allotted ? a->allotted[KVD_VALUES][g]
                                       : d_v * f->bits + v_side + 32 * a->v_apart[g];

@@ -255,7 +255,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         for (int i = (int)threadIdx.x; i < 4 << a.form.bits; i += 32 * WARPS)
             level[i] = a.level[i];
     __syncthreads();
-    for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
+    for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
+         p += (int)gridDim.z) {
         const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p;
         const page_of o = {a,
                            b,

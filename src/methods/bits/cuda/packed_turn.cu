@@ -367,7 +367,8 @@ __global__ void __launch_bounds__(D_MAX) restore_kernel(const __grid_constant__ 
 {
     __shared__ __align__(16) shared_rows s;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = (int)blockDim.x, m = a.kv_len[b];
-    for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z) {
+    for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
+         p += (int)gridDim.z) {
         const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p,
                   left = min(m - t0, (int)KVD_PAGE_TOKENS),
                   coded = min(m - 1 - t0, (int)KVD_PAGE_TOKENS);

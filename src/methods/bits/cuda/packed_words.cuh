@@ -20,6 +20,15 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
+/*
+ * Returns the first token to which the newest of a request's m tokens attends; 0 without a sliding
+ * window.
+ */
+static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m)
+{
+    return a.map.window ? max(m - a.map.window, 0) : 0;
+}
+
 /* Returns the address of K of KV head g in the ring buffer for page p of request b; V follows. */
 static __device__ __forceinline__ const uint16_t *in_ring(const kvd_packed_args &a, int b, int p,
                                                           int g)

@@ -436,10 +436,10 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
 {
     const evict *const e = of_const(m);
     const size_t index = (size_t)m->cache->kind_index[layer];
-    const size_t at = ((slot * (size_t)e->state.n_layers + index) *
-                           (size_t)m->cache->share->n_kv_heads +
-                       (size_t)kv_head) *
-                      (size_t)e->state.room;
+    const size_t at =
+        ((slot * (size_t)e->state.n_layers + index) * (size_t)m->cache->share->n_kv_heads +
+         (size_t)kv_head) *
+        (size_t)e->state.room;
     *n = e->slot[slot].entries;
     return kvd_cuda_check(
                cudaMemcpy(score, e->state.score + at, *n * sizeof *score, cudaMemcpyDeviceToHost),

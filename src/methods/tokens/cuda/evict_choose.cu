@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(CHOOSE)
     const auto key = [rank](int t) { return key_of(rank[t], t); };
     const bool by_score = ranking != KVD_EVICT_FIRST && k < old && k > 0;
     const unsigned long long least = by_score ? select_key<CHOOSE>(key, old, k, bin) : 0;
-    const size_t state =
-        (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) * (size_t)a.map.n_kv_heads +
-         (size_t)g) *
-        (size_t)a.state.room;
+    const size_t state = (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) *
+                              (size_t)a.map.n_kv_heads +
+                          (size_t)g) *
+                         (size_t)a.state.room;
     for (int first = 0, place = 0; first < n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
         const bool stays = t < n && (t >= old || (by_score ? key_of(rank[t], t) >= least : t < k));

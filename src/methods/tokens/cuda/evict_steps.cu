@@ -372,7 +372,8 @@ __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const hea
 
 __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int slot, int g)
 {
-    return (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) * (size_t)a.map.n_kv_heads +
+    return (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) *
+                (size_t)a.map.n_kv_heads +
             (size_t)g) *
            (size_t)a.state.room;
 }

@@ -118,10 +118,9 @@ static size_t most_of(const uneven *e, const kvd_evict_budget *b, size_t n)
 static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *err)
 {
     const kvd_plan *const p = e->method.plan;
-    kvd_evict_request r = {
-        .prompt = prompt,
-        .whole = s->whole ? s->whole : e->max_len,
-        .n_layers = e->method.cache->config->n_layers};
+    kvd_evict_request r = {.prompt = prompt,
+                           .whole = s->whole ? s->whole : e->max_len,
+                           .n_layers = e->method.cache->config->n_layers};
     if (r.whole > e->max_len || r.whole < (size_t)s->before + s->n)
         return kvd_fail(err, "request %u has %u tokens of %zu, the engine was made for %zu",
                         s->request, s->before + s->n, r.whole, e->max_len);

@@ -58,7 +58,8 @@ static int take_few(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
     static const char what[] = "routed experts of few tokens";
     const size_t d = (size_t)c->d_model, ffn = (size_t)share->n_expert,
                  experts = (size_t)c->n_experts, chosen = (size_t)c->n_chosen,
-                 n = kvd_gpu_experts_few(c, s, share), groups = kvd_gpu_few_groups(n, chosen, experts);
+                 n = kvd_gpu_experts_few(c, s, share),
+                 groups = kvd_gpu_few_groups(n, chosen, experts);
     e->one_phase = s->steps > 0;
     e->most_few = n;
     e->few = (kvd_gpu_few_experts){
