@@ -608,10 +608,10 @@ static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_eng
         e->free(e);
 }
 
-/* Methods with kernels of their own take heads of up to 128 dimensions. */
+/* The kernels of some methods take heads of up to 128 dimensions. */
 static void test_refused_wide(void)
 {
-    static const char *const text[] = {"kivi", "h2o", "adakv"};
+    static const char *const text[] = {"turboquant", "expectedattention", "cake"};
     const setting set = {"refused", 3, 0, false, false, false};
     const kvd_engine_spec s = spec_of(&set, 60);
     kvd_err err = {""};

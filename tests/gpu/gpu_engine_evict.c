@@ -769,14 +769,46 @@ static void refused_window(const char *text, const char *shape, const char *why)
 }
 
 #define SIZES                                                                                      \
-    "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":64,\"num_attention_heads\":4,"     \
+    "\"hidden_size\":256,\"intermediate_size\":192,\"num_attention_heads\":4,"                     \
     "\"num_key_value_heads\":2,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"           \
     "\"vocab_size\":300,"
+#define GEMMA                                                                                      \
+    "{" SIZES "\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","          \
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_hidden_layers\":4,"                         \
+    "\"rope_theta\":10000.0,\"attention_bias\":false,\"query_pre_attn_scalar\":10,"                \
+    "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\","                      \
+    "\"full_attention\",\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
 
 /*
- * A made-up model in which only layers 1 and 3 have no window. The window is shorter than every
- * request, as the CPU engine decides for each request if the method acts on a layer.
+ * Tests n methods on a made-up model in which only layers 1 and 3 have no window. The window is
+ * shorter than every request, as the CPU engine decides for each request if the method acts on a
+ * layer.
  */
+static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n, int few)
+{
+    static const kvd_plan none = {.type = KVD_BF16};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = made_up(gemma);
+    if (!c)
+        return;
+    load l = load_make(c, requests, few ? 3 : N_REQUESTS, 41);
+    result want = result_make(&l, kvd_checkpoint_config(c)),
+           got = result_make(&l, kvd_checkpoint_config(c));
+    size_t wrong;
+    double median = 0, most = 0;
+    if (by_cpu(c, &l, &none, &want, &err) ||
+        by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
+        report(0, gemma->name, err.msg);
+    printf("# %s\n", gemma->name);
+    distances(&l, &got, &want, &median, &most);
+    for (size_t i = 0; i < n; i++)
+        against_cpu(c, &l, text[i], median);
+    result_release(&want);
+    result_release(&got);
+    load_release(&l);
+    kvd_checkpoint_close(c);
+}
+
 static void test_windows(int quick)
 {
     static const char *const text[] = {
@@ -784,41 +816,22 @@ static void test_windows(int quick)
         "quest,budget=64,page=16",     "pyramidkv,window=16,budget=48",
         "streaming,sink=4,recent=61",  "tova,budget=64",
         "keyformer,keys=40,recent=24", "knorm,budget=48",
-        "keydiff,budget=48",           "expectedattention,budget=48",
-        "adakv,window=16,budget=48",   "taskkv,window=16,budget=48",
-        "quest,budget=0.25,page=64"};
-    static const kvd_shape gemma = {
-        "gemma3", "gemma3_text", "made up",
-        "{" SIZES "\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
-        "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_hidden_layers\":4,\"rope_theta\":10000.0,"
-        "\"attention_bias\":false,\"query_pre_attn_scalar\":10,\"sliding_window\":40,"
-        "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\",\"full_attention\","
-        "\"sliding_attention\",\"full_attention\"]}"};
-    static const kvd_plan none = {.type = KVD_BF16};
-    kvd_err err = {""};
-    kvd_checkpoint *const c = made_up(&gemma);
-    if (!c)
-        return;
-    load l = load_make(c, requests, quick ? 3 : N_REQUESTS, 41);
-    result want = result_make(&l, kvd_checkpoint_config(c)),
-           got = result_make(&l, kvd_checkpoint_config(c));
-    size_t wrong;
-    double median = 0, most = 0;
-    if (by_cpu(c, &l, &none, &want, &err) ||
-        by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
-        report(0, "none in a model with windows", err.msg);
-    distances(&l, &got, &want, &median, &most);
-    for (size_t i = 0; i < (quick ? 4 : sizeof text / sizeof *text); i++)
-        against_cpu(c, &l, text[i], median);
-    result_release(&want);
-    result_release(&got);
-    load_release(&l);
-    kvd_checkpoint_close(c);
+        "keydiff,budget=48",           "adakv,window=16,budget=48",
+        "taskkv,window=16,budget=48",  "quest,budget=0.25,page=64",
+        "expectedattention,budget=48"};
+    static const kvd_shape gemma = {"gemma3, window 40", "gemma3_text", "made up",
+                                    GEMMA "\"head_dim\":64}"},
+                           wide = {"gemma3, window 40, heads of 256", "gemma3_text", "made up",
+                                   GEMMA "\"head_dim\":256}"};
+    const size_t n = sizeof text / sizeof *text;
+    test_gemma(&gemma, text, quick ? 4 : n, quick);
+    /* Heads of expectedattention have up to 128 dimensions. */
+    test_gemma(&wide, text, quick ? 2 : n - 1, true);
     refused_window("h2o,heavy=8,recent=8",
                    "{" SIZES
                    "\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\","
                    "\"hidden_act\":\"silu\",\"num_hidden_layers\":2,\"rope_theta\":10000.0,"
-                   "\"tie_word_embeddings\":false,\"sliding_window\":100}",
+                   "\"head_dim\":64,\"tie_word_embeddings\":false,\"sliding_window\":100}",
                    "all 2 layers have a window of 100 tokens");
     refused_window("cake,window=16,budget=48", gemma.json, "know no window");
 }

@@ -336,16 +336,20 @@ static void test_rest(void)
     kvd_checkpoint_close(biases);
 }
 
-/* A made-up model in which only layers 1 and 3 have no window. */
-static const kvd_shape gemma = {
-    "gemma3", "gemma3_text", "made up",
-    "{\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\",\"hidden_size\":256,"
-    "\"intermediate_size\":192,\"head_dim\":64,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-    "\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,\"vocab_size\":300,"
-    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_hidden_layers\":4,\"rope_theta\":10000.0,"
-    "\"attention_bias\":false,\"query_pre_attn_scalar\":10,\"sliding_window\":70,"
-    "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\",\"full_attention\","
-    "\"sliding_attention\",\"full_attention\"]}"};
+#define GEMMA                                                                                      \
+    "{\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","                   \
+    "\"hidden_size\":256,\"intermediate_size\":192,\"num_attention_heads\":4,"                     \
+    "\"num_key_value_heads\":2,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"           \
+    "\"vocab_size\":300,\"hidden_activation\":\"gelu_pytorch_tanh\",\"num_hidden_layers\":4,"      \
+    "\"rope_theta\":10000.0,\"attention_bias\":false,\"query_pre_attn_scalar\":10,"                \
+    "\"sliding_window\":70,\"rope_local_base_freq\":5000.0,\"layer_types\":["                      \
+    "\"sliding_attention\",\"full_attention\",\"sliding_attention\",\"full_attention\"],"
+
+/* Made-up models in which only layers 1 and 3 have no window. */
+static const kvd_shape gemma = {"gemma3, window 70", "gemma3_text", "made up",
+                                GEMMA "\"head_dim\":64}"},
+                       wide = {"gemma3, window 70, heads of 256", "gemma3_text", "made up",
+                               GEMMA "\"head_dim\":256}"};
 
 static void test_windows(const request *r, size_t n, bool quick)
 {
@@ -359,13 +363,17 @@ static void test_windows(const request *r, size_t n, bool quick)
                                       {"turboquant,bits=3", 0.7, 1e-9}};
     static const request one[] = {{40, 100}};
     kvd_err err = {""};
-    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&gemma, 5, &err);
-    if (!c) {
+    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&gemma, 5, &err), *const w =
+                                                                            kvd_checkpoint_of_shape(
+                                                                                &wide, 5, &err);
+    if (!c || !w) {
         report(0, gemma.name, err.msg);
         return;
     }
-    test_checkpoint(c, "gemma3, window 70", r, n, 5, cases,
-                    quick ? 2 : sizeof cases / sizeof *cases);
+    test_checkpoint(c, gemma.name, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
+    /* The kernels of turboquant take heads of up to 128 dimensions. */
+    test_checkpoint(w, wide.name, r, 3, 2, cases, quick ? 1 : 6);
+    kvd_checkpoint_close(w);
     load l = load_make(c, one, 1, 17);
     refused(&l, "kivi,residual=96", 0, "blocks of 96 tokens, which a window of 70 tokens");
     test_context(&l, "kivi,bits=4,group=32,residual=32");

@@ -767,9 +767,9 @@ static void test_noise(void)
  */
 static int is_quick(const char *name)
 {
-    static const char *const quick[] = {"sums, group 3",  "one entry",        "noise, group 10",
-                                        "last rows, all", "first and newest", "whole layer",
-                                        "short keys",     "odd keys",         "expected"};
+    static const char *const quick[] = {
+        "sums, group 3", "one entry",  "noise, group 10", "last rows, all", "first and newest",
+        "whole layer",   "short keys", "odd keys",        "expected",       "wide"};
     for (size_t i = 0; i < sizeof quick / sizeof *quick; i++)
         if (!strcmp(name, quick[i]))
             return 1;
@@ -800,8 +800,8 @@ int main(int argc, char **argv)
         test_case c = cases[i];
         c.steps = quick && c.steps > 5 ? 5 : c.steps;
         make(&f, &c);
-        kvd_evict_state state = {.n_slots = f.batch, .n_layers = LAYERS, .room = f.room,
-                                 .layer = LAYER};
+        kvd_evict_state state = {
+            .n_slots = f.batch, .n_layers = LAYERS, .room = f.room, .layer = LAYER};
         if (notes(&f)) {
             state.score = on_device(NULL, f.state_n * sizeof(float));
             state.position = on_device(NULL, f.state_n * sizeof(uint32_t));

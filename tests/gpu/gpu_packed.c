@@ -911,6 +911,12 @@ int main(int argc, char **argv)
         {"allot,bits=3.3,sink=1", 128, {1, 2, 63, 64, 65, 127, 200}, 3, 0.02, 4, false},
         {"allot,bits=1,sink=70", 64, {1, 69, 70, 71, 128, 129, 190}, 4, 0.02, 2, false},
         {"comet,bits=5,group=64,symmetric=0", 64, {1, 63, 64, 65, 127, 128, 129}, 3, 0, 8, false},
+        {"kivi,bits=4,group=32,residual=32", 256, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 2, false},
+        {"kivi,bits=3,group=64,residual=0", 256, {1, 63, 64, 65, 127, 128, 129}, 3, 0, 2, false},
+        {"comet,bits=4,group=32", 256, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 2, false},
+        {"fp8", 256, {1, 2, 62, 63, 64, 65, 127}, 4, 0, 2, false},
+        {"mxfp4", 240, {1, 2, 62, 63, 64, 65, 127}, 4, 0, 2, false},
+        {"nvfp4", 256, {1, 2, 62, 63, 64, 65, 127}, 4, 0, 2, false},
     };
     int devices = 0;
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0,

@@ -22,6 +22,8 @@ double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
 bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
 /* Returns true for fp8, mxfp4 and nvfp4. */
 bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
+/* Returns true if heads may have more than KVD_WIDTH_NARROW dimensions. */
+bool kvd_gpu_packed_takes_wide(const kvd_plan *plan);
 /* Returns the expected number of key outliers in a page (64 tokens) of one KV head. */
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
 /*

@@ -40,22 +40,26 @@ __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lan
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-__device__ void code_value(const page_of &o, int t, int lane)
+/*
+ * Quantises dimensions 4 part .. 4 part + 3 of the value, one part per lane. Vectors with outliers
+ * have at most 32 parts.
+ */
+__device__ void code_value_part(const page_of &o, int t, int part, int lane)
 {
     const kvd_packed_args &a = o.a;
     const int d = a.map.d_v[o.g], bits = a.form.bits, n_apart = a.v_apart[o.g] / 2,
               in_request = KVD_PAGE_TOKENS * o.p + t;
-    const bool there = 4 * lane < d, first = in_request < a.n_sink;
+    const bool there = 4 * part < d, first = in_request < a.n_sink;
     float x[4] = {}, lo = INFINITY, hi = -INFINITY;
     if (there) {
         const uint2 v = *reinterpret_cast<const uint2 *>(
-            o.rows + KVD_PAGE_TOKENS * a.map.d_qk[o.g] + t / 8 * 8 * d + lane / 2 * 64 + t % 8 * 8 +
-            lane % 2 * 4);
+            o.rows + KVD_PAGE_TOKENS * a.map.d_qk[o.g] + t / 8 * 8 * d + part / 2 * 64 + t % 8 * 8 +
+            part % 2 * 4);
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
     /* Padding is in the mask from the start, so that it is neither an outlier nor in the range. */
-    uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * lane, 0), 4);
+    uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * part, 0), 4);
     uint32_t *const list =
         reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
 #pragma unroll 1
@@ -80,9 +84,9 @@ __device__ void code_value(const page_of &o, int t, int lane)
         return;
     const float top = (float)((1 << bits) - 1), zero = as_half(a.level ? (lo + hi) / 2 : lo),
                 step = as_half(a.level ? (hi - lo) / 2 : (hi - lo) / top);
-    if (4 * lane % a.form.v_group == 0) {
+    if (4 * part % a.form.v_group == 0) {
         uint16_t *const side = reinterpret_cast<uint16_t *>(o.codes + o.parts.v_side) +
-                               32 * (4 * (4 * lane / a.form.v_group) + t / 16) +
+                               32 * (4 * (4 * part / a.form.v_group) + t / 16) +
                                kvd_packed_scale(t);
         side[0] = (uint16_t)half_bits(step);
         side[4] = (uint16_t)half_bits(zero);
@@ -90,7 +94,7 @@ __device__ void code_value(const page_of &o, int t, int lane)
     uint32_t *const words = reinterpret_cast<uint32_t *>(o.codes + o.parts.v);
 #pragma unroll 1
     for (int k = 0; k < 4; k++) {
-        const int i = 4 * lane + k;
+        const int i = 4 * part + k;
         const float y = k == 0 ? x[0] : k == 1 ? x[1] : k == 2 ? x[2] : x[3];
         if (first)
             in_sink(o, in_request)[a.map.d_qk[o.g] + i] = (uint16_t)half_bits(y);
@@ -102,6 +106,12 @@ __device__ void code_value(const page_of &o, int t, int lane)
                      ? nearest(o.middle + (1 << bits), 1 << bits, (y - zero) / step)
                      : 0);
     }
+}
+
+__device__ __forceinline__ void code_value(const page_of &o, int t, int lane)
+{
+    for (int part = lane; part - lane < o.a.map.d_v[o.g] / 4; part += 32)
+        code_value_part(o, t, part, lane);
 }
 
 __device__ void code_key(const page_of &o, int t, int lane)

@@ -42,7 +42,7 @@ typedef struct {
      * map.d_qk and map.d_v are padding: they are 0 in bf16 rows, and may be any finite number after
      * decoding.
      */
-    uint8_t width[2][KVD_HEADS_MAX];
+    uint16_t width[2][KVD_HEADS_MAX];
     /* Number of outliers of a value vector of each KV head, at most form.v_apart. */
     uint8_t v_apart[KVD_HEADS_MAX];
     /* With form.allotted: number of bits of a token of each KV head, of keys and of values. */

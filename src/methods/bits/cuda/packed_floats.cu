@@ -132,15 +132,15 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     }
 }
 
-/* Quantises token t of the page. A lane handles dimensions 4 lane .. 4 lane + 3. */
-template <class F> __device__ void code_row(const page_side &o, int t, int lane)
+/* Quantises dimensions 4 part .. 4 part + 3 of token t of the page, one part per lane. */
+template <class F> __device__ void code_part(const page_side &o, int t, int part)
 {
-    const bool there = 4 * lane < o.d;
+    const bool there = 4 * part < o.d;
     float x[4] = {}, most = 0;
     uint32_t byte;
     if (there) {
         const uint2 v = *reinterpret_cast<const uint2 *>(
-            o.from + element(o, lane / 4, lane / 2 % 2, t, lane % 2 * 2));
+            o.from + element(o, part / 4, part / 2 % 2, t, part % 2 * 2));
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
@@ -153,18 +153,24 @@ template <class F> __device__ void code_row(const page_side &o, int t, int lane)
     if (!there)
         return;
     const float scale = choose_scale<F>(most, o.tensor, byte);
-    if (F::BLOCK && 4 * lane % (F::BLOCK ? F::BLOCK : 1) == 0)
-        o.scales[4 * lane / (F::BLOCK ? F::BLOCK : 1) * KVD_PAGE_TOKENS +
+    if (F::BLOCK && 4 * part % (F::BLOCK ? F::BLOCK : 1) == 0)
+        o.scales[4 * part / (F::BLOCK ? F::BLOCK : 1) * KVD_PAGE_TOKENS +
                  kvd_packed_block_scale(o.side, t)] = (char)byte;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        const int i = 4 * lane + k;
+        const int i = 4 * part + k;
         put_bits(words_of(o, F::BITS, i / 16,
                           o.side ? kvd_packed_value_lane(t, i) : kvd_packed_key_lane(t, i)),
                  false, F::BITS,
                  o.side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i),
                  coded<F>(x[k], scale));
     }
+}
+
+template <class F> __device__ __forceinline__ void code_row(const page_side &o, int t, int lane)
+{
+    for (int part = lane; part - lane < o.d / 4; part += 32)
+        code_part<F>(o, t, part);
 }
 
 template <class F>

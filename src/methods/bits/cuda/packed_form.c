@@ -28,6 +28,12 @@ bool kvd_gpu_packed_has_floats(const kvd_plan *plan)
            plan->bits == &kvd_bits_nvfp4;
 }
 
+bool kvd_gpu_packed_takes_wide(const kvd_plan *plan)
+{
+    return !kvd_gpu_packed_has_levels(plan) && !kvd_gpu_packed_is_turned(plan) &&
+           plan->bits != &kvd_bits_allot;
+}
+
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_turboquant;
@@ -91,8 +97,8 @@ static void set_widths(const kvd_plan *plan, const kvd_dims_head *head, kvd_pack
 {
     for (int g = 0; g < a->map.n_kv_heads; g++) {
         const int d_v = head ? head[g].d_v : a->map.d_v[g];
-        a->width[KVD_KEYS][g] = (uint8_t)(head ? head[g].d_qk : a->map.d_qk[g]);
-        a->width[KVD_VALUES][g] = (uint8_t)d_v;
+        a->width[KVD_KEYS][g] = (uint16_t)(head ? head[g].d_qk : a->map.d_qk[g]);
+        a->width[KVD_VALUES][g] = (uint16_t)d_v;
         if (!kvd_gpu_packed_has_levels(plan))
             continue;
         a->v_apart[g] = (uint8_t)(2 * kvd_kvquant_apart(&plan->bits_values, (size_t)d_v));

@@ -466,8 +466,11 @@ static bool by_head(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    (void)plan;
-    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE;
+    kvd_evict_rule rule = {.smooth = 1};
+    if (plan->tokens->eviction->rule)
+        plan->tokens->eviction->rule(&plan->tokens_values, &rule);
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE |
+           (rule.ranking == KVD_EVICT_EXPECTED ? 0 : KVD_GPU_WIDE);
 }
 
 const kvd_gpu_kind kvd_gpu_evict = {

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(MOVE)
     move_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
     enum { ROWS = MOVE / (DIMS / 8), EACH = RUN / ROWS };
-    const int slices = KVD_WIDTH_NARROW / DIMS, b = (int)blockIdx.y;
+    const int slices = (int)gridDim.x / (2 * a.map.n_kv_heads), b = (int)blockIdx.y;
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
     const int n = a.q_len[b], m = kept_of(a.budget[a.slot[b]], n),
@@ -125,9 +125,9 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
         (a->rule.whole_layer && a->rule.smooth > 1))
         return cudaErrorInvalidValue;
     choose_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), CHOOSE, 0, stream>>>(*a);
-    move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * (KVD_WIDTH_NARROW / DIMS)),
-                       (unsigned)a->batch),
-                  MOVE, 0, stream>>>(*a);
+    const int slices = (kvd_attn_widest(&a->map) + DIMS - 1) / DIMS;
+    move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * slices), (unsigned)a->batch), MOVE, 0,
+                  stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -136,8 +136,9 @@ extern "C" cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *a, cuda
     return a->rule.ranking == KVD_EVICT_FIRST       ? cudaSuccess
            : a->rule.ranking == KVD_EVICT_EXPECTED  ? kvd_evict_score_expected(a, stream)
            : a->rule.ranking != KVD_EVICT_ATTENTION ? kvd_evict_score_keys(a, stream)
-           : a->hopper                              ? kvd_evict_score_sm90(a, stream)
-                                                    : kvd_evict_score(a, stream);
+           : a->hopper && kvd_attn_widest(&a->map) <= KVD_WIDTH_NARROW
+               ? kvd_evict_score_sm90(a, stream)
+               : kvd_evict_score(a, stream);
 }
 
 extern "C" cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *a, cudaStream_t stream)

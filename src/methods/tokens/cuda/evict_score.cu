@@ -6,8 +6,8 @@
  * With a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed first.
  *
  * A CTA holds 128 tokens of one operand (queries or keys) in registers, and tiles of 64 tokens of
- * the other operand pass through shared memory. Every tile is summed by itself, so that sums over
- * thousands of tokens lose no precision.
+ * the other operand (32 if heads are wider than 128) pass through shared memory. Every tile is
+ * summed by itself, so that sums over thousands of tokens lose no precision.
  */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -16,7 +16,7 @@
 namespace
 {
 
-enum { HELD = 128, TILE = KVD_PAGE_TOKENS, THREADS = 128, STEPS = KVD_WIDTH_NARROW / 16 };
+enum { HELD = 128, THREADS = 128 };
 constexpr float LOG2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float exp2_approx(float x)
@@ -63,6 +63,7 @@ struct side {
  * Loads 32 tokens, from token `from` on, as mma.sync fragments of a warp. Groups of 8 tokens that
  * begin at n or later are 0.
  */
+template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
 {
@@ -82,6 +83,7 @@ __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
         }
 }
 
+template <int TILE>
 __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t to)
 {
     const uint16_t *const from = s.group(tile * (TILE / 8));
@@ -91,6 +93,7 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
 }
 
 /* Four independent accumulator chains hide the latency of mma.sync. */
+template <int STEPS>
 __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from, int d,
                                          float (&acc)[2][2][4])
 {
@@ -166,12 +169,18 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* If SUMS is true, writes `mass`, otherwise `lse`, the logarithms of the softmax denominators. */
-template <bool SUMS>
-__global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant__ params p)
+/*
+ * If SUMS is true, writes `mass`, otherwise `lse`, the logarithms of the softmax denominators. WIDTH
+ * is the largest supported width of Q and K.
+ */
+template <bool SUMS, int WIDTH>
+__global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
+    pass_kernel(const __grid_constant__ params p)
 {
+    constexpr int TILE = WIDTH > KVD_WIDTH_NARROW ? KVD_PAGE_TOKENS / 2 : KVD_PAGE_TOKENS,
+                  STEPS = WIDTH / 16;
     /* ldmatrix reads up to 128 elements beyond the tile. */
-    __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
+    __shared__ __align__(128) uint16_t tiles[2][TILE * WIDTH + 128];
     __shared__ float column[2][TILE];
     const kvd_evict_prompts_args &a = p.a;
     const int h = (int)blockIdx.x, g = h / a.map.group, b = (int)blockIdx.z;
@@ -205,7 +214,7 @@ __global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant_
                        : 0;
     }
     const auto bring = [&](int tile, int stage) {
-        fetch(moves, tile, n, (uint32_t)__cvta_generic_to_shared(tiles[stage]));
+        fetch<TILE>(moves, tile, n, (uint32_t)__cvta_generic_to_shared(tiles[stage]));
         const int t = tile * TILE + (int)threadIdx.x;
         if (SUMS && threadIdx.x < TILE)
             copy4((uint32_t)__cvta_generic_to_shared(&column[stage][threadIdx.x]),
@@ -263,6 +272,16 @@ __global__ void __launch_bounds__(THREADS, 4) pass_kernel(const __grid_constant_
     }
 }
 
+template <int WIDTH> cudaError_t launch(const params &p, cudaStream_t stream)
+{
+    const dim3 grid((unsigned)p.a.map.n_heads, ((unsigned)p.a.longest + HELD - 1) / HELD,
+                    (unsigned)p.a.batch);
+    if (p.a.rule.tau0 > 0)
+        pass_kernel<false, WIDTH><<<grid, THREADS, 0, stream>>>(p);
+    pass_kernel<true, WIDTH><<<grid, THREADS, 0, stream>>>(p);
+    return cudaGetLastError();
+}
+
 } // namespace
 
 extern "C" cudaError_t kvd_evict_score(const kvd_evict_prompts_args *a, cudaStream_t stream)
@@ -272,10 +291,6 @@ extern "C" cudaError_t kvd_evict_score(const kvd_evict_prompts_args *a, cudaStre
     const int tempered = a->rule.tau0 > 0;
     const float inverse = tempered ? LOG2E / a->rule.tau0 : LOG2E;
     const params p = {*a, a->map.scale * inverse, tempered ? inverse : 0, tempered ? 1 : LOG2E};
-    const dim3 grid((unsigned)a->map.n_heads, ((unsigned)a->longest + HELD - 1) / HELD,
-                    (unsigned)a->batch);
-    if (tempered)
-        pass_kernel<false><<<grid, THREADS, 0, stream>>>(p);
-    pass_kernel<true><<<grid, THREADS, 0, stream>>>(p);
-    return cudaGetLastError();
+    return kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW ? launch<KVD_WIDTH_MAX>(p, stream)
+                                                       : launch<KVD_WIDTH_NARROW>(p, stream);
 }

@@ -16,15 +16,7 @@
 namespace
 {
 
-enum {
-    THREADS = 256,
-    WARPS = THREADS / 32,
-    ENTRIES = 16,
-    BLOCKS = KVD_WIDTH_NARROW / 32,
-    SPLITS = 8,
-    AHEAD = 4,
-    LAYER_WARPS = 32
-};
+enum { THREADS = 256, WARPS = THREADS / 32, ENTRIES = 16, SPLITS = 8, AHEAD = 4, LAYER_WARPS = 32 };
 constexpr float LOG2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float exp2_approx(float x)
@@ -89,8 +81,11 @@ __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head
     return r.tau0 + (r.tau1 - r.tau0) * progress;
 }
 
-/* Queries of a KV head as mma.sync fragments, in HALVES groups of 8 query heads. */
-template <int HALVES> struct queries {
+/*
+ * Queries of a KV head as mma.sync fragments, in HALVES groups of 8 query heads, of up to 32 BLOCKS
+ * dimensions.
+ */
+template <int HALVES, int BLOCKS> struct queries {
     uint4 q[HALVES][BLOCKS];
 
     __device__ __forceinline__ queries(const kvd_evict_steps_args &a, const head &w)
@@ -115,9 +110,10 @@ template <int HALVES> struct queries {
  * half + 2 (lane % 4) + c % 2 and to token e + lane / 4 + 8 (c / 2). The order of dimensions is
  * permuted in queries and keys, so that a lane reads 16 bytes at once.
  */
-template <int HALVES>
+template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
-                                         const queries<HALVES> &q, int e, float (&acc)[HALVES][4])
+                                         const queries<HALVES, BLOCKS> &q, int e,
+                                         float (&acc)[HALVES][4])
 {
     const int d = a.map.d_qk[w.g], lane = (int)threadIdx.x % 32, quad = lane % 4;
     const uint16_t *const k0 = w.pool +
@@ -149,12 +145,12 @@ __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const he
     }
 }
 
-template <int HALVES>
+template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &w)
 {
     const int group = a.map.group, lane = (int)threadIdx.x % 32;
     const float inverse = LOG2E / temperature(a.rule, w), factor = a.map.scale * inverse;
-    const queries<HALVES> q(a, w);
+    const queries<HALVES, BLOCKS> q(a, w);
     for (int e = w.first + (int)threadIdx.x / 32 * ENTRIES; e < w.end; e += WARPS * ENTRIES) {
         float acc[HALVES][4];
         products(a, w, q, e, acc);
@@ -277,12 +273,12 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
  * Adds the step's probabilities to the scores, for rules without a temperature, with the attention
  * kernel's softmax denominators. Returns this thread's candidate for eviction.
  */
-template <int HALVES>
+template <int HALVES, int BLOCKS>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
 {
     const int group = a.map.group, lane = (int)threadIdx.x % 32, quad = lane % 4;
     const float factor = a.map.scale * LOG2E;
-    const queries<HALVES> q(a, w);
+    const queries<HALVES, BLOCKS> q(a, w);
     float lse[HALVES][2];
     candidate least = {~0ull, -1};
 #pragma unroll
@@ -378,7 +374,7 @@ __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int sl
            (size_t)a.state.room;
 }
 
-template <int HALVES, bool TEMPERED>
+template <int HALVES, int BLOCKS, bool TEMPERED>
 __global__ void __launch_bounds__(THREADS)
     steps_kernel(const __grid_constant__ kvd_evict_steps_args a, int wide)
 {
@@ -408,10 +404,10 @@ __global__ void __launch_bounds__(THREADS)
                     a.rule.whole_layer != 0};
     candidate mine;
     if (TEMPERED) {
-        note<HALVES>(a, w);
+        note<HALVES, BLOCKS>(a, w);
         mine = add_noted(w, a.map.group, s);
     } else {
-        mine = add_products<HALVES>(a, w);
+        mine = add_products<HALVES, BLOCKS>(a, w);
     }
     const candidate least = least_of_head(mine, s);
     if (blockIdx.x == 0 && !w.own && n > w.budget.limit && least.place >= 0 && least.place != n - 1)
@@ -458,7 +454,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
     const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
     for (int g = warp; g < a.map.n_kv_heads; g += LAYER_WARPS) {
         const size_t first = (size_t)g * (size_t)room;
-        move_piece(a, g, page, n - 1, least.place, lane);
+        for (int c = lane; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
+            move_piece(a, g, page, n - 1, least.place, c);
         if (lane == 0) {
             score[first + (size_t)least.place] = score[first + (size_t)n - 1];
             position[first + (size_t)least.place] = now;
@@ -481,8 +478,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
      */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
-    move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place,
-               (int)threadIdx.x);
+    for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
+        move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place, c);
 }
 
 /* Returns the number of query heads per KV head, rounded up to a power of 2. */
@@ -492,6 +489,20 @@ int width_of(const kvd_attn_map *m)
     while (wide < m->group)
         wide *= 2;
     return wide;
+}
+
+template <int BLOCKS>
+cudaError_t launch(const cudaLaunchConfig_t &config, const kvd_evict_steps_args &a, int wide)
+{
+    const bool tempered = a.rule.tau0 > 0;
+    return a.map.group > 8 ? cudaLaunchKernelEx(&config,
+                                                tempered ? steps_kernel<2, BLOCKS, true>
+                                                         : steps_kernel<2, BLOCKS, false>,
+                                                a, wide)
+                           : cudaLaunchKernelEx(&config,
+                                                tempered ? steps_kernel<1, BLOCKS, true>
+                                                         : steps_kernel<1, BLOCKS, false>,
+                                                a, wide);
 }
 
 } // namespace
@@ -534,12 +545,9 @@ extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream
     config.stream = stream;
     config.attrs = &cluster;
     config.numAttrs = a->splits > 1 ? 1 : 0;
-    const cudaError_t e =
-        a->map.group > 8
-            ? cudaLaunchKernelEx(&config, tempered ? steps_kernel<2, true> : steps_kernel<2, false>,
-                                 *a, wide)
-            : cudaLaunchKernelEx(&config, tempered ? steps_kernel<1, true> : steps_kernel<1, false>,
-                                 *a, wide);
+    const cudaError_t e = kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW
+                              ? launch<KVD_WIDTH_MAX / 32>(config, *a, wide)
+                              : launch<KVD_WIDTH_NARROW / 32>(config, *a, wide);
     if (e != cudaSuccess || !a->rule.whole_layer)
         return e;
     layer_kernel<<<(unsigned)a->batch, 32 * LAYER_WARPS, 0, stream>>>(*a);

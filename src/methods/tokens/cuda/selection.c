@@ -316,7 +316,7 @@ static bool generates(const kvd_plan *plan)
 static unsigned computes(const kvd_plan *plan)
 {
     (void)plan;
-    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
 const kvd_gpu_kind kvd_gpu_selection = {

@@ -631,7 +631,8 @@ static bool generates(const kvd_plan *plan)
 
 /*
  * Layers with a window take part in the budgets of prefixkv and cake, and in the groups of
- * windowkv, but their entries have no scores here.
+ * windowkv, but their entries have no scores here. The kernels of these three methods take heads of
+ * up to KVD_WIDTH_NARROW dimensions.
  */
 static unsigned computes(const kvd_plan *plan)
 {
@@ -639,7 +640,7 @@ static unsigned computes(const kvd_plan *plan)
     if (plan->tokens->eviction->rule)
         plan->tokens->eviction->rule(&plan->tokens_values, &rule);
     return KVD_GPU_SINKS | KVD_GPU_SCALE |
-           (plan->tokens->eviction->divide || rule.review ? 0 : KVD_GPU_WINDOWS);
+           (plan->tokens->eviction->divide || rule.review ? 0 : KVD_GPU_WINDOWS | KVD_GPU_WIDE);
 }
 
 const kvd_gpu_kind kvd_gpu_uneven = {

@@ -251,7 +251,8 @@ __global__ void __launch_bounds__(COPY)
     }
 }
 
-__global__ void __launch_bounds__(32) step_kernel(const __grid_constant__ kvd_uneven_step_args a)
+__global__ void __launch_bounds__(2 * KVD_WIDTH_MAX / 8)
+    step_kernel(const __grid_constant__ kvd_uneven_step_args a)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = a.map.n_kv_heads, d_k = a.map.d_qk[g],
               d_v = a.map.d_v[g], c = (int)threadIdx.x;
@@ -322,8 +323,7 @@ extern "C" cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *u, cudaSt
 
 extern "C" cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *u, cudaStream_t stream)
 {
-    const cudaError_t e = u->prompt.hopper ? kvd_evict_score_sm90(&u->prompt, stream)
-                                           : kvd_evict_score(&u->prompt, stream);
+    const cudaError_t e = kvd_evict_score_any(&u->prompt, stream);
     return e == cudaSuccess ? kvd_uneven_choose(u, stream) : e;
 }
 
@@ -331,6 +331,7 @@ extern "C" cudaError_t kvd_uneven_step(const kvd_uneven_step_args *a, cudaStream
 {
     if (a->batch < 1 || a->batch > 65535 || !a->kv_len || !a->table || !a->heads)
         return cudaErrorInvalidValue;
-    step_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), 32, 0, stream>>>(*a);
+    step_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch),
+                  (unsigned)(kvd_attn_widest(&a->map) / 4), 0, stream>>>(*a);
     return cudaGetLastError();
 }
