@@ -156,8 +156,8 @@ struct kvd_gpu_method {
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
     /*
-     * Returns how many of the bits that `bits` returned before the latest step of a slot belonged to
-     * tokens that had left a sliding window, so that the step did not read them. NULL: none.
+     * Returns how many of the bits that `bits` returned before the latest step of a slot belonged
+     * to tokens that had left a sliding window, so that the step did not read them. NULL: none.
      */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*

@@ -28,8 +28,9 @@ typedef kvd_packed_decode_params packed_params;
 
 /*
  * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request,
- * which reads its pages first_page .. pages - 1. m is the request's number of tokens; the first `keys` keys and `values` values are
- * quantised. `number` has the page numbers of 32 pages from a multiple of 32 on, one per lane.
+ * which reads its pages first_page .. pages - 1. m is the request's number of tokens; the first
+ * `keys` keys and `values` values are quantised. `number` has the page numbers of 32 pages from a
+ * multiple of 32 on, one per lane.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;

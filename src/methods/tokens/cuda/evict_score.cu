@@ -170,8 +170,8 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
 }
 
 /*
- * If SUMS is true, writes `mass`, otherwise `lse`, the logarithms of the softmax denominators. WIDTH
- * is the largest supported width of Q and K.
+ * If SUMS is true, writes `mass`, otherwise `lse`, the logarithms of the softmax denominators.
+ * WIDTH is the largest supported width of Q and K.
  */
 template <bool SUMS, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
