@@ -121,6 +121,37 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
+/*
+ * Returns 1 if requests with sinks of their own have the outputs of launches with these sinks: odd
+ * requests those of args.sinks, with which `o` was computed.
+ */
+static int own_sinks(kvd_decode_args args, const uint16_t *o)
+{
+    const size_t heads = (size_t)args.map.n_heads, row = (size_t)args.map.o_pitch,
+                 n = (size_t)args.batch * row;
+    float *const even = need(2 * heads * sizeof *even);
+    uint16_t *const want = need(n * sizeof *want), *const got = need(n * sizeof *got);
+    for (size_t h = 0; h < heads; h++)
+        even[h] = (float)h / 8 - 1;
+    float *const all = on_device(even, 2 * heads * sizeof *even);
+    check(cudaMemcpy(all + heads, args.sinks, heads * sizeof *all, cudaMemcpyDeviceToDevice),
+          "sinks");
+    args.sinks = all;
+    check(kvd_decode(&args, 0), "decode");
+    check(cudaMemcpy(want, args.o, n * sizeof *want, cudaMemcpyDeviceToHost), "decode");
+    args.n_sinks = 2 * args.map.n_heads;
+    check(kvd_decode(&args, 0), "decode");
+    check(cudaMemcpy(got, args.o, n * sizeof *got, cudaMemcpyDeviceToHost), "decode");
+    int ok = 1;
+    for (size_t b = 0; b < (size_t)args.batch; b++)
+        ok = ok && !memcmp(got + b * row, (b % 2 ? o : want) + b * row, row * sizeof *got);
+    check(cudaFree(all), "free");
+    free(even);
+    free(want);
+    free(got);
+    return ok;
+}
+
 /* Tests kvd_decode_ctas_per_task() on the GPUs that docs/kernels.md has times of. */
 static int run_choices(void)
 {
@@ -310,6 +341,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
         const int live_ok = run < PLANNED || first_only(args, o_bits);
         check(cudaMemcpy(lse, args.lse, batch * n_heads * sizeof *lse, cudaMemcpyDeviceToHost),
               "lse");
+        const int own_ok = !sinks || own_sinks(args, o_bits);
         kvd_unpack_o(&args.map, &requests, c->dtype, 1, o_bits, o);
         for (size_t i = 0; i < o_n; i++) {
             err += ((double)o[i] - want[i]) * ((double)o[i] - want[i]);
@@ -332,7 +364,7 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
              */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
-        const int ok = err < limit && err_lse < 2e-3 && same && busy_ok && live_ok;
+        const int ok = err < limit && err_lse < 2e-3 && same && busy_ok && live_ok && own_ok;
         failed += !ok;
         if (ok)
             printf("ok decode, %s, window %d%s, %s, %d CTAs, %d per task\n", c->name, window,
@@ -341,10 +373,10 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
         else
             printf(
                 "not ok decode, %s, window %d%s, %s, %d CTAs, %d per task: relative error %.2e of %.0e, "
-                "lse off by %.2e, %s bits, busy %s, one request alone %s\n",
+                "lse off by %.2e, %s bits, busy %s, one request alone %s, own sinks %s\n",
                 c->name, window, sinks ? ", sinks" : "", schedule_name[schedule], args.n_ctas,
                 args.ctas_per_task, err, limit, err_lse, same ? "the same" : "other",
-                busy_ok ? "ok" : "wrong", live_ok ? "ok" : "wrong");
+                busy_ok ? "ok" : "wrong", live_ok ? "ok" : "wrong", own_ok ? "ok" : "wrong");
         free(busy);
         check(cudaFree(args.workspace), "free");
         check(cudaFree(args.busy), "free");

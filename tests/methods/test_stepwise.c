@@ -503,6 +503,58 @@ static void codes_of_all_heads(void **state)
     }
 }
 
+/*
+ * Callbacks of a made-up method that codes BLOCK keys together, and values of all but the NEWEST
+ * tokens, in one bit per number without a loss.
+ */
+enum { BLOCK = 8, NEWEST = 3 };
+static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,
+                         size_t *block)
+{
+    (void)v;
+    *newest = side == KVD_KEYS ? 0 : NEWEST;
+    *block = side == KVD_KEYS ? BLOCK : 1;
+}
+static int check_blocks(const void *self, const kvd_bits_block *b, float *decoded,
+                        kvd_bits_count *count, kvd_err *err)
+{
+    (void)self, (void)err;
+    assert_true(b->side == KVD_VALUES || (b->position[0] % BLOCK == 0 && b->n % BLOCK == 0));
+    memcpy(decoded, b->x, b->n * b->d * sizeof *decoded);
+    *count = (kvd_bits_count){(double)(b->n * b->d), 0};
+    return 0;
+}
+
+/*
+ * In a layer with a window, blocks begin at multiples of their length, and are held until their last
+ * token has left the window.
+ */
+static void blocks_of_codes_in_a_window(void **state)
+{
+    (void)state;
+    enum { WINDOW = 13 };
+    const size_t prompts[] = {0, 20, 41};
+    const kvd_bits_method method = {
+        .info = {.name = "blocks"}, .window = block_newest, .code = check_blocks};
+    const problem *p = make(WINDOW);
+    kvd_stepwise_account a;
+    dense(p, WINDOW, want);
+    for (size_t i = 0; i < 3; i++) {
+        const kvd_plan plan = {.type = KVD_F32, .prompt = prompts[i], .bits = &method};
+        double bits = 0;
+        run(&plan, p, got, &a);
+        assert_true(worst(got, want) < 2e-6);
+        for (size_t s = 0; s < 2; s++)
+            for (size_t n = prompts[i] + 1; n <= offset[s + 1] - offset[s]; n++) {
+                const size_t first = n > WINDOW ? (n - WINDOW) / BLOCK * BLOCK : 0,
+                             keys = n / BLOCK * BLOCK - first,
+                             values = n > NEWEST + first ? n - NEWEST - first : 0;
+                bits += (double)(KV_HEADS * D * (2 * 32 * (n - first) - 31 * (keys + values)));
+            }
+        assert_true(a.payload == bits);
+    }
+}
+
 /* Made-up method that stores all tokens of a prompt at KVD_LEVEL_LOW. */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
@@ -718,6 +770,7 @@ int main(void)
                                        cmocka_unit_test(projected_requests),
                                        cmocka_unit_test(balanced_channels),
                                        cmocka_unit_test(codes_of_all_heads),
+                                       cmocka_unit_test(blocks_of_codes_in_a_window),
                                        cmocka_unit_test(infinite_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -527,8 +527,13 @@ static unsigned computes(const kvd_plan *plan)
 {
     const bool lists =
         kvd_gpu_packed_value(plan, "outliers") > 0 || kvd_gpu_packed_value(plan, "sink") > 0;
-    return KVD_GPU_SINKS | KVD_GPU_SCALE | (lists ? 0 : KVD_GPU_WINDOWS) |
-           (kvd_gpu_packed_takes_wide(plan) ? KVD_GPU_WIDE : 0);
+    const unsigned narrow = KVD_GPU_SINKS | KVD_GPU_SCALE | (lists ? 0 : KVD_GPU_WINDOWS);
+    if (kvd_gpu_packed_takes_wide(plan))
+        return narrow | KVD_GPU_WIDE;
+    return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_is_turned(plan) ||
+                   plan->bits == &kvd_bits_allot
+               ? narrow
+               : 0;
 }
 
 const kvd_gpu_kind kvd_gpu_packed = {.computes = computes,

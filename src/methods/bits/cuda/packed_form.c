@@ -30,8 +30,8 @@ bool kvd_gpu_packed_has_floats(const kvd_plan *plan)
 
 bool kvd_gpu_packed_takes_wide(const kvd_plan *plan)
 {
-    return !kvd_gpu_packed_has_levels(plan) && !kvd_gpu_packed_is_turned(plan) &&
-           plan->bits != &kvd_bits_allot;
+    return kvd_gpu_packed_has_floats(plan) || plan->bits == &kvd_bits_kivi ||
+           plan->bits == &kvd_bits_comet;
 }
 
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan)

@@ -466,11 +466,14 @@ static bool by_head(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    kvd_evict_rule rule = {.smooth = 1};
-    if (plan->tokens->eviction->rule)
-        plan->tokens->eviction->rule(&plan->tokens_values, &rule);
-    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE |
-           (rule.ranking == KVD_EVICT_EXPECTED ? 0 : KVD_GPU_WIDE);
+    static const kvd_tokens_method *const wide[] = {
+        &kvd_tokens_h2o,  &kvd_tokens_keyformer, &kvd_tokens_snapkv, &kvd_tokens_streaming,
+        &kvd_tokens_tova, &kvd_tokens_knorm,     &kvd_tokens_keydiff};
+    const unsigned narrow = KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE;
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (plan->tokens == wide[i])
+            return narrow | KVD_GPU_WIDE;
+    return plan->tokens == &kvd_tokens_expectedattention ? narrow : 0;
 }
 
 const kvd_gpu_kind kvd_gpu_evict = {

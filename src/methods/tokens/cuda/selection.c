@@ -315,8 +315,9 @@ static bool generates(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    (void)plan;
-    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+    return plan->tokens == &kvd_tokens_quest
+               ? KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE
+               : 0;
 }
 
 const kvd_gpu_kind kvd_gpu_selection = {

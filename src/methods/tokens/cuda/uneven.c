@@ -636,11 +636,12 @@ static bool generates(const kvd_plan *plan)
  */
 static unsigned computes(const kvd_plan *plan)
 {
-    kvd_evict_rule rule = {.smooth = 1};
-    if (plan->tokens->eviction->rule)
-        plan->tokens->eviction->rule(&plan->tokens_values, &rule);
-    return KVD_GPU_SINKS | KVD_GPU_SCALE |
-           (plan->tokens->eviction->divide || rule.review ? 0 : KVD_GPU_WINDOWS | KVD_GPU_WIDE);
+    const kvd_tokens_method *const t = plan->tokens;
+    const unsigned any = KVD_GPU_SINKS | KVD_GPU_SCALE;
+    if (t == &kvd_tokens_pyramidkv || t == &kvd_tokens_adakv || t == &kvd_tokens_taskkv)
+        return any | KVD_GPU_WINDOWS | KVD_GPU_WIDE;
+    return t == &kvd_tokens_prefixkv || t == &kvd_tokens_cake || t == &kvd_tokens_windowkv ? any
+                                                                                           : 0;
 }
 
 const kvd_gpu_kind kvd_gpu_uneven = {
