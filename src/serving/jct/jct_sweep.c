@@ -167,13 +167,13 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
 
 /*
  * Returns the bytes per token that an uncompressed cache stores for a request of `length` tokens.
- * In layers with an attention window, the CPU engine stores only the tokens of the window.
+ * In layers with an attention window, engines store only the tokens of the window.
  */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
     kvd_cache_bytes bytes;
     kvd_cache_count_bytes(s->config, NULL, kvd_dtype_bytes(s->cfg->type), &bytes);
-    return s->gpu[0] ? bytes.dense : bytes.dense * kvd_cache_window_share(s->config, length);
+    return bytes.dense * kvd_cache_window_share(s->config, length);
 }
 
 static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
