@@ -132,7 +132,10 @@ static const kvd_column seed_columns[] = {
     {"kl_sd", KVD_COL_REAL, "nat", "sample standard deviation of kl over seeds"},
     {"agree_sd", KVD_COL_REAL, "1", "sample standard deviation of agree over seeds"},
 };
-enum { N_SEED_COLUMNS = sizeof seed_columns / sizeof *seed_columns };
+enum {
+    N_SEED_COLUMNS = sizeof seed_columns / sizeof *seed_columns,
+    N_COLUMNS = KVD_N_POINT_COLUMNS + N_OWN_COLUMNS + N_SEED_COLUMNS
+};
 
 /*
  * The columns that --seeds adds come last, so that tables without --seeds use only the first
@@ -140,7 +143,7 @@ enum { N_SEED_COLUMNS = sizeof seed_columns / sizeof *seed_columns };
  */
 static const kvd_column *columns(void)
 {
-    static kvd_column all[KVD_N_POINT_COLUMNS + N_OWN_COLUMNS + N_SEED_COLUMNS];
+    static kvd_column all[N_COLUMNS];
     if (!all[0].name) {
         memcpy(all + KVD_N_POINT_COLUMNS, own_columns, sizeof own_columns);
         memcpy(all + KVD_N_POINT_COLUMNS + N_OWN_COLUMNS, seed_columns, sizeof seed_columns);
@@ -292,9 +295,9 @@ static int ratio_of_row(const double *nll, const double *none, const double *n, 
 
 /*
  * Reads the number of predictions of each of n sequences. Fails if one is negative or no whole
- * number, or if all are 0.
+ * number, if all are 0, or if a row has another number of predictions than all sequences together.
  */
-static int read_counts(kvd_h5 *f, hsize_t n, double *counts, kvd_err *err)
+static int read_counts(const kvd_rows *r, kvd_h5 *f, hsize_t n, double *counts, kvd_err *err)
 {
     double sum = 0;
     if (kvd_h5_read_finite(f, "/sequences/n", 1, &n, counts, err))
@@ -305,9 +308,18 @@ static int read_counts(kvd_h5 *f, hsize_t n, double *counts, kvd_err *err)
                             f->path, s, counts[s]);
         sum += counts[s];
     }
-    return sum > 0 ? 0
-                   : kvd_fail(err, "'%s': /sequences/n has %llu sequences without a prediction",
-                              f->path, (unsigned long long)n);
+    if (!(sum > 0))
+        return kvd_fail(err, "'%s': /sequences/n has %llu sequences without a prediction", f->path,
+                        (unsigned long long)n);
+    for (size_t i = 0; i < kvd_rows_count(r); i++) {
+        const double predictions = kvd_row_real(r, i, "n_predictions");
+        if (!isnan(predictions) && predictions != sum)
+            return kvd_fail(err,
+                            "'%s': /rows/n_predictions[%zu] is %.15g, but /sequences/n has %.15g "
+                            "predictions",
+                            f->path, i, predictions, sum);
+    }
+    return 0;
 }
 
 static int read_ratios(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
@@ -338,7 +350,7 @@ static int read_ratios(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
         kvd_no_memory(err, "sums of sequences", rows * sequences * sizeof *nll);
         goto done;
     }
-    if (read_counts(f, sequences, n, err) ||
+    if (read_counts(a->rows, f, sequences, n, err) ||
         kvd_h5_read_finite(f, "/sequences/nll", 2, dims, nll, err))
         goto done;
     for (size_t i = 0; i < rows; i++)
@@ -375,7 +387,7 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     if (!a->sequence_n || !a->sequence_kl)
         return kvd_no_memory(err, "sums of sequences", rows * n * sizeof *a->sequence_kl);
     a->n_sequences = (size_t)n;
-    if (read_counts(f, n, a->sequence_n, err) ||
+    if (read_counts(a->rows, f, n, a->sequence_n, err) ||
         kvd_h5_read(f, "/sequences/kl", 2, dims, H5T_NATIVE_DOUBLE, a->sequence_kl, err))
         return -1;
     for (size_t i = 0; i < rows; i++) {
@@ -514,6 +526,25 @@ static herr_t read_target(hid_t group, const char *name, const H5L_info_t *info,
     return 0;
 }
 
+/* Fails if the table has no column `method`, or a known column of another type. */
+static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
+{
+    static const char *const kinds[] = {
+        [KVD_COL_TEXT] = "text", [KVD_COL_INT] = "integers", [KVD_COL_REAL] = "real numbers"};
+    if (kvd_rows_find(a->rows, "method") < 0)
+        return kvd_fail(err, "'%s' has no column '/rows/method'", f->path);
+    for (int c = 0; c < N_COLUMNS; c++) {
+        const kvd_column *const known = &columns()[c];
+        const int found = kvd_rows_find(a->rows, known->name);
+        const kvd_column_kind kind =
+            found < 0 ? known->kind : kvd_rows_column(a->rows, found)->kind;
+        if (kind != known->kind)
+            return kvd_fail(err, "'%s': /rows/%s has %s, should have %s", f->path, known->name,
+                            kinds[kind], kinds[known->kind]);
+    }
+    return 0;
+}
+
 /*
  * Fails on infinity (except exp of a large negative log-likelihood), on a negative number beyond
  * rounding, and on a fraction above 1.
@@ -534,11 +565,12 @@ static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *
                 most = 1;
         for (size_t i = 0; column->kind != KVD_COL_TEXT && i < kvd_rows_count(a->rows); i++) {
             const double x = kvd_rows_get_real(a->rows, i, c);
-            if ((x < -1e-6 && !strstr(column->name, "_change")) || x > most + 1e-9)
+            const double least = strstr(column->name, "_change") ? -DBL_MAX : -1e-6;
+            if (x < least || x > most + 1e-9)
                 return kvd_fail(err, "'%s': /rows/%s[%zu] is %g, %s", f->path, column->name, i, x,
-                                x < 0      ? "below 0"
-                                : most > 1 ? "infinite"
-                                           : "above 1");
+                                x < 0 && least > -1 ? "below 0"
+                                : x < 0 || most > 1 ? "infinite"
+                                                    : "above 1");
         }
     }
     return 0;
@@ -549,7 +581,7 @@ int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     target_reader x = {a, f, err};
     hsize_t from = 0;
     a->rows = kvd_rows_load(f, err);
-    if (!a->rows || check_values(a, f, err) ||
+    if (!a->rows || check_columns(a, f, err) || check_values(a, f, err) ||
         read_errors(a, f, "/attention_error/relative", &a->norm, err) ||
         read_errors(a, f, "/attention_error/zdc", &a->zdc, err) || read_ratios(a, f, err) ||
         read_kl(a, f, err) || read_needles(a, f, err))

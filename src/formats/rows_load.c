@@ -88,7 +88,7 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
 {
     hsize_t dim = 0;
     *n = 0;
-    if (H5Sget_simple_extent_ndims(space) != 1)
+    if (H5Sget_simple_extent_ndims(space) > 1)
         return 0;
     if (H5Sget_simple_extent_dims(space, &dim, NULL) != 1 || dim == 0 ||
         dim > SIZE_MAX / sizeof(kvd_cell_value))
@@ -176,8 +176,9 @@ static int load_link(kvd_h5 *f, kvd_rows *r, hid_t group, H5_index_t order, hsiz
         object = H5Oopen(group, name, H5P_DEFAULT);
     if (object < 0)
         return kvd_fail(err, "'%s': cannot open '/rows/%s'", f->path, name);
-    const int status =
-        H5Iget_type(object) == H5I_DATASET ? load_column(f, r, object, name, err) : 0;
+    const int status = H5Iget_type(object) == H5I_DATASET
+                           ? load_column(f, r, object, name, err)
+                           : kvd_fail(err, "'%s': '/rows/%s' is no dataset", f->path, name);
     H5Oclose(object);
     return status;
 }

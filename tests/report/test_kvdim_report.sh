@@ -270,6 +270,11 @@ def long_metric(f): f["target/zack"].attrs["metric"] = "x" * 5000
 def own(f): f["target/zack"].attrs["own"] = 2
 def wanted(f): f["target/zack"].attrs["target"] = float("nan")
 def counts(f): f["sequences/n"][1] = -7
+def predictions(f): f["rows/n_predictions"][1] = 7
+def text(f): del f["rows/kl"]; f.create_dataset("rows/kl", f["rows/overall_p"].shape, "S3")[...] = b"0.5"
+def scalar(f): del f["rows/kl"]; f["rows/kl"] = 0.5
+def folder(f): del f["rows/kl"]; f.create_group("rows/kl")
+def methods(f): del f["rows/method"]
 def no_counts(f): f["sequences/n"][...] = 0
 def nsequences(f):
     kl(f)
@@ -282,7 +287,7 @@ def kl(f):
 copy("rates", unknown); copy("rates", incomplete); copy("rates", newer); copy("similarity", shape); copy("similarity", nan)
 copy("rates", inputs); copy("accuracy-1", sequences); copy("accuracy-1", target)
 copy("similarity", overlap); copy("accuracy-1", share); copy("accuracy-1", infinite); copy("accuracy-1", negative)
-for change in (metric, long_metric, own, wanted, counts, no_counts, kl, nsequences): copy("accuracy-1", change)
+for change in (metric, long_metric, own, wanted, counts, no_counts, kl, nsequences, predictions, text, scalar, folder, methods): copy("accuracy-1", change)
 P
   refused "an unknown schema" 1 "is a 'kvdim/weather' file; the report knows" "$report" "$D/bad-unknown.h5" -o "$D/x"
   refused "an incomplete file" 1 "bad-incomplete.h5" "$report" "$D/bad-incomplete.h5" -o "$D/x"
@@ -304,6 +309,11 @@ P
   refused "sequences without predictions" 1 "bad-no_counts.h5': /sequences/n has" "$report" "$D/bad-no_counts.h5" -o "$D/x"
   refused "an infinite KL of a sequence" 1 "/sequences/kl[1, 1] is inf, not a sum of KL" "$report" "$D/bad-kl.h5" -o "$D/x"
   refused "rows of 0 sequences" 1 "/rows/n_sequences[1] is 0, but /sequences/n has 8" "$report" "$D/bad-nsequences.h5" -o "$D/x"
+  refused "other predictions than the sequences" 1 "/rows/n_predictions[1] is 7, but /sequences/n has" "$report" "$D/bad-predictions.h5" -o "$D/x"
+  refused "a measure that is text" 1 "/rows/kl has text, should have real numbers" "$report" "$D/bad-text.h5" -o "$D/x"
+  refused "a measure of one number" 1 "'/rows/kl' has no rows" "$report" "$D/bad-scalar.h5" -o "$D/x"
+  refused "a group of rows" 1 "'/rows/kl' is no dataset" "$report" "$D/bad-folder.h5" -o "$D/x"
+  refused "rows without methods" 1 "has no column '/rows/method'" "$report" "$D/bad-methods.h5" -o "$D/x"
   [ ! -e "$D/x/index.html" ] && ok "failures leave no page" || not_ok "failures leave no page"
 else
   echo "skip damaged files: no h5py for $PYTHON"
