@@ -125,3 +125,8 @@ bool kvd_utf8_is_space(uint32_t c)
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
            c == 0x205f || c == 0x3000;
 }
+
+size_t kvd_utf8_mark(const char *s, size_t len)
+{
+    return len >= 3 && !memcmp(s, "\xef\xbb\xbf", 3) ? 3 : 0;
+}

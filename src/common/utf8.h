@@ -9,6 +9,9 @@
 /* Returns the index of the first malformed byte of s [len], or len. */
 size_t kvd_utf8_first_bad(const char *s, size_t len);
 
+/* Returns 3 if s [len] begins with a byte order mark, which is not part of the text, else 0. */
+size_t kvd_utf8_mark(const char *s, size_t len);
+
 /* Returns the number of bytes of the character whose first byte is `lead`, in valid UTF-8. */
 unsigned kvd_utf8_width(char lead);
 

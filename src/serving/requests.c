@@ -255,15 +255,9 @@ static int json_row(reader *r, const char *text, size_t len, kvd_err *err)
     return status;
 }
 
-/* Returns the bytes of a UTF-8 byte order mark at the start of the text, or 0 if there is none. */
-static size_t mark_bytes(const char *text, size_t len)
-{
-    return len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
-}
-
 static bool is_json(const char *text, size_t len)
 {
-    size_t at = mark_bytes(text, len);
+    size_t at = kvd_utf8_mark(text, len);
     while (at < len && memchr(" \t\r\n", text[at], 4))
         at++;
     return at < len && text[at] == '{';
@@ -272,7 +266,7 @@ static bool is_json(const char *text, size_t len)
 static int json_lines(reader *r, const char *name, const char *text, size_t len, kvd_err *err)
 {
     r->of = &json_layout;
-    for (size_t at = mark_bytes(text, len), row = 1; at < len; row++) {
+    for (size_t at = kvd_utf8_mark(text, len), row = 1; at < len; row++) {
         const char *end = memchr(text + at, '\n', len - at);
         const size_t n = end ? (size_t)(end - (text + at)) : len - at;
         bool blank = true;

@@ -19,17 +19,17 @@ refused() { # STATUS NAME TEXT OPTIONS...: that status and one line with the tex
   else bad "$name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
 }
 
-# ---- one file of every form ------------------------------------------------------------------------
+# ---- one file of every form; two begin with a byte order mark ------------------------------------------------------------------------
 mkdir "$D/niah_single_1"
 story="Once upon a time there was a little dog named Max. Max liked to play in the park with his red ball."
 long=$(for i in 1 2 3 4 5 6 7 8 9 10 11 12; do printf '%s ' "$story"; done)
 printf '{"index": 7, "input": "%s\\nWhat is the name of the dog?", "answer_prefix": " The name is", "outputs": ["Max"], "length": 60}\n' "$story" >"$D/niah_single_1/validation.jsonl"
 printf '{"input": "What is the name?", "context": "%s", "answers": ["Max", "the dog Max"], "length": 30, "dataset": "qasper", "language": "en", "all_classes": null, "_id": "a1"}\n{"input": "Type:", "context": "%s", "answers": ["park"], "length": 30, "dataset": "trec", "all_classes": ["park", "ball"], "_id": "a2"}\n' "$story" "$story" >"$D/longbench.jsonl"
-printf '[{"_id": "v", "question": " Who? ", "choice_A": "Max", "choice_B": "Ann", "choice_C": "Tim", "choice_D": "Sam", "answer": "A", "context": " %s "}]\n' "$story" >"$D/v2.json"
+printf '\357\273\277[{"_id": "v", "question": " Who? ", "choice_A": "Max", "choice_B": "Ann", "choice_C": "Tim", "choice_D": "Sam", "answer": "A", "context": " %s "}]\n' "$story" >"$D/v2.json"
 printf '{"id": 3, "context": "%s", "input": "What is the pass key?", "answer": ["71432"], "options": []}\n' "$story" >"$D/passkey.jsonl"
 printf '{"question": "Max has 2 balls and 3 bones. How many things?", "answer": "2 + 3 = <<2+3=5>>5\\n#### 5"}\n' >"$D/gsm8k_test.jsonl"
 printf '{"id": "s", "context": "%s", "multi_turns": [{"input": "Who plays?", "answer": "Max"}, {"input": "What colour is the ball?", "answer": "red"}, {"input": "Where?", "answer": ["park"]}]}\n' "$story" >"$D/scbench_kv.jsonl"
-printf '{"prompt": "%s Max", "references": [3, "ball"], "metric": "match-part", "max_new_tokens": 4}\n{"context": "%s", "question": " Max played with his red", "references": "ball", "metric": "exact", "max_new_tokens": 3, "stop": "."}\n' "$story" "$long" >"$D/own.jsonl"
+printf '\357\273\277{"prompt": "%s Max", "references": [3, "ball"], "metric": "match-part", "max_new_tokens": 4}\n{"context": "%s", "question": " Max played with his red", "references": "ball", "metric": "exact", "max_new_tokens": 3, "stop": "."}\n' "$story" "$long" >"$D/own.jsonl"
 FILES="--benchmark $D/niah_single_1/validation.jsonl --benchmark $D/longbench.jsonl --benchmark $D/v2.json --benchmark $D/passkey.jsonl --benchmark $D/gsm8k_test.jsonl --benchmark $D/scbench_kv.jsonl --benchmark $D/own.jsonl"
 
 if run $FILES --max-new-tokens 6 --seq-len 280 --cache f16 --method h2o,heavy=0.1,recent=0.1 --method hetero,k=8,v=8; then
@@ -218,6 +218,14 @@ printf '{"prompt": "a", "references": ["b"]}\n' >"$D/nometric.jsonl"
 refused 1 "no metric" "nometric.jsonl', line 1: field 'metric' is missing: add it, or give --metric" --benchmark "$D/nometric.jsonl" --method none
 printf '{"prompt": "a", "references": ["b"], "metric": "bleu"}\n' >"$D/bleu.jsonl"
 refused 1 "an unknown metric" "bleu.jsonl', line 1: metric 'bleu' is unknown" --benchmark "$D/bleu.jsonl" --method none
+printf '{"input": "a b", "outputs": ["b"], "metric": "bleu"}\n' >"$D/unread.jsonl"
+refused 1 "a metric that the form does not read" "unread.jsonl', line 1: field 'metric' is read in the form general alone, and the form is ruler: remove it, or give --metric NAME" --benchmark "$D/unread.jsonl" --method none
+printf '{"question": "a", "answer": "#### 1", "max_new_tokens": 4}\n' >"$D/unread.jsonl"
+refused 1 "a length that the form does not read" "field 'max_new_tokens' is read in the form general alone, and the form is gsm8k" --benchmark "$D/unread.jsonl" --method none
+printf '{"prompt": "a", "references": ["b"], "metric": "exact", "task": "a\\nb"}\n' >"$D/task.jsonl"
+refused 1 "a task of two lines" "task.jsonl', line 1: byte 2 of the name of the task is the control character 10" --benchmark "$D/task.jsonl" --method none
+printf '{"prompt": "a", "references": ["b"], "metric": "exact", "task": ""}\n' >"$D/task.jsonl"
+refused 1 "a task without a name" "task.jsonl', line 1: field 'task' is empty" --benchmark "$D/task.jsonl" --method none
 printf '{"prompt": "a", "references": [["b"]], "metric": "exact"}\n' >"$D/nested.jsonl"
 refused 1 "nested references" "nested.jsonl', line 1: field 'references' holds a value that is no string and no number" --benchmark "$D/nested.jsonl" --method none
 printf '{"prompt": "a", "references": ["b"], "references": ["c"], "metric": "exact"}\n' >"$D/twice.jsonl"

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/args.h"
+#include "common/utf8.h"
 
 static const size_t longest_row = (size_t)64 << 20;
 
@@ -137,15 +138,6 @@ static int end(reader *r, struct csv_parser *p)
     return r->failed ? -1 : 0;
 }
 
-/*
- * Returns the number of bytes of a UTF-8 byte order mark, which spreadsheets put at the start of a
- * file.
- */
-static size_t mark_bytes(const char *text, size_t len)
-{
-    return len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
-}
-
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err)
 {
     enum { BLOCK = 1 << 16 };
@@ -166,7 +158,7 @@ int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err)
     }
     bool first = true;
     for (size_t n; (n = fread(block, 1, BLOCK, f)) > 0; first = false) {
-        const size_t skip = first ? mark_bytes(block, n) : 0;
+        const size_t skip = first ? kvd_utf8_mark(block, n) : 0;
         if (feed(&r, &p, block + skip, n - skip))
             goto done;
     }
@@ -229,7 +221,7 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     int rc = 0;
     if (start(&r, &p))
         return -1;
-    for (size_t at = mark_bytes(text, len); !rc && at < len; at += BLOCK)
+    for (size_t at = kvd_utf8_mark(text, len); !rc && at < len; at += BLOCK)
         rc = feed(&r, &p, text + at, len - at < BLOCK ? len - at : BLOCK);
     if (!rc)
         rc = end(&r, &p);

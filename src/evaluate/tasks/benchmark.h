@@ -64,8 +64,8 @@ typedef enum {
 } kvd_benchmark_form;
 extern const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1];
 
-/* Upper limit of max_new_tokens. */
-enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20 };
+/* Upper limits of max_new_tokens and of the length of a task's name. */
+enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20, KVD_BENCHMARK_TASK_BYTES = 100 };
 
 typedef struct {
     kvd_benchmark_form form;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/utf8.h"
 #include "evaluate/tasks/benchmark.h"
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/gsm8k_shots.h"
@@ -461,6 +462,40 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
+/* Refuses fields of the general form in an item of another form, which would not read them. */
+static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
+{
+    static const struct {
+        const char *field, *option;
+    } general[] = {{"metric", "--metric NAME"},
+                   {"max_new_tokens", "--max-new-tokens N"},
+                   {"stop", "--stop TEXT"}};
+    const bool replaced[] = {r->s->metric >= 0, r->s->max_new_tokens > 0, r->s->stop != NULL};
+    for (size_t i = 0; form != KVD_FORM_GENERAL && i < sizeof general / sizeof *general; i++)
+        if (json_object_get(r->x, general[i].field) && !replaced[i])
+            return kvd_fail(err,
+                            "field '%s' is read in the form general alone, and the form is %s: "
+                            "remove it, or give %s",
+                            general[i].field, kvd_benchmark_form_words[form], general[i].option);
+    return 0;
+}
+
+/* Refuses the name of a task that a table could not show on one line. */
+static int check_task(const char *task, kvd_err *err)
+{
+    const size_t n = strlen(task);
+    if (!n)
+        return kvd_fail(err, "field 'task' is empty");
+    if (n > KVD_BENCHMARK_TASK_BYTES)
+        return kvd_fail(err, "the name of the task has %zu bytes, at most %d are allowed", n,
+                        KVD_BENCHMARK_TASK_BYTES);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)task[i] < ' ' || task[i] == 0x7f)
+            return kvd_fail(err, "byte %zu of the name of the task is the control character %d",
+                            i + 1, task[i]);
+    return 0;
+}
+
 static int name_item(reader *r, kvd_err *err)
 {
     static const char *const ids[] = {"_id", "id", "index", "task_id"};
@@ -509,7 +544,8 @@ static int read_item(reader *r, kvd_err *err)
                         "--shots %zu is for GSM8K, and this item has the form %s: leave --shots "
                         "out, or put examples into the item's context",
                         r->s->shots, kvd_benchmark_form_words[form]);
-    if (!(r->item = kvd_benchmark_add(r->b, err)) || name_item(r, err) || read[form](r, err))
+    if (check_unread(r, form, err) || !(r->item = kvd_benchmark_add(r->b, err)) ||
+        name_item(r, err) || read[form](r, err) || check_task(r->item->task, err))
         return -1;
     return kvd_benchmark_change(r->item, r->s, err);
 }
@@ -533,10 +569,14 @@ static char *task_of_path(const char *path)
     return strndup(from, (size_t)(slash - from));
 }
 
-static int read_list(reader *r, const char *path, kvd_err *err)
+static int read_list(reader *r, const char *path, FILE *f, kvd_err *err)
 {
     json_error_t why;
-    json_t *const all = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+    char mark[3];
+    const size_t n = fread(mark, 1, sizeof mark, f);
+    if (!kvd_utf8_mark(mark, n))
+        rewind(f);
+    json_t *const all = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
     int status = 0;
     if (!json_is_array(all)) {
         json_decref(all);
@@ -564,9 +604,10 @@ static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
          !status && (!r->s->most || items < r->s->most) && (n = getline(&line, &room, f)) > 0;
          number++) {
         json_error_t why;
-        if (strspn(line, " \t\r\n") == (size_t)n)
+        const size_t mark = number == 1 ? kvd_utf8_mark(line, (size_t)n) : 0;
+        if (mark + strspn(line + mark, " \t\r\n") == (size_t)n)
             continue;
-        json_t *const x = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES, &why);
+        json_t *const x = json_loadb(line + mark, (size_t)n - mark, JSON_REJECT_DUPLICATES, &why);
         r->x = x;
         r->number = ++items;
         if (!x)
@@ -591,7 +632,7 @@ int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_s
     reader r = {.b = b, .s = s, .file_task = task};
     int status = !f                                 ? kvd_fail_errno(err, "cannot open '%s'", path)
                  : !task                            ? kvd_no_memory(err, "a name", strlen(path))
-                 : dot && !strcasecmp(dot, ".json") ? read_list(&r, path, err)
+                 : dot && !strcasecmp(dot, ".json") ? read_list(&r, path, f, err)
                                                     : read_lines(&r, path, f, err);
     if (!status && b->n == before)
         status = kvd_fail(err, "'%s' holds no item", path);

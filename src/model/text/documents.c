@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "common/files/csv.h"
+#include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
 
 enum { MAX_FIELDS = 8 };
@@ -150,12 +151,6 @@ static bool blank(const char *s, size_t n)
     return true;
 }
 
-/* Returns 3 if s begins with a UTF-8 byte order mark, which is not part of the text, else 0. */
-static size_t mark_bytes(const char *s, size_t n)
-{
-    return n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3) ? 3 : 0;
-}
-
 static int read_jsonl(reader *r, FILE *f, kvd_err *err)
 {
     char *line = NULL;
@@ -163,7 +158,7 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
     ssize_t n;
     int status = 0;
     while (!status && (n = getline(&line, &size, f)) >= 0) {
-        const size_t skip = number++ ? 0 : mark_bytes(line, (size_t)n);
+        const size_t skip = number++ ? 0 : kvd_utf8_mark(line, (size_t)n);
         if (blank(line + skip, (size_t)n - skip))
             continue;
         json_error_t why;
@@ -188,7 +183,7 @@ static int read_json(reader *r, FILE *f, kvd_err *err)
     json_error_t why;
     char mark[3];
     const size_t n = fread(mark, 1, sizeof mark, f);
-    if (!mark_bytes(mark, n))
+    if (!kvd_utf8_mark(mark, n))
         rewind(f);
     json_t *list = json_loadf(f, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
     int status = 0;
