@@ -41,6 +41,8 @@ typedef struct {
      * 0, every call runs the uncompressed model again.
      */
     size_t bytes_not_kept;
+    /* Number of prompt tokens in all sequences before sequence i: [n_sequences + 1]. */
+    size_t *prompt_at;
     /* Private fields follow. */
     bool keeps_attention;
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
@@ -49,8 +51,6 @@ typedef struct {
      * NULL if not kept.
      */
     float *hidden;
-    /* Number of prompt tokens in all sequences before sequence i: [n_sequences + 1]. */
-    size_t *prompt_at;
     /* Number of scored positions in all sequences before sequence i: [n_sequences + 1]. */
     size_t *scored_at;
     uint32_t *id;

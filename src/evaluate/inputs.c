@@ -9,6 +9,7 @@
 #include "common/blas.h"
 #include "common/json.h"
 #include "methods/grid.h"
+#include "methods/prompts.h"
 #include "model/model_info.h"
 
 int kvd_inputs_add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
@@ -172,6 +173,17 @@ int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err)
             if (kvd_plan_check(&plan, &setup, err))
                 return kvd_in(err, "method '%s'", kvd_method_name(&in->cfg->method[i]));
         }
+    return 0;
+}
+
+int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
+                             kvd_err *err)
+{
+    for (size_t i = 0; i < in->cfg->n_methods; i++)
+        for (size_t s = 0; s < n; s++)
+            if (kvd_prompts_check(&in->cfg->method[i].plan, in->model, s, at[s + 1] - at[s],
+                                  max_len, err))
+                return -1;
     return 0;
 }
 

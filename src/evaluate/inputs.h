@@ -115,6 +115,12 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
  */
 int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
 /*
+ * Checks that every method can read all prompts, of which prompt s has at[s + 1] - at[s] tokens:
+ * at [n + 1]. No sequence may be longer than max_len tokens.
+ */
+int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
+                             kvd_err *err);
+/*
  * Opens the compression plan for the setting *p. The random seed is the run's seed plus k. *plan
  * must not be moved in memory afterwards.
  */

@@ -454,12 +454,20 @@ static int run_point(tasks_run *v, const kvd_method_target *t, const kvd_point *
     return status;
 }
 
+static int check_prompts(const tasks_run *v, const kvd_continuations *run, kvd_err *err)
+{
+    return kvd_inputs_check_prompts(&v->in, run->offset, run->n_sequences, SIZE_MAX, err);
+}
+
 static int run_methods(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
     kvd_progress progress;
     if (kvd_tasks_items(cfg, v->in.corpus, v->in.tokenizer, v->in.run.seed, &v->tasks, err))
         return -1;
+    for (int t = 0; t < KVD_N_FREE_TASKS; t++)
+        if (v->tasks.items[t].n_items && check_prompts(v, &v->tasks.items[t].run, err))
+            return -1;
     v->tasks.journal = v->journal;
     kvd_progress_start(&progress, "tasks", "sequences",
                        (double)kvd_task_run_sequences(&v->tasks) * (double)runs_of(v) / parts_of(v),
@@ -523,6 +531,7 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
     size_t cut = 0;
     if (kvd_benchmark_run_init(&v->benchmark, &v->items, v->in.checkpoint, v->in.tokenizer,
                                &settings, err) ||
+        check_prompts(v, &v->benchmark.run, err) ||
         !(v->scores = kvd_benchmark_table_new(&v->benchmark, v->in.model, v->in.calibration.label,
                                               v->in.run.seed, err)))
         return -1;

@@ -341,28 +341,23 @@ bool kvd_prompts_merged(const kvd_prompts *p, kvd_side side, int layer, size_t s
     return !isnan(p->share[side][(size_t)layer * p->n_sequences + sequence]);
 }
 
-/*
- * Checks a method that reads every prompt twice. Fails if two copies do not fit into max_len tokens
- * or into the positions of the model.
- */
-static int check_repeats(const kvd_plan *plan, const kvd_config *c, const kvd_batch *b,
-                         size_t max_len, const size_t *length, const size_t *whole, kvd_err *err)
+int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
+                      size_t max_len, kvd_err *err)
 {
     const void *self;
-    for (size_t s = 0; s < b->n_sequences; s++) {
-        if (whole[s] > (size_t)c->max_positions)
-            return kvd_fail(err,
-                            "method '%s' reads every prompt twice: sequence %zu has a prompt of "
-                            "%zu tokens, the model %d positions",
-                            kvd_plan_ranker(plan, &self)->info.name, b->first_sequence + s,
-                            length[s], c->max_positions);
-        if (2 * length[s] > max_len)
-            return kvd_fail(err,
-                            "method '%s' reads every prompt twice: a prompt of %zu tokens needs "
-                            "%zu, the longest sequence has %zu",
-                            kvd_plan_ranker(plan, &self)->info.name, length[s], 2 * length[s],
-                            max_len);
-    }
+    const kvd_tokens_method *const ranker = kvd_plan_ranker(plan, &self);
+    if (!ranker || !ranker->repeats)
+        return 0;
+    if (2 * length > (size_t)c->max_positions)
+        return kvd_fail(err,
+                        "method '%s' reads every prompt twice: sequence %zu has a prompt of "
+                        "%zu tokens, the model %d positions",
+                        ranker->info.name, sequence, length, c->max_positions);
+    if (2 * length > max_len)
+        return kvd_fail(err,
+                        "method '%s' reads every prompt twice: a prompt of %zu tokens needs "
+                        "%zu, the longest sequence has %zu",
+                        ranker->info.name, length, 2 * length, max_len);
     return 0;
 }
 
@@ -391,8 +386,9 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
     }
     if (!status)
         offset[n] = offset[n - 1] + times * length[n - 1];
-    status = status || (times > 1 && check_repeats(plan, c, b, max_len, length, whole, err)) ||
-             kvd_prompts_init(p, c, plan, length, n, err);
+    for (size_t s = 0; !status && s < n; s++)
+        status = kvd_prompts_check(plan, c, b->first_sequence + s, length[s], max_len, err);
+    status = status || kvd_prompts_init(p, c, plan, length, n, err);
     if (!status) {
         const kvd_batch first = {.n_sequences = n,
                                  .offset = offset,

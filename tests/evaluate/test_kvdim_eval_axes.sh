@@ -137,6 +137,7 @@ fails "a method that decides at a prompt" "'snapkv' decides at the end of a prom
 fails "heads of a layer that decide at a prompt" "'adakv' decides at the end of a prompt: give --prompt" --method adakv
 fails "an idle budget of a layer" "'adakv' dropped and lowered no entry" --prompt 50 --method adakv,budget=50
 fails "a prompt that does not fit twice" "'kvzip' reads every prompt twice: a prompt of 101 tokens needs 202, the longest sequence has 200" --prompt 101 --method kvzip
+fails "such a prompt, before others run" "'kvzip' reads every prompt twice: a prompt of 101 tokens needs 202, the longest sequence has 200" --prompt 101 --method h2o --method kvzip --resume
 fails "a step that reads all" "'quest' read every entry at every step" --method quest,budget=500
 fails "all layers kept whole" "keep_layers=3:3 keeps all 6 layers of the model whole: nothing is left to compress" --method h2o,keep_layers=3:3
 fails "layers kept whole of a group" "keep_layers=1:0 divides layers 0 to 1, which method 'xkv' stores together" --prompt 50 --method xkv,layers=2,keep_layers=1:0

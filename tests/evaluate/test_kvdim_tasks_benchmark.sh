@@ -101,6 +101,8 @@ for type in f16 f32; do
   then ok "bytes that a step reads, $type"; else bad "bytes that a step reads, $type" "$(cat "$D/err"; paste "$D/s" "$D/r")"; fi
 done
 refused 1 "a prompt that the model cannot read twice" "method 'kvzip' reads every prompt twice: sequence 0 has a prompt of " --ruler niah_single_1 --seq-len 700 --items 1 --max-new-tokens 4 --method kvzip
+refused 1 "such a prompt, before others run" "method 'kvzip' reads every prompt twice: sequence 0 has a prompt of " --ruler niah_single_1 --seq-len 700 --items 1 --max-new-tokens 4 --method h2o,kvzip --resume
+if [ -e "$D/none.h5.items" ]; then bad "no saved sequences of a refused run" "$(wc -c "$D/none.h5.items")"; else ok "no saved sequences of a refused run"; fi
 # A method that cannot run is found before the methods in front of it have run.
 refused 1 "a method that cannot run, before others run" "method 'importance': entries that 'importance' lowers take no fewer bits" --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --method h2o --method importance --resume
 if [ -e "$D/none.h5.items" ]; then bad "nothing ran before the refusal" "$(wc -c "$D/none.h5.items")"; else ok "nothing ran before the refusal"; fi

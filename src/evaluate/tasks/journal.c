@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,6 +23,8 @@ struct kvd_journal {
     size_t n_saved;
     char **part;
     size_t n_parts;
+    /* True if this run made the file and has saved no sequence in it yet. */
+    bool empty;
 };
 
 /* A space, the XXH3 of the JSON text in 16 hexadecimal digits, and a line feed. */
@@ -145,6 +148,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     json_t *const first = json_pack("{s:s}", "key", key->text);
     const int status = first ? write_line(j, first, err) : kvd_no_memory(err, "a key", key->used);
     json_decref(first);
+    j->empty = true;
     return status;
 }
 
@@ -239,6 +243,7 @@ int kvd_journal_remove(kvd_journal *j, kvd_err *err)
     for (size_t i = 0; i < j->n_parts; i++)
         if (unlink(j->part[i]))
             return kvd_fail_errno(err, "cannot remove '%s'", j->part[i]);
+    j->empty = false;
     return unlink(j->path) ? kvd_fail_errno(err, "cannot remove '%s'", j->path) : 0;
 }
 
@@ -248,6 +253,8 @@ void kvd_journal_close(kvd_journal *j)
         return;
     if (j->file)
         fclose(j->file);
+    if (j->empty)
+        unlink(j->path);
     json_decref(j->groups);
     for (size_t i = 0; i < j->n_parts; i++)
         free(j->part[i]);
@@ -425,6 +432,7 @@ static int save_step(void *ctx, size_t first, size_t n, const kvd_stepwise_accou
     const int status =
         line ? write_line(r->journal, line, err) : kvd_no_memory(err, "a line of the journal", n);
     json_decref(line);
+    r->journal->empty = false;
     r->account[first] = *account;
     return status || check_interrupted(NULL, first, n, account, err) ? -1 : 0;
 }

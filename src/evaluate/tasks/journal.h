@@ -26,6 +26,10 @@ size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
 /* Also removes the journals of --part. */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
+/*
+ * Closes the journal. Removes its file if this run made it and saved no sequence in it, because the
+ * key of a refused run would make the next run fail.
+ */
 void kvd_journal_close(kvd_journal *j);
 
 /*
