@@ -183,7 +183,9 @@ extern const char *const kvd_switch_words[3];
 #define KVD_OPTION_THREADS(T)                                                                      \
     {                                                                                              \
         "threads", .type = KVD_OPT_WHOLE, KVD_INTO(T, common.threads), .low = 1, .high = 4096,     \
-                   .otherwise = "every core allowed", .help = "CPU threads"                        \
+                   .otherwise = "every core allowed",                                              \
+                   .help = "CPU threads; more than OpenBLAS serves (64 in the packages of "        \
+                           "Debian and Ubuntu) are not used"                                       \
     }
 #define KVD_OPTION_QUIET(T)                                                                        \
     {                                                                                              \
