@@ -416,6 +416,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"zack,p=0.5", true, 0},
                   {"balanced,p=0.3", true, 0},
                   {"palu", true, 0},
+                  {"palu,heads=1,p=0.3", true, 0},
                   {"strawman,p=0.25", true, 0},
                   {"kivi,bits=4,residual=32", false, 0},
                   {"kvquant,outliers=0", false, 0},
@@ -482,6 +483,24 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         compare_ended(cpu, gpu, type, "none");
         compare_ended(cpu, gpu, type, "zack,p=0.5");
         compare_ended(cpu, gpu, type, "adakv,window=8");
+    }
+    kvd_generator_free(gpu);
+}
+
+/* Methods of the dims axis that make their own matrices must run on the engine in bf16. */
+static void run_on_engine(void)
+{
+    static const char *const text[] = {"palu", "palu,heads=1,p=0.3"};
+    kvd_generator *const gpu = generator(true, KVD_BF16, 1);
+    char why[KVD_GENERATOR_WHY];
+    opened o;
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        open_plan(&o, text[i], KVD_BF16);
+        const bool ok = !strcmp(kvd_generator_path(gpu, &o.plan, why), "GPU engine");
+        printf("%s generate %s on the engine%s%s\n", ok ? "ok" : "not ok", text[i],
+               ok ? "" : ", which refuses it: ", why);
+        failures += !ok;
+        close_plan(&o);
     }
     kvd_generator_free(gpu);
 }
@@ -597,6 +616,8 @@ int main(int argc, char **argv)
         compare_all(cpu, KVD_F32, only);
     if (!routed)
         compare_all(cpu, KVD_BF16, only);
+    if (!routed)
+        run_on_engine();
     if (!only)
         compare_several();
     kvd_generator_free(cpu);

@@ -645,18 +645,19 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                                        .weights = s->weights,
                                        .steps = slices,
                                        .resident = true};
+    const bool exact_dims = s->exact_prompts && plan->dims && !plan->dims->rebuild;
     kvd_gpu_share share;
     e->cache.attention = s->attention;
     e->cache.exact_prompts = s->exact_prompts;
     e->cache.outliers = s->outliers;
-    if (s->weights && (!s->exact_prompts || (plan->dims && plan->dims->rebuild)))
+    if (s->weights && !s->exact_prompts)
         return kvd_fail(err, "an engine that changes its weights cannot borrow them");
     if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
         kvd_batch_limits(c, tokens, s->max_len, err) ||
         kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, e->device - s->first_gpu,
                          s->n_gpus, &share, err) ||
         (s->graphs && check_graphs(kvd_checkpoint_config(c), &pass, &share, err)) ||
-        kvd_gpu_worker_open(&e->w, c, &pass, &share, s->exact_prompts && plan->dims, err))
+        kvd_gpu_worker_open(&e->w, c, &pass, &share, exact_dims, err))
         return -1;
     if ((e->w.sum = sum))
         kvd_gpu_sum_graphs(sum, share.index, graphs_destroy, e);

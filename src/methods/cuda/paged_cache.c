@@ -173,12 +173,16 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err)
 {
-    const bool exact = c->exact_prompts && plan->dims && !plan->dims->rebuild;
+    const bool rebuilds = plan->dims && plan->dims->rebuild;
+    const bool exact = c->exact_prompts && plan->dims && !rebuilds,
+               exact_method = c->exact_prompts && rebuilds;
     *c = (kvd_paged_cache){
         .attention = c->attention,
         .exact_prompts = exact,
+        .exact_method = exact_method,
         .outliers = c->outliers,
-        .hook = {.run = run, .wants_raw = !exact && kvd_gpu_fold_packs(&w->config)},
+        .hook = {.run = run,
+                 .wants_raw = !exact && !exact_method && kvd_gpu_fold_packs(&w->config)},
         .worker = w,
         .config = &w->config,
         .share = &w->weights.share,
@@ -195,7 +199,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
     /* Methods that rebuild keys have pages of unprojected heads and apply their own matrices. */
-    c->dims = plan->dims && !plan->dims->rebuild ? plan->dims : NULL;
+    c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))
             return -1;

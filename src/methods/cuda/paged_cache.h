@@ -52,6 +52,11 @@ typedef struct kvd_paged_cache {
      */
     bool exact_prompts;
     /*
+     * Set by init in place of exact_prompts if the plan rebuilds keys: the method must let prompt
+     * tokens attend to each other unprojected, and must not change the weights.
+     */
+    bool exact_method;
+    /*
      * Number of outliers among the keys of a KV head for which a page has room; 0: the method's
      * default. Must be set before init.
      */

@@ -94,7 +94,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
     /* True if K is coded after RoPE, because a method has cut it by then. */
-    const bool cut = p->bits && p->dims && !p->dims->rebuild;
+    const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
     const char *reason = NULL;
     kvd_err err = {""};
     if (s->compute != KVD_BF16)
@@ -103,11 +103,11 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
         reason = "the engine stores bf16 (--cache bf16)";
     else if (p->keep_first + p->keep_last > 0)
         reason = "the engine does not keep layers whole";
-    else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && !cut && !kvd_gpu_fold_packs(c))
+    else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && !cut && !rebuilds &&
+             !kvd_gpu_fold_packs(c))
         reason = "the engine has no keys before RoPE in models with biases or norms of Q and K, or "
                  "with partial RoPE";
-    else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p)
-                    : p->dims && p->dims->rebuild)
+    else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p) : rebuilds)
         reason = "the engine has no cache for it whose prompts attend uncompressed";
     else if ((member && kvd_gpu_method_check(p, c, s->max_len, &err)) ||
              check_model(c, s->max_len, &err))
@@ -116,7 +116,10 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     return !reason;
 }
 
-/* Returns the bits of K and V of one token in a layer, before quantisation. */
+/*
+ * Returns the bits of K and V of one token in a layer, before quantisation. KV heads that share a
+ * latent share its bits.
+ */
 static double layer_bits(const by_engine *e, int layer)
 {
     const kvd_dims *const dims = e->plan->dims;
@@ -124,7 +127,7 @@ static double layer_bits(const by_engine *e, int layer)
     double sum = 0;
     for (int i = layer * heads; i < (layer + 1) * heads; i++)
         sum += dims ? dims->head[i].d_qk + dims->head[i].d_v : 2 * d;
-    return 8 * (double)kvd_dtype_bytes(KVD_BF16) * sum;
+    return 8 * (double)kvd_dtype_bytes(KVD_BF16) * sum / (dims && dims->rebuild ? dims->heads : 1);
 }
 
 /* Returns the number of tokens that a layer of the uncompressed cache holds of `rows` tokens. */

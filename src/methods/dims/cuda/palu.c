@@ -1,7 +1,9 @@
 /*
  * Method palu in the CUDA engine (see methods/dims/palu.c). The matrix product of Q, K and V gives
  * latent vectors of K and V. Every token attends to keys that are restored from latents, also to
- * the keys of its own prompt.
+ * the keys of its own prompt. If the cache sets exact_method, as text generation requires, the
+ * weights stay as they are, separate products give latents, and prompts attend to their own keys
+ * and values.
  *
  * If the fused kernel supports the shape (kernels/rivals/palu_decode.h), it restores keys and
  * computes attention. Otherwise the pages of the layer are restored before attention. If no latent
@@ -51,22 +53,39 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
+/* Returns the name of the first member of the plan that the engine does not run with palu. */
+static const char *refused_member(const kvd_plan *plan)
+{
+    return plan->layers   ? plan->layers->info.name
+           : plan->tokens ? plan->tokens->info.name
+           : plan->bits   ? plan->bits->info.name
+                          : NULL;
+}
+
+/* Returns true if the kernels take latents of `heads` heads of d dimensions. */
+static bool fits(int heads, int d)
+{
+    return d % 16 == 0 && heads * d <= 768;
+}
+
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const int d = c->config->d_head;
-    if (plan->layers || plan->tokens || plan->bits)
+    const char *const member = refused_member(plan);
+    if (member)
         return kvd_fail(err, "the CUDA engine runs '%s' alone, not with '%s'", plan->dims->method,
-                        plan->layers   ? plan->layers->info.name
-                        : plan->tokens ? plan->tokens->info.name
-                                       : plan->bits->info.name);
-    if (d % 16 || plan->dims->heads * d > 768)
+                        member);
+    if (!fits(plan->dims->heads, d))
         return kvd_fail(err,
                         "latents of %d heads of %d: the CUDA engine takes groups up to 768 wide",
                         plan->dims->heads, d);
     return 0;
 }
 
-/* Sets the layouts of all layers. Ranks are rounded up to multiples of 16. */
+/*
+ * Sets the layouts of all layers. Ranks are rounded up to multiples of 16. If prompts attend
+ * uncompressed, the pages hold whole keys and values, because prompts read them.
+ */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;
@@ -74,7 +93,7 @@ static int resolve(kvd_palu *p, kvd_err *err)
     for (int l = 0; l < c->config->n_layers; l++) {
         kvd_latent_layer *const to = &p->store.layer[l];
         kvd_attn_heads widths = {c->share->n_heads, kv, d, {0}, {0}, 0};
-        bool direct = true;
+        bool direct = !c->exact_method;
         for (int g = 0; g < kv / heads; g++) {
             to->rank[KVD_KEYS][g] = padded(kvd_palu_head(p, l, g * heads)->d_qk);
             to->rank[KVD_VALUES][g] = padded(kvd_palu_head(p, l, g * heads)->d_v);
@@ -234,7 +253,7 @@ static int put(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, kvd_err
     const bool applies_rope = p->folded && p->store.layer[r->layer].applies_rope;
     kvd_latent_put_args a = {
         .s = kvd_latent_store_slices(&p->store, prompts, prompts ? r->prompts : r->steps),
-        .n_heads = c->share->n_heads,
+        .n_heads = prompts && c->exact_method ? 0 : c->share->n_heads,
         .d_head = c->config->d_head,
         .q = x,
         .ld_q = r->ld,
@@ -251,12 +270,20 @@ static int put(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, kvd_err
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
+/* Stores the queries, keys and values of prompts, uncompressed, where their attention reads. */
+static int append_whole(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
+{
+    return kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer), c->pages->device, err);
+}
+
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_palu *const p = self_of(m);
     kvd_clock *const clock = m->cache->clock;
     const size_t n = r->prompts ? m->cache->batch->n_tokens : r->steps;
     if (kvd_clock_end(clock, kvd_paged_cache_behind(m->cache), r->stream, err))
+        return -1;
+    if (m->cache->exact_method && r->prompts && append_whole(m->cache, r, err))
         return -1;
     if (!p->folded &&
         (multiply(p, r, n, err) || kvd_clock_end(clock, KVD_PHASE_ROTATE, r->stream, err)))
@@ -276,7 +303,7 @@ static int restore(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, siz
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_palu *const p = self_of(m);
-    if (p->fused && !r->prompts)
+    if (r->prompts ? m->cache->exact_method : p->fused)
         return 0;
     return (!p->fused && r->steps && restore(p, r, false, r->steps, err)) ||
                    (r->prompts && restore(p, r, true, r->prompts, err)) ||
@@ -288,6 +315,18 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     return kvd_latent_store_make(&self_of(m)->store, pages, slots, stream, err);
+}
+
+/* The uncompressed rows of a prompt are in the pages of one layer at a time. */
+static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    for (size_t i = it->n_steps; m->cache->exact_method && i < it->n_slices; i++)
+        if (it->n_steps || it->slice[i].before)
+            return kvd_fail(err,
+                            "request %u: %u tokens of a prompt after %u, with %zu steps: prompts "
+                            "that attend uncompressed run whole and without steps",
+                            it->slice[i].request, it->slice[i].n, it->slice[i].before, it->n_steps);
+    return 0;
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -364,8 +403,11 @@ static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
     const kvd_gpu_share *const share = p->method.cache->share;
     const size_t layers = (size_t)all->n_layers, n = (size_t)share->n_kv_heads;
     if (share->n_kv_heads % all->heads)
-        return kvd_fail(err, "%d KV heads on a GPU are no groups of %d that share a latent",
-                        share->n_kv_heads, all->heads);
+        return kvd_fail(err,
+                        "%d KV heads of a layer on each of %d GPUs are no groups of %d that share "
+                        "a latent: give a key heads that divides %d, such as heads=%d",
+                        share->n_kv_heads, share->count, all->heads, share->n_kv_heads,
+                        share->n_kv_heads < all->heads ? share->n_kv_heads : 1);
     p->own = *all;
     p->own.n_kv_heads = share->n_kv_heads;
     if (!(p->own.head = malloc(layers * n * sizeof *p->own.head)))
@@ -390,6 +432,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .one_layer = true,
                                  .anywhere = true,
                                  .make = make,
+                                 .begin = begin,
                                  .ended = ended,
                                  .held = held,
                                  .append = append,
@@ -401,4 +444,10 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     return take_heads(p, plan->dims, err) || open_palu(p, err) ? -1 : 0;
 }
 
-const kvd_gpu_kind kvd_gpu_palu = {.by_head = by_head, .runs = runs, .open = open_method};
+static bool generates(const kvd_plan *plan)
+{
+    return runs(plan) && !refused_member(plan) && fits(plan->dims->heads, plan->dims->d_head);
+}
+
+const kvd_gpu_kind kvd_gpu_palu = {
+    .by_head = by_head, .runs = runs, .generates = generates, .open = open_method};
