@@ -102,6 +102,9 @@ static void test_measures(void **unused)
     is(&r, "jct-extra-strawman-decode_restore", "64x256", 0, NULL);
     is(&r, "jct-change-strawman-over-none", "all", 1, (const double[]){100});
     is(&r, "jct-share-palu-decode_restore", "all", 0, NULL);
+    is(&r, "jct-growth-strawman-decode_restore", "1000x256+64x256", 1, (const double[]){10});
+    is(&r, "jct-growth-strawman-decode_restore", "64x256+1000x256", 1, (const double[]){-10});
+    is(&r, "jct-growth-strawman-decode_restore", "64x256+999x256", 0, NULL);
     kvd_measured v = {0};
     assert_int_equal(kvd_jct_measure(&r, "jct-share-strawman-decode_magic", "all", &v, &err), -1);
     assert_string_equal(err.msg, "no part 'decode_magic'");

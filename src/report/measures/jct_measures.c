@@ -20,13 +20,14 @@ typedef enum {
     PARTS_CHANGE,
     SHARED_CHANGE,
     SHARED,
+    GROWTH,
     KINDS
 } question_kind;
 static const char *const prefix[KINDS] = {"jct-share-",         "jct-extra-",    "jct-change-",
                                           "jct-of-prompts-",    "jct-of-steps-", "jct-parts-",
-                                          "jct-shared-change-", "jct-shared-"};
-static const char *const whole[KINDS] = {"jct_s",    "jct_s", "jct_s", "prefill_s",
-                                         "decode_s", "jct_s", "jct_s", "jct_s"};
+                                          "jct-shared-change-", "jct-shared-",   "jct-growth-"};
+static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s", "decode_s",
+                                         "jct_s", "jct_s", "jct_s", "jct_s"};
 
 typedef struct {
     question_kind kind;
@@ -208,6 +209,39 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
+/*
+ * Appends the share of the phases q->rest in result row `e`, of the last size of *q, less that in
+ * the row of the first size, of the same file, method, GPUs and batch.
+ */
+static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
+                     kvd_measured *out, kvd_err *err)
+{
+    const char *const last = strrchr(q->sizes, '+');
+    double of, before;
+    if (!last || !among(last + 1, kvd_report_real(e, "input"), kvd_report_real(e, "output")) ||
+        !(kvd_report_real(e, "phases") > 0))
+        return 0;
+    if (seconds(e, q->rest, &of, err))
+        return -1;
+    question first = *q;
+    char size[48];
+    snprintf(size, sizeof size, "%.*s", (int)strcspn(q->sizes, "+"), q->sizes);
+    first.sizes = size;
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_report_row *const other = &all->item[i];
+        if (other->file != e->file || !asked_for(other, kvd_report_text(e, "method"), &first) ||
+            fabs(kvd_report_real(other, "gpus") - kvd_report_real(e, "gpus")) > 0 ||
+            fabs(kvd_report_real(other, "batch") - kvd_report_real(e, "batch")) > 0)
+            continue;
+        if (seconds(other, q->rest, &before, err) ||
+            put(e,
+                100 * (of / kvd_report_real(e, "jct_s") - before / kvd_report_real(other, "jct_s")),
+                out, err))
+            return -1;
+    }
+    return 0;
+}
+
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err)
 {
@@ -227,7 +261,8 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
             status = q.kind == CHANGE ? of_change(&all, &all.item[i], &q, out, err)
                      : q.kind == PARTS_CHANGE || q.kind == SHARED_CHANGE
                          ? of_parts_changed(&all, &all.item[i], &q, out, err)
-                         : of_parts(&all.item[i], &q, out, err);
+                     : q.kind == GROWTH ? of_growth(&all, &all.item[i], &q, out, err)
+                                        : of_parts(&all.item[i], &q, out, err);
     kvd_report_rows_release(&all);
     return status ? -1 : 0;
 }

@@ -198,6 +198,7 @@ void kvd_values_release(kvd_measured *v);
  *                                              percent of the JCT
  *   jct-change-A-over-B:SIZES                  change of the JCT in percent
  *   jct-parts-A-PHASES-over-B:SIZES            change of PHASES in percent
+ *   jct-growth-METHOD-PHASES:FIRST+LAST        jct-share at size LAST less that at size FIRST
  *   jct-shared-METHOD-PHASES:SIZES             as jct-share, on GPUs that divide each prompt
  *   jct-shared-change-A-PHASES-over-B:SIZES    as jct-parts, on GPUs that divide each prompt
  *
