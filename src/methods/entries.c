@@ -22,7 +22,7 @@ static void set_bits(kvd_head *h, int side, size_t i, double payload, double ext
 
 static size_t stored_of(const kvd_head *h, int side, size_t i)
 {
-    return h->basis[side]                      ? h->n_basis
+    return h->basis[side]                      ? h->n_basis[side]
            : side == KVD_KEYS && i < h->pruned ? h->n_keep
                                                : width_of(h, side, i);
 }
@@ -41,7 +41,7 @@ static void round_row(const kvd_head *h, float *x, size_t n)
 static void project_row(const kvd_head *h, int side, float *x)
 {
     const float *const a = h->basis[side];
-    const size_t m = h->n_basis;
+    const size_t m = h->n_basis[side];
     float *const c = h->basis[side] + h->d * m;
     memset(c, 0, m * sizeof *c);
     for (size_t i = 0; i < h->d; i++)
@@ -484,17 +484,46 @@ int kvd_head_prune(kvd_head *h, kvd_err *err)
     return 0;
 }
 
+/* Fills *x with the rows of the prompt that determine the basis of K or V. */
+static int basis_rows(const kvd_head *h, int side, kvd_channels_rows *x, kvd_err *err)
+{
+    const kvd_plan *const p = h->p;
+    const kvd_config *const c = h->in->config;
+    *x = (kvd_channels_rows){.n = h->m, .d = h->d, .x = h->x[side], .group = h->group};
+    if (!p->channels->stacks)
+        return 0;
+    if (side == KVD_KEYS) {
+        x->n_q = h->n0;
+        x->ldq = (size_t)c->n_heads * h->d;
+        x->q = kvd_head_query(h, 0, 0);
+        return 0;
+    }
+    if (!p->moments)
+        return kvd_fail(err,
+                        "%s decomposes V together with W_O, and this program gives the method no "
+                        "weights: use kvdim-eval, kvdim-tasks or kvdim-jct",
+                        p->channels->info.name);
+    x->moment = p->moments + (size_t)(h->in->layer * c->n_kv_heads + h->g) * h->d * h->d;
+    return 0;
+}
+
 int kvd_head_cut(kvd_head *h, kvd_err *err)
 {
     const kvd_channels_method *const m = h->p->channels;
-    const size_t width = m->width(&h->p->channels_values, h->d);
-    h->n_basis = width;
+    const kvd_dims_head *const widths = kvd_head_dims(h->p->widths, h->in->layer, h->g);
     for (int side = 0; side < KVD_N_SIDES; side++) {
+        const size_t width = !widths            ? m->width(&h->p->channels_values, h->d)
+                             : side == KVD_KEYS ? (size_t)widths->d_qk
+                                                : (size_t)widths->d_v;
+        kvd_channels_rows rows;
+        if (basis_rows(h, side, &rows, err))
+            return -1;
         float *const a = malloc((h->d + 1) * width * sizeof *a);
         if (!a)
             return kvd_no_memory(err, "a basis", (h->d + 1) * width * sizeof *a);
-        const int status = m->project(h->m, h->d, width, h->x[side], a, err);
+        const int status = m->project(&rows, width, a, err);
         round_row(h, a, h->d * width);
+        h->n_basis[side] = width;
         h->basis[side] = a;
         if (status)
             return -1;

@@ -6,7 +6,7 @@
 
 #include "model/pass/blocks.h"
 
-static const kvd_dims_head *dims_of(const kvd_dims *dims, int layer, int g)
+const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g)
 {
     return dims ? &dims->head[(size_t)layer * (size_t)dims->n_kv_heads + (size_t)g] : NULL;
 }
@@ -90,10 +90,10 @@ void kvd_head_describe(kvd_head *h, const kvd_attention_in *in)
     const kvd_plan *p = h->p;
     const kvd_config *const c = in->config;
     const int layer = in->layer;
-    const kvd_dims_head *low = dims_of(p->dims_low, layer, h->g);
+    const kvd_dims_head *low = kvd_head_dims(p->dims_low, layer, h->g);
     h->d = (size_t)c->d_head;
     h->group = (size_t)(c->n_heads / c->n_kv_heads);
-    h->dims = dims_of(p->dims, layer, h->g);
+    h->dims = kvd_head_dims(p->dims, layer, h->g);
     h->width[KVD_KEYS] = h->dims ? (size_t)h->dims->d_qk : h->d;
     h->width[KVD_VALUES] = h->dims ? (size_t)h->dims->d_v : h->d;
     h->low[KVD_KEYS] = low ? (size_t)low->d_qk : h->width[KVD_KEYS];

@@ -114,7 +114,7 @@ typedef struct {
      * numbers follows. NULL: the method does not compute such a basis.
      */
     float *basis[KVD_N_SIDES];
-    size_t n_basis;
+    size_t n_basis[KVD_N_SIDES];
     /* [d] Factors by which key channels are scaled before coding, if `balanced`. */
     float *balance;
     bool balanced;
@@ -144,6 +144,8 @@ typedef struct {
     double last;
 } kvd_head;
 
+/* Returns the KV head's part of `dims`, or NULL if `dims` is NULL. */
+const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
 /* Sets sizes, matrices and scale. The caller must have set h->p, h->g and h->prompts. */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
 /*

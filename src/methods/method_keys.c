@@ -51,6 +51,7 @@ enum {
     KEY_P_U_QK = 128,
     KEY_P_U_V = 256,
     KEY_KEEP_LAYERS = 512,
+    KEY_ONLINE = 1024,
     KEYS_P_SIDES = KEY_P_QK | KEY_P_V,
     KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
 };
@@ -66,6 +67,7 @@ static const struct {
 } dims_key[] = {
     {"ranks", KEY_RANKS, 0},
     {"cut", KEY_CUT, 0},
+    {"online", KEY_ONLINE, 0},
     {"p", KEY_P, offsetof(kvd_method, p)},
     {"p_i", KEY_P, offsetof(kvd_method, p)},
     {"p.qk", KEY_P_QK, offsetof(kvd_method, p_side[0])},
@@ -77,7 +79,7 @@ static const struct {
     {"p_u.qk", KEY_P_U_QK, offsetof(kvd_method, p_low_side[0])},
     {"p_u.v", KEY_P_U_V, offsetof(kvd_method, p_low_side[1])},
 };
-static const char keys_of_dims[] = "p, p.qk, p.v, r, ranks, cut";
+static const char keys_of_dims[] = "p, p.qk, p.v, r, ranks, cut, online";
 static const char keys_of_low[] = "p_u, p_u.qk, p_u.v";
 
 static const char *const cut_name[] = {"both", "qk", "v"};
@@ -114,6 +116,12 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
                 return 0;
             }
         return kvd_fail(err, "cut '%s' is none of both, qk, v", value);
+    }
+    if (bit == KEY_ONLINE) {
+        if (strcmp(value, "0") && strcmp(value, "1"))
+            return kvd_fail(err, "online = %s is neither 0 nor 1", value);
+        m->plan.channels = *value == '1' ? &kvd_channels_online : NULL;
+        return 0;
     }
     double *const to = (double *)(void *)((char *)m + dims_key[at].rate);
     if (kvd_arg_double(key, value, 0, 1, to, err))
@@ -254,9 +262,30 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
     return 0;
 }
 
+/*
+ * Fails if online=1 is given for other rotations than those of [Q; K] and of [V; W_O], or with
+ * parameters for which a prompt gives no rotations.
+ */
+static int check_online(const kvd_method *m, kvd_err *err)
+{
+    if (!m->dims || !m->plan.channels)
+        return 0;
+    if (m->dims->pair[0] != KVD_PAIR_QK || m->dims->pair[1] != KVD_PAIR_VW)
+        return kvd_fail(err,
+                        "online=1 decomposes [Q; K] and [V; W_O] of every prompt, the pairs of "
+                        "zack and uniform, not those of %s",
+                        m->dims->info.name);
+    if (m->cut != KVD_CUT_BOTH)
+        return kvd_fail(err, "online=1 cuts Q-K and V: leave out cut=%s", cut_name[m->cut]);
+    if (kvd_method_has_low(m) || m->plan.tokens)
+        return kvd_fail(err, "online=1 gives every token of a head one width and drops none: it "
+                             "takes neither p_u nor a method of the tokens axis");
+    return 0;
+}
+
 static int check(const kvd_method *m, unsigned seen, kvd_err *err)
 {
-    if (check_rates(m, seen, err))
+    if (check_rates(m, seen, err) || check_online(m, err))
         return -1;
     if (m->dims && m->dims->one_p && (seen & (KEY_R | KEY_RANKS)))
         return kvd_fail(
@@ -312,6 +341,9 @@ void kvd_method_write_settings(kvd_method *m)
     size_t used = 0;
     if (m->cut != KVD_CUT_BOTH)
         used = (size_t)snprintf(m->settings, sizeof m->settings, "cut=%s", cut_name[m->cut]);
+    if (m->dims && m->plan.channels)
+        used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%sonline=1",
+                                 used ? "," : "");
     if (m->plan.keep_first + m->plan.keep_last > 0)
         used +=
             (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s=%d:%d",

@@ -317,6 +317,11 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
         }
         p->dims = &p->made;
     }
+    if (p->channels && p->channels->stacks && s.checkpoint &&
+        !(p->moments = kvd_channels_moments(s.checkpoint, err))) {
+        kvd_plan_close(p);
+        return kvd_in(err, "method '%s'", p->channels->info.name);
+    }
     s.dims = p->dims;
     if (p->tokens && p->tokens->open &&
         p->tokens->open(&p->tokens_values, &s, &p->tokens_self, err)) {
@@ -344,7 +349,9 @@ void kvd_plan_close(kvd_plan *p)
         p->bits->close(p->bits_self);
     p->tokens_self = p->levels_self = p->bits_self = NULL;
     free(p->kept);
+    free(p->moments);
     p->kept = NULL;
+    p->moments = NULL;
     if (p->maker) {
         kvd_dims_release(&p->made);
         p->dims = NULL;

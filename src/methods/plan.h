@@ -16,8 +16,8 @@
 
 /*
  * Compression of a cache. If all fields but `type` are zero, the cache is uncompressed. Pointers
- * are borrowed, except on_gpu and those that kvd_plan_close frees: `made`, `kept` and the `self`
- * pointers.
+ * are borrowed, except on_gpu and those that kvd_plan_close frees: `made`, `kept`, `moments` and the
+ * `self` pointers.
  */
 typedef struct kvd_plan {
     const kvd_layers_method *layers;
@@ -36,6 +36,13 @@ typedef struct kvd_plan {
      * `dims` and `maker` are NULL.
      */
     const kvd_channels_method *channels;
+    /* Kept dimensions of every head, for a method in `channels` without widths of its own. */
+    const kvd_dims *widths;
+    /*
+     * Second moments of W_O (kvd_channels_moments) if the method in `channels` stacks and the setup
+     * has a checkpoint, while the plan is open. NULL: none.
+     */
+    double *moments;
     /*
      * Projections of tokens at KVD_LEVEL_LOW, from the same rotations as `dims` and with at most as
      * many columns. NULL: these tokens use `dims`.

@@ -414,6 +414,10 @@ kvd_plan kvd_point_plan(const kvd_point *point)
     kvd_plan plan = point->method->plan;
     plan.dims = point->dims.head ? &point->dims : NULL;
     plan.dims_low = point->low.head ? &point->low : NULL;
+    if (plan.channels) {
+        plan.widths = plan.dims;
+        plan.dims = NULL;
+    }
     return plan;
 }
 

@@ -12,9 +12,12 @@
 
 #include <cmocka.h>
 
+#include "common/linalg.h"
+#include "common/rng.h"
 #include "dims_fixture.h"
 #include "methods/cache.h"
 #include "methods/method.h"
+#include "model/pass/forward.h"
 
 static kvd_config config;
 static kvd_spectrum spectrum;
@@ -350,7 +353,7 @@ static void test_method_text(void **state)
         {"zack,p", "method 'zack': 'p' is not key=value"},
         {"zack,", "method 'zack': '' is not key=value"},
         {"zack,q=1",
-         "method 'zack': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, keep_layers"},
+         "method 'zack': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, keep_layers"},
         {"zack,p=0.1,p=0.2", "method 'zack': key 'p' is given twice"},
         {"zack,p=1", "method 'zack': p = 1 removes everything, it must be below 1"},
         {"zack,p=0.1,r=0.1", "method 'zack': p and r exclude each other"},
@@ -372,7 +375,7 @@ static void test_method_text(void **state)
         {"zack+think", "method 'zack+think': 'zack' and 'think' both choose dims"},
         {"zdc,p=0.1,p_i=0.2", "method 'zdc': key 'p_i' is given twice"},
         {"zdc,q=1",
-         "method 'zdc': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, p_u, p_u.qk, "
+         "method 'zdc': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, p_u, p_u.qk, "
          "p_u.v, g, rise, overlap, mean, layers, keep_layers"},
         {"zack,p.qk=0.5", "method 'zack': give both p.qk and p.v: 0 leaves a pair whole"},
         {"zack,p.qk=0.5,p.v=0.5,p=0.5",
@@ -395,7 +398,7 @@ static void test_method_text(void **state)
         {"kivi,bits=9", "method 'kivi': bits: '9' is not within 1 .. 8"},
         {"h2o,recent=0.1,recent=0.1", "method 'h2o': key 'recent' is given twice"},
         {"zack+h2o,q=1",
-         "method 'zack+h2o': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, heavy, "
+         "method 'zack+h2o': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, heavy, "
          "recent, keep_layers"},
         {"uniform,r=0.5",
          "method 'uniform': it takes p, neither r nor ranks: its widths do not depend on the "
@@ -406,6 +409,87 @@ static void test_method_text(void **state)
         assert_string_equal(err.msg, bad[i][1]);
     }
     assert_int_equal(kvd_method_parse("zack,p=nan", &m, &err), -1);
+    assert_int_equal(kvd_method_parse("zack,p=0.5,online=1", &m, &err), 0);
+    assert_true(m.dims == &kvd_dims_zack && m.plan.channels == &kvd_channels_online);
+    assert_string_equal(m.settings, "online=1");
+    assert_int_equal(kvd_method_parse("fdc,p=0.5,online=1", &m, &err), -1);
+    assert_int_equal(kvd_method_parse("zack,p=0.5,online=1,cut=v", &m, &err), -1);
+    assert_int_equal(kvd_method_parse("h2o+zack,p=0.5,online=1", &m, &err), -1);
+    assert_int_equal(kvd_method_parse("zdc,p_i=0.3,p_u=0.5,online=1", &m, &err), -1);
+}
+
+/*
+ * The basis of stacked rows spans the leading right singular vectors of the stack [x; q; w], here
+ * computed by a singular value decomposition of all its rows.
+ */
+static void test_online_stack(void **state)
+{
+    (void)state;
+    enum { D = 6, N = 20, Q = 15, GROUP = 2, LDQ = 14, W = 30, ROWS = N + Q * GROUP + W, KEPT = 3 };
+    float x[N * D], q[Q * LDQ], a[D * KEPT];
+    double stack[ROWS * D], moment[D * D] = {0}, sigma[D], R[D * D], off = 0;
+    size_t at = 0;
+    kvd_rng r;
+    kvd_err err;
+    kvd_rng_seed(&r, 3, 0);
+    for (size_t i = 0; i < N * D; i++)
+        stack[at++] = (double)(x[i] = (float)(kvd_rng_normal(&r) * (double)(1 + i % D)));
+    for (size_t i = 0; i < Q * LDQ; i++)
+        q[i] = (float)(kvd_rng_normal(&r) * (double)(1 + 2 * (i % 3)));
+    for (size_t i = 0; i < Q * GROUP * D; i++)
+        stack[at++] = (double)q[i / (GROUP * D) * LDQ + i % (GROUP * D)];
+    for (size_t i = 0; i < W * D; i++)
+        stack[at++] = 2 * kvd_rng_normal(&r);
+    for (size_t k = 0; k < W; k++)
+        for (size_t i = 0; i < D * D; i++)
+            moment[i] +=
+                stack[(N + Q * GROUP + k) * D + i / D] * stack[(N + Q * GROUP + k) * D + i % D];
+    const kvd_channels_rows rows = {
+        .n = N, .d = D, .x = x, .n_q = Q, .group = GROUP, .ldq = LDQ, .q = q, .moment = moment};
+    assert_int_equal(kvd_channels_online.project(&rows, KEPT, a, &err), 0);
+    assert_int_equal(kvd_svd_right(stack, ROWS, D, sigma, R, &err), 0);
+    for (size_t i = 0; i < D; i++)
+        for (size_t j = 0; j < D; j++) {
+            double own = 0, wanted = 0;
+            for (size_t k = 0; k < KEPT; k++) {
+                own += (double)a[i * KEPT + k] * (double)a[j * KEPT + k];
+                wanted += R[i * D + k] * R[j * D + k];
+            }
+            off = fmax(off, fabs(own - wanted));
+        }
+    assert_true(off < 1e-5);
+}
+
+/* The second moments of W_O of a KV head are W_O W_O^T, summed over its query heads. */
+static void test_online_moments(void **state)
+{
+    (void)state;
+    kvd_err err;
+    kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
+    assert_non_null(c);
+    const kvd_config *const m = kvd_checkpoint_config(c);
+    const size_t d = (size_t)m->d_head, model = (size_t)m->d_model, heads = (size_t)m->n_heads,
+                 kv = (size_t)m->n_kv_heads, group = heads / kv, layer = (size_t)m->n_layers - 1;
+    kvd_forward *const f = kvd_forward_new(c, 8, 8, &err);
+    float *const w = malloc(heads * d * model * sizeof *w);
+    double *const got = kvd_channels_moments(c, &err);
+    assert_non_null(f);
+    assert_non_null(w);
+    assert_non_null(got);
+    assert_int_equal(kvd_forward_weights_o(f, (int)layer, w, &err), 0);
+    for (size_t g = 0; g < kv; g++)
+        for (size_t i = 0; i < d * d; i++) {
+            double sum = 0;
+            for (size_t h = g * group; h < (g + 1) * group; h++)
+                for (size_t k = 0; k < model; k++)
+                    sum += (double)w[(h * d + i / d) * model + k] *
+                           (double)w[(h * d + i % d) * model + k];
+            assert_true(fabs(sum - got[(layer * kv + g) * d * d + i]) < 1e-9 * (1 + fabs(sum)));
+        }
+    free(got);
+    free(w);
+    kvd_forward_free(f);
+    kvd_checkpoint_close(c);
 }
 
 int main(void)
@@ -415,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_only_one_head),  cmocka_unit_test(test_leave_a_side),
         cmocka_unit_test(test_uniform_widths), cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_bytes),          cmocka_unit_test(test_method_text),
+        cmocka_unit_test(test_online_stack),   cmocka_unit_test(test_online_moments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

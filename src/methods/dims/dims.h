@@ -92,6 +92,20 @@ typedef struct {
     /* Keys of the n_k cached tokens after RoPE, [n_k][d]. */
     const float *k;
 } kvd_channels_in;
+/* Rows of one KV head whose common rotation kvd_channels_method.project computes. */
+typedef struct {
+    /* Keys or values of the n cached prompt tokens, [n][d]. */
+    size_t n, d;
+    const float *x;
+    /*
+     * Rows that are decomposed together with x if the method stacks. For keys: queries of the n_q
+     * prompt tokens, `group` adjacent rows of d every ldq floats. For values: second moments [d][d]
+     * of the rows of W_O of the query heads. Otherwise n_q is 0 and `moment` is NULL.
+     */
+    size_t n_q, group, ldq;
+    const float *q;
+    const double *moment;
+} kvd_channels_rows;
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /*
@@ -102,15 +116,25 @@ typedef struct {
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
-     * `width` returns the number of columns of A for heads of d dimensions. `project` computes A
-     * [d][width] from K or V of the prompt, x [n][d]. A row x, also of later tokens, is stored as x
-     * A and read as (x A) A^T. K and V have different matrices A. Must be thread-safe. NULL if the
-     * method prunes.
+     * `width` returns the number of columns of A for heads of d dimensions; NULL if the widths are
+     * those of kvd_plan.widths. `project` computes A [d][width] from rows of the prompt. A row x,
+     * also of later tokens, is stored as x A and read as (x A) A^T. K and V have different matrices
+     * A. Must be thread-safe. NULL if the method prunes.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
-    int (*project)(size_t n, size_t d, size_t width, const float *x, float *a, kvd_err *err);
+    int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
+    /* True if queries are decomposed together with keys, and W_O together with values. */
+    bool stacks;
 } kvd_channels_method;
-extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman;
+/* kvd_channels_online is what parameter online=1 of methods such as zack adds to a plan. */
+extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online;
+
+/*
+ * Returns the second moments of W_O of every KV head, summed over its query heads:
+ * [n_layers][n_kv_heads][d_head][d_head]. The caller must free them. On failure returns NULL and
+ * fills *err.
+ */
+double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {
     kvd_method_info info; /* must be the first member */

@@ -1,14 +1,17 @@
 /*
- * Method strawman: every request computes rotations from its own prompt (the online SVD of ZACK's
- * Fig. 6, and ZACK/OE). K (after RoPE) and V of every KV head are decomposed as X = U S R^T and
- * stored as X R_p, with R_p the leading columns of R. A decode step rebuilds all keys and values as
- * (X R_p) R_p^T. The prompt itself attends to unprojected K and V.
+ * Methods whose requests compute rotations from their own prompts. K (after RoPE) and V of every KV
+ * head are stored as X R_p, with R_p the leading columns of an orthogonal R. A decode step rebuilds
+ * all keys and values as (X R_p) R_p^T. The prompt itself attends to unprojected K and V.
+ *
+ *     strawman        X = U S R^T, one width for all heads (the online SVD of ZACK's Fig. 6)
+ *     online=1        [Q; K] = U S R^T and [V; W_O^T] = U S R^T, the widths of zack (ZACK/OE)
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "common/linalg.h"
 #include "methods/dims/dims.h"
+#include "model/checkpoint/weights.h"
 
 static const kvd_parameter parameters[] = {
     {"p", 0.5, 0, 0.999, false, "fraction of the dims removed, the same in every head"},
@@ -64,14 +67,28 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-static int project(size_t n, size_t d, size_t w, const float *x, float *a, kvd_err *err)
+/* Adds to `gram` the second moments of the rows of *x, and of those that are stacked on them. */
+static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
+    const size_t d = x->d;
+    if (kvd_gram_add(gram, d, x->x, x->n, d, scratch, err))
+        return -1;
+    for (size_t j = 0; x->n_q && j < x->group; j++)
+        if (kvd_gram_add(gram, d, x->q + j * d, x->n_q, x->ldq, scratch, err))
+            return -1;
+    for (size_t i = 0; x->moment && i < d * d; i++)
+        gram[i] += x->moment[i];
+    return 0;
+}
+
+static int project(const kvd_channels_rows *x, size_t w, float *a, kvd_err *err)
+{
+    const size_t d = x->d;
     double *const gram = calloc(2 * d * d + d + kvd_gram_scratch(d), sizeof *gram);
     if (!gram)
         return kvd_no_memory(err, "a prompt's second moments", 2 * d * d * sizeof *gram);
     double *const R = gram + d * d, *const sigma = R + d * d;
-    const int status =
-        kvd_gram_add(gram, d, x, n, d, sigma + d, err) || kvd_gram_svd(gram, d, sigma, R, err);
+    const int status = add_rows(x, gram, sigma + d, err) || kvd_gram_svd(gram, d, sigma, R, err);
     if (!status)
         complete(d, w, sigma, R, gram);
     for (size_t i = 0; !status && i < d; i++)
@@ -79,6 +96,48 @@ static int project(size_t n, size_t d, size_t w, const float *x, float *a, kvd_e
             a[i * w + j] = (float)R[i * d + j];
     free(gram);
     return status ? -1 : 0;
+}
+
+/* Adds the second moments of W_O [d_model][n_heads * d_head] of a layer to those of its KV heads. */
+static int add_outputs(const kvd_config *c, const kvd_weight *weight, double *moment, kvd_err *err)
+{
+    enum { ROWS = 256 };
+    const size_t d = (size_t)c->d_head, wide = (size_t)c->n_heads * d, model = (size_t)c->d_model,
+                 group = (size_t)(c->n_heads / c->n_kv_heads);
+    float *const rows = malloc(ROWS * wide * sizeof *rows);
+    double *const scratch = malloc(kvd_gram_scratch(d) * sizeof *scratch);
+    int status =
+        rows && scratch ? 0 : kvd_no_memory(err, "rows of W_O", ROWS * wide * sizeof *rows);
+    for (size_t at = 0; !status && at < model; at += ROWS) {
+        const size_t n = model - at < ROWS ? model - at : ROWS;
+        kvd_weight_read(weight, at * wide, n * wide, rows);
+        for (size_t h = 0; !status && h < (size_t)c->n_heads; h++)
+            status =
+                kvd_gram_add(moment + h / group * d * d, d, rows + h * d, n, wide, scratch, err);
+    }
+    free(rows);
+    free(scratch);
+    return status;
+}
+
+double *kvd_channels_moments(const kvd_checkpoint *from, kvd_err *err)
+{
+    const kvd_config *const c = kvd_checkpoint_config(from);
+    const size_t d = (size_t)c->d_head, layer = (size_t)c->n_kv_heads * d * d,
+                 n = (size_t)c->n_layers * layer;
+    double *const moment = calloc(n, sizeof *moment);
+    int status = moment ? 0 : kvd_no_memory(err, "second moments of W_O", n * sizeof *moment);
+    for (int l = 0; !status && l < c->n_layers; l++) {
+        kvd_weight w;
+        status = kvd_weight_find(from, KVD_PART_O, false, l, &w, err) ||
+                 add_outputs(c, &w, moment + (size_t)l * layer, err);
+        if (status)
+            (void)kvd_in(err, "layer %d, W_O", l);
+    }
+    if (!status)
+        return moment;
+    free(moment);
+    return NULL;
 }
 
 const kvd_channels_method kvd_channels_strawman = {
@@ -94,4 +153,19 @@ const kvd_channels_method kvd_channels_strawman = {
         },
     .width = width,
     .project = project,
+};
+
+static const kvd_parameter none[] = {{NULL, 0, 0, 0, false, NULL}};
+
+const kvd_channels_method kvd_channels_online = {
+    .info =
+        {
+            .name = "online=1",
+            .summary = "rotations of every request from its own prompt",
+            .parameter = none,
+            .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_strawman,
+        },
+    .project = project,
+    .stacks = true,
 };

@@ -191,8 +191,8 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                   .graphs = cfg->graphs,
                                   .attention = cfg->attention,
                                   .phases = cfg->phases};
-    if (kvd_jct_method_plan(&s->methods, c->number, cfg->type, s->longest_input, s->run.seed,
-                            &c->plan, err))
+    if (kvd_jct_method_plan(&s->methods, c->number, s->gpu[0] ? NULL : s->checkpoint, cfg->type,
+                            s->longest_input, s->run.seed, &c->plan, err))
         return -1;
     c->open = true;
     if (s->gpu[0] && cfg->admission == KVD_ADMIT_STORED && kvd_plan_beyond_widths(&c->plan))
