@@ -16,8 +16,8 @@
 
 /*
  * Compression of a cache. If all fields but `type` are zero, the cache is uncompressed. Pointers
- * are borrowed, except on_gpu and those that kvd_plan_close frees: `made`, `kept`, `moments` and the
- * `self` pointers.
+ * are borrowed, except on_gpu and those that kvd_plan_close frees: `made`, `kept`, `moments` and
+ * the `self` pointers.
  */
 typedef struct kvd_plan {
     const kvd_layers_method *layers;

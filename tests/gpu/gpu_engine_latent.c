@@ -11,6 +11,7 @@
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
+#include "methods/points.h"
 #include "temp_folder.h"
 #include "worst.h"
 
@@ -283,6 +284,21 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     kvd_checkpoint_close(c);
 }
 
+/* Returns the expected bytes per cached token: widths padded to multiples of 16, as the GPU has. */
+static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
+{
+    double sum = 0;
+    for (int i = 0; i < c->n_layers * c->n_kv_heads; i++) {
+        const kvd_dims_head *const h = plan->widths ? &plan->widths->head[i] : NULL;
+        const size_t both =
+            plan->widths ? 0 : plan->channels->width(&plan->channels_values, (size_t)c->d_head);
+        sum += 2 * 16 *
+               (double)(((h ? (size_t)h->d_qk : both) + 15) / 16 +
+                        ((h ? (size_t)h->d_v : both) + 15) / 16);
+    }
+    return sum;
+}
+
 /* All prompts have `prompt` tokens, because the reference supports only one prompt length. */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
@@ -296,19 +312,25 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     const kvd_config *const config = kvd_checkpoint_config(c);
     load l = load_make(c, r, n, 37);
     kvd_method m;
-    const kvd_method_setup setup = {.config = config};
+    kvd_spectrum s = {0};
+    kvd_point *point = NULL;
+    size_t n_points = 0;
+    const kvd_method_setup setup = {.config = config, .checkpoint = c};
     (void)snprintf(name, sizeof name, "%s, %s, prompts of %zu", text, model, prompt);
-    if (kvd_method_parse(text, &m, &err)) {
+    if (kvd_method_parse(text, &m, &err) || fixture_spectrum(&s, config, 7, &err)) {
         report(0, name, err.msg);
         return;
     }
-    kvd_plan plan = m.plan;
+    m.spectrum = m.dims ? &s : NULL;
+    m.spectrum_path = "fixture";
+    if (kvd_points_make(&m, &point, &n_points, &err)) {
+        report(0, name, err.msg);
+        return;
+    }
+    kvd_plan plan = kvd_point_plan(point);
     plan.type = KVD_BF16;
     plan.prompt = prompt;
-    const double width =
-        (double)((plan.channels->width(&plan.channels_values, (size_t)config->d_head) + 15) / 16 *
-                 16);
-    const double all = 2 * width * 2 * config->n_kv_heads * config->n_layers;
+    const double all = padded_bytes(&plan, config);
     const bytes each = {all, all * config->d_head};
     if (kvd_plan_open(&plan, &setup, &err) || expect(&l, c, &plan, &err))
         report(0, name, err.msg);
@@ -316,6 +338,8 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
         for (size_t i = 0; set[i]; i++)
             test(c, name, &l, &plan, each, false, set[i]);
     kvd_plan_close(&plan);
+    kvd_points_free(point, n_points);
+    kvd_spectrum_release(&s);
     load_release(&l);
     kvd_checkpoint_close(c);
 }
@@ -453,7 +477,13 @@ int main(int argc, char **argv)
     test_palu(gqa, "d_head 128, GQA", long_ones, n, 2, 120, 100, 0, false, two);
     test_palu(demo, "kvdim-6m", long_ones, n, 2, 100, 48, 0, false, sets);
     test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "strawman,p=0.5", quick ? some : uncut);
+    test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "zack,online=1,p=0.5",
+                  quick ? some : uncut);
     if (!quick) {
+        test_strawman(gqa, "d_head 128, GQA", 130, 6, "zack,online=1,p=0.6", uncut);
+        test_strawman(gqa, "d_head 128, GQA", 130, 6, "uniform,online=1,p=0.5", uncut);
+        test_strawman("tests/data/families/qwen3-gqa", "qwen3-gqa", 50, 4, "zack,online=1,p=0.4",
+                      uncut);
         test_palu(gqa, "d_head 128, GQA, stock", long_ones, n, 4, 256, 256, 0, false, restored);
         test_attention(demo, "kvdim-6m", other);
         test_attention(gqa, "d_head 128, GQA", other);

@@ -282,15 +282,21 @@ static void test_restore(const problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    const size_t q = (size_t)(c->heads * c->d), groups = (size_t)(c->kv / c->group),
-                 ld = q + groups * (size_t)(c->rank[0] + c->rank[1]),
+    /* Gaps between the latents of a row, which the table `source` names. */
+    const bool gaps = c->n > 3;
+    const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
+              groups = c->kv / c->group;
+    const size_t q = (size_t)(c->heads * c->d),
+                 ld = q + (size_t)(groups * (gaps ? 2 * wide : c->rank[0] + c->rank[1])),
                  old_n = PAGES * p->latent_page;
-    int32_t run[512], q_start[MOST], n_runs = 0, n_q8 = 0;
+    int32_t run[512], source[512], q_start[MOST], n_runs = 0, n_q8 = 0;
     bool steps = true;
     for (int side = 0; side < 2; side++)
         for (int g = 0; g < c->kv; g += c->group)
-            for (int r = 0; r < c->rank[side]; r += 8)
+            for (int r = 0; r < c->rank[side]; r += 8) {
+                source[n_runs] = gaps ? (side * groups + g / c->group) * wide + r : 8 * n_runs;
                 run[n_runs++] = p->head[g].latent[side] + r * 64;
+            }
     for (int b = 0; b < c->n; b++) {
         q_start[b] = n_q8;
         n_q8 += (c->q_len[b] + 7) / 8 * 8;
@@ -299,6 +305,7 @@ static void test_put(problem *p)
     uint16_t *const x = random_bf16(p->rows * ld, 1);
     void *const device_x = on_device(x, p->rows * ld * 2),
                 *const device_run = on_device(run, sizeof run),
+                *const device_source = on_device(source, sizeof source),
                 *const device_start = on_device(q_start, sizeof q_start),
                 *const to = on_device(NULL, (size_t)n_q8 * q * 2);
     const kvd_latent_put_args a = {.s = slices(p),
@@ -315,6 +322,7 @@ static void test_put(problem *p)
                                    .latent = (uint16_t *)device_x + q,
                                    .ld_latent = ld,
                                    .run = device_run,
+                                   .source = gaps ? device_source : NULL,
                                    .n_runs = n_runs,
                                    .pool = p->device_latents,
                                    .page_elements = p->latent_page};
@@ -327,7 +335,8 @@ static void test_put(problem *p)
                 for (int g = 0; g < c->kv; g += c->group)
                     for (int r = 0; r < c->rank[side]; r++, column++)
                         p->latents[latent_index(p, b, c->kv_len[b] - c->q_len[b] + t, g, side, r)] =
-                            x[(size_t)(p->start[b] + t) * ld + q + (size_t)column];
+                            x[(size_t)(p->start[b] + t) * ld + q +
+                              (size_t)(source[column / 8] + column % 8)];
     report(!memcmp(got, p->latents, old_n * sizeof *got), c->name,
            "latents in their places, others as they were", 0, 0);
     double off = 0;
@@ -355,6 +364,7 @@ static void test_put(problem *p)
     free(queries);
     check(cudaFree(device_x), "cudaFree");
     check(cudaFree(device_run), "cudaFree");
+    check(cudaFree(device_source), "cudaFree");
     check(cudaFree(device_start), "cudaFree");
     check(cudaFree(to), "cudaFree");
 }
@@ -421,30 +431,73 @@ static void test_cut(const problem *p)
     check(cudaFree(to), "cudaFree");
 }
 
+/* Tests the copy of prompts' queries out of the blocked layout that attention reads. */
+static void test_gather_queries(const problem *p)
+{
+    const latent_case *const c = p->c;
+    const size_t q = (size_t)(c->heads * c->d);
+    int32_t q_start[MOST];
+    int n_q8 = 0;
+    for (int b = 0; b < c->n; b++) {
+        q_start[b] = n_q8;
+        n_q8 += (c->q_len[b] + 7) / 8 * 8;
+    }
+    uint16_t *const x = random_bf16((size_t)n_q8 * q, 1);
+    void *const from = on_device(x, (size_t)n_q8 * q * 2),
+                *const start = on_device(q_start, sizeof q_start),
+                *const to = on_device(NULL, p->rows * q * 2);
+    const kvd_latent_slices s = slices(p);
+    check(kvd_latent_gather_queries(&s, start, n_q8, c->heads, c->d, from, to, NULL), "queries");
+    uint16_t *const got = fetch(to, p->rows * q);
+    size_t wrong = 0;
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < c->q_len[b]; t++)
+            for (int h = 0; h < c->heads; h++)
+                for (int i = 0; i < c->d; i++)
+                    wrong +=
+                        got[(size_t)(p->start[b] + t) * q + (size_t)(h * c->d + i)] !=
+                        x[(size_t)(h * c->d) * (size_t)n_q8 +
+                          kvd_blocked_index((size_t)(q_start[b] + t), (size_t)i, (size_t)c->d)];
+    report(!wrong, c->name, "queries gathered", (double)wrong, 0);
+    free(x);
+    free(got);
+    check(cudaFree(from), "cudaFree");
+    check(cudaFree(start), "cudaFree");
+    check(cudaFree(to), "cudaFree");
+}
+
 static void test_leading(void)
 {
-    enum { N = 3, D = 48, WIDTH = 19, RANK = 32 };
+    enum { N = 3, D = 48, WIDE = 48 };
+    static const kvd_latent_basis basis[N] = {{19, 32, 0}, {5, 16, 32 * D}, {41, 48, 48 * D}};
+    static const size_t n = 96 * D;
     float *const v = need(N * D * D * sizeof *v);
     for (int i = 0; i < N * D * D; i++)
         v[i] = (float)kvd_rng_normal(&rng);
-    void *const from = on_device(v, N * D * D * sizeof *v), *const to =
-                                                                on_device(NULL, N * D * RANK * 2);
-    check(kvd_latent_leading(from, N, D, WIDTH, RANK, to, NULL), "leading");
-    uint16_t *const got = fetch(to, N * D * RANK);
+    void *const from = on_device(v, N * D * D * sizeof *v), *const to = on_device(NULL, n * 2),
+                *const padded = on_device(NULL, N * D * WIDE * 2),
+                *const places = on_device(basis, sizeof basis);
+    check(kvd_latent_leading(from, places, N, D, WIDE, to, padded, NULL), "leading");
+    uint16_t *const got = fetch(to, n), *const also = fetch(padded, N * D * WIDE);
     size_t wrong = 0;
     for (int m = 0; m < N; m++)
         for (int i = 0; i < D; i++)
-            for (int j = 0; j < RANK; j++) {
+            for (int j = 0; j < WIDE; j++) {
                 uint16_t want = 0;
-                if (j < WIDTH) /* eigenvalues rise, so column j is eigenvector D - 1 - j */
+                if (j < basis[m].width) /* eigenvalues rise: column j is eigenvector D - 1 - j */
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
-                wrong += got[(m * D + i) * RANK + j] != want;
+                wrong += also[(m * D + i) * WIDE + j] != want;
+                if (j < basis[m].rank)
+                    wrong += got[basis[m].at + i * basis[m].rank + j] != want;
             }
     report(!wrong, "48 dims", "leading eigenvectors", (double)wrong, 0);
     free(v);
     free(got);
+    free(also);
     check(cudaFree(from), "cudaFree");
     check(cudaFree(to), "cudaFree");
+    check(cudaFree(padded), "cudaFree");
+    check(cudaFree(places), "cudaFree");
 }
 
 static const latent_case cases[] = {
@@ -489,6 +542,7 @@ int main(int argc, char **argv)
         test_put(&p);
         if (!p.c->direct && p.c->group == 1)
             test_gather(&p);
+        test_gather_queries(&p);
         if (p.c->slots)
             test_cut(&p);
         release(&p);

@@ -98,7 +98,7 @@ static int project(const kvd_channels_rows *x, size_t w, float *a, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Adds the second moments of W_O [d_model][n_heads * d_head] of a layer to those of its KV heads. */
+/* Adds the second moments of W_O [d_model][n_heads * d_head] to those of the layer's KV heads. */
 static int add_outputs(const kvd_config *c, const kvd_weight *weight, double *moment, kvd_err *err)
 {
     enum { ROWS = 256 };

@@ -27,9 +27,10 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 
 /*
  * Writes the layout of layer l in a page to two host tables: `head`, one entry per KV head, and
- * `run`, one offset per 8 consecutive elements of a token's latents.
+ * `run`, one offset per 8 consecutive elements of a token's latents. `source` receives the offsets
+ * of these elements in memory if s->wide is set.
  */
-static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run)
+static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
     kvd_latent_layer *const to = &s->layer[l];
     const kvd_attn_map *const map = &s->cache->layer[l].map;
@@ -51,8 +52,10 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
     /* In memory, the latents of a token are K of all groups, then V of all groups. */
     for (int side = 0; side < 2; side++)
         for (int g = 0; g < groups; g++)
-            for (int r = 0; r < to->rank[side][g]; r += 8)
+            for (int r = 0; r < to->rank[side][g]; r += 8) {
+                source[runs] = (side * groups + g) * s->wide + r;
                 run[runs++] = head[g * s->heads].latent[side] + r * KVD_PAGE_TOKENS;
+            }
     to->n_runs = runs;
     to->latent_pitch = (size_t)runs * 8;
     to->page = (size_t)at;
@@ -64,19 +67,21 @@ int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err
     const size_t layers = (size_t)c->config->n_layers, kv = (size_t)c->share->n_kv_heads;
     const size_t most = 2 * kv * (size_t)c->config->d_head / 8;
     kvd_latent_head *const head = calloc(layers * kv, sizeof *head);
-    int32_t *const run = calloc(layers * most, sizeof *run);
-    int status = head && run
-                     ? 0
-                     : kvd_no_memory(err, what, layers * (kv * sizeof *head + most * sizeof *run));
+    int32_t *const run = calloc(2 * layers * most, sizeof *run), *const source =
+                                                                     run ? run + layers * most
+                                                                         : NULL;
+    const size_t bytes = layers * most * sizeof *run;
+    int status = head && run ? 0 : kvd_no_memory(err, what, layers * kv * sizeof *head + 2 * bytes);
     for (size_t l = 0; l < layers && !status; l++) {
-        place(s, (int)l, head + l * kv, run + l * most);
+        place(s, (int)l, head + l * kv, run + l * most, source + l * most);
         s->layer[l].first_run = (int)(l * most);
         s->page_bytes += s->layer[l].page * sizeof *s->pool;
     }
     if (!status && (!(s->head = kvd_device_copy(&s->memory, head, layers * kv * sizeof *head, what,
                                                 stream, err)) ||
-                    !(s->run = kvd_device_copy(&s->memory, run, layers * most * sizeof *run, what,
-                                               stream, err)) ||
+                    !(s->run = kvd_device_copy(&s->memory, run, bytes, what, stream, err)) ||
+                    (s->wide && !(s->source = kvd_device_copy(&s->memory, source, bytes, what,
+                                                              stream, err))) ||
                     kvd_cuda_check(cudaStreamSynchronize(stream), what, err)))
         status = -1;
     free(head);
@@ -135,6 +140,7 @@ void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_
 {
     const kvd_latent_layer *const l = &s->layer[layer];
     a->run = s->run + l->first_run;
+    a->source = s->source ? s->source + l->first_run : NULL;
     a->n_runs = l->n_runs;
     a->pool = kvd_latent_store_pool(s, layer);
     a->page_elements = l->page;

@@ -47,6 +47,13 @@ typedef struct {
      * [n_layers][n_runs].
      */
     int32_t *run;
+    /*
+     * If not 0: the latents of a token in memory are [2][n_groups][wide], so that latents of
+     * smaller rank have gaps after them. Must be set before kvd_latent_store_init.
+     */
+    int wide;
+    /* Offset of each run in a token's latents in memory: [n_layers][n_runs]. NULL if wide is 0. */
+    int32_t *source;
     uint16_t *pool;
     /* Bytes that one page takes in all layers together. */
     size_t page_bytes;

@@ -284,10 +284,10 @@ __global__ void __launch_bounds__(THREADS) put(const __grid_constant__ kvd_laten
                     static_cast<uint16_t *>(a.pool) +
                     page_of(a.s.page_table, a.s.max_pages, b, old + t) * a.page_elements +
                     static_cast<size_t>(__ldg(a.run + r)) + latent_at(old + t);
-                *reinterpret_cast<uint4 *>(to) =
-                    __ldg(reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(a.latent) +
-                                                          row * a.ld_latent) +
-                          r);
+                const size_t from =
+                    row * a.ld_latent + static_cast<size_t>(a.source ? __ldg(a.source + r) : 8 * r);
+                *reinterpret_cast<uint4 *>(to) = __ldg(reinterpret_cast<const uint4 *>(
+                    static_cast<const uint16_t *>(a.latent) + from));
             }
         }
     }
@@ -321,6 +321,35 @@ __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ gather
                 page + at +
                 blocked(static_cast<size_t>((old + t) % KVD_PAGE_TOKENS),
                         static_cast<size_t>(run % runs * 8), static_cast<size_t>(a.d)));
+        }
+    }
+}
+
+struct query_args {
+    kvd_latent_slices s;
+    const int32_t *q_start;
+    int n_q8, n_heads, d;
+    const uint16_t *q;
+    uint16_t *rows;
+};
+
+__global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant__ query_args a)
+{
+    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b),
+              first = __ldg(a.q_start + b);
+    const int runs = a.d / 8, all = a.n_heads * runs;
+    const size_t d = static_cast<size_t>(a.d);
+    for (int o = static_cast<int>(blockIdx.x); 8 * o < q_len; o += static_cast<int>(gridDim.x)) {
+        const int t = 8 * o + static_cast<int>(threadIdx.x) % 8;
+        if (t >= q_len)
+            continue;
+        uint4 *const to =
+            reinterpret_cast<uint4 *>(a.rows) + static_cast<size_t>(__ldg(a.s.start + b) + t) * all;
+        for (int run = static_cast<int>(threadIdx.x) / 8; run < all; run += RUNS) {
+            const size_t head = static_cast<size_t>(run / runs);
+            to[run] = *reinterpret_cast<const uint4 *>(
+                a.q + head * d * static_cast<size_t>(a.n_q8) +
+                blocked(static_cast<size_t>(first + t), static_cast<size_t>(run % runs * 8), d));
         }
     }
 }
@@ -379,16 +408,21 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-__global__ void leading(const float *vectors, int d, int width, int rank, uint16_t *to)
+__global__ void leading(const float *vectors, const kvd_latent_basis *basis, int d, int wide,
+                        uint16_t *to, uint16_t *padded)
 {
-    const size_t from =
-        static_cast<size_t>(blockIdx.x) * static_cast<size_t>(d) * static_cast<size_t>(d);
-    for (int i = static_cast<int>(threadIdx.x); i < d * rank; i += static_cast<int>(blockDim.x)) {
-        const int row = i / rank, j = i % rank;
-        to[static_cast<size_t>(blockIdx.x) * static_cast<size_t>(d * rank) + i] =
-            j < width ? static_cast<uint16_t>(pack<true>(
-                            vectors[from + static_cast<size_t>((d - 1 - j) * d + row)], 0))
-                      : 0;
+    const size_t number = blockIdx.x, from = number * static_cast<size_t>(d * d);
+    const kvd_latent_basis b = basis[number];
+    for (int i = static_cast<int>(threadIdx.x); i < d * wide; i += static_cast<int>(blockDim.x)) {
+        const int row = i / wide, j = i % wide;
+        const uint16_t x = j < b.width
+                               ? static_cast<uint16_t>(pack<true>(
+                                     vectors[from + static_cast<size_t>((d - 1 - j) * d + row)], 0))
+                               : 0;
+        if (j < b.rank)
+            to[static_cast<size_t>(b.at + row * b.rank + j)] = x;
+        if (padded)
+            padded[number * static_cast<size_t>(d * wide) + static_cast<size_t>(i)] = x;
     }
 }
 
@@ -481,12 +515,29 @@ cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head 
     return cudaGetLastError();
 }
 
-cudaError_t kvd_latent_leading(const float *vectors, int32_t n, int32_t d, int32_t width,
-                               int32_t rank, void *to, cudaStream_t stream)
+cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t *q_start,
+                                      int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
+                                      void *rows, cudaStream_t stream)
 {
-    if (n < 1 || width > d || rank > d || width > rank)
+    if (bad_slices(s) || d_head % 8 || n_heads < 1 || !q_start)
         return cudaErrorInvalidValue;
-    leading<<<static_cast<unsigned>(n), THREADS, 0, stream>>>(vectors, d, width, rank,
-                                                              static_cast<uint16_t *>(to));
+    const query_args a = {*s,
+                          q_start,
+                          n_q8,
+                          n_heads,
+                          d_head,
+                          static_cast<const uint16_t *>(q),
+                          static_cast<uint16_t *>(rows)};
+    gather_queries<<<dim3(octets(s), static_cast<unsigned>(s->n)), THREADS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
+                               int32_t d, int32_t wide, void *to, void *padded, cudaStream_t stream)
+{
+    if (n < 1 || !basis || d < 1 || wide < 1)
+        return cudaErrorInvalidValue;
+    leading<<<static_cast<unsigned>(n), THREADS, 0, stream>>>(
+        vectors, basis, d, wide, static_cast<uint16_t *>(to), static_cast<uint16_t *>(padded));
     return cudaGetLastError();
 }

@@ -88,6 +88,11 @@ typedef struct {
     size_t ld_latent;
     /* Offset in a page, in elements, of each run of 8 elements: [n_runs], in device memory. */
     const int32_t *run;
+    /*
+     * Offset of each run in the row of a token, in elements: [n_runs], in device memory. NULL: runs
+     * follow each other without gaps.
+     */
+    const int32_t *source;
     int32_t n_runs;
     void *pool;
     size_t page_elements;
@@ -137,12 +142,31 @@ cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head 
                               void *rows, cudaStream_t stream);
 
 /*
- * Writes to `to` [n][d][rank] the last `width` eigenvectors of each of n matrices [d][d], the last
- * one first, and 0 in the remaining columns. Eigenvectors are column-major, in rising order of
- * their eigenvalues.
+ * Copies the queries of prompts from the blocked layout that attention reads, `q`, to `rows`
+ * [tokens][n_heads][d_head]. q_start and n_q8 are as in kvd_latent_put_args. Token t of request b
+ * goes to row start[b] + t.
  */
-cudaError_t kvd_latent_leading(const float *vectors, int32_t n, int32_t d, int32_t width,
-                               int32_t rank, void *to, cudaStream_t stream);
+cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t *q_start,
+                                      int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
+                                      void *rows, cudaStream_t stream);
+
+/*
+ * Projection matrix of one head: `width` eigenvectors and zero columns up to `rank`. `at` is the
+ * offset of the matrix in an array, in elements.
+ */
+typedef struct {
+    int32_t width, rank, at;
+} kvd_latent_basis;
+
+/*
+ * Writes to `to` + basis[i].at the last eigenvectors of each of n matrices [d][d], the last one
+ * first, as a matrix [d][basis[i].rank]. Eigenvectors are column-major, in rising order of their
+ * eigenvalues. `padded` [n][d][wide] receives the same matrices with more zero columns; it may be
+ * NULL. `basis` [n] is in device memory, and no rank is above `wide`.
+ */
+cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
+                               int32_t d, int32_t wide, void *to, void *padded,
+                               cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,11 @@
 /*
- * Method strawman in the CUDA engine (see methods/dims/strawman.c). Phase compress: Gram matrices
- * of K and V by cuBLAS, their eigenvectors by cuSOLVER. Phase rotate: products with the leading
- * eigenvectors. Phase restore: a decode step rebuilds K and V of the whole layer.
+ * Method strawman and parameter online=1 in the CUDA engine (see methods/dims/strawman.c). Phase
+ * compress: Gram matrices by cuBLAS, their eigenvectors by cuSOLVER. Phase rotate: products with
+ * the leading eigenvectors. Phase restore: a decode step rebuilds K and V of the whole layer.
+ *
+ *     strawman   K^T K and V^T V of every KV head, one width
+ *     online=1   Q^T Q + K^T K and V^T V + W_O W_O^T, with Q and W_O of the KV head's query heads,
+ *                and the widths of kvd_plan.widths
  */
 #include "methods/cuda/paged_cache.h"
 
@@ -11,24 +15,36 @@
 #include "methods/dims/cuda/latent_store.h"
 #include "model/checkpoint/cuda/random.h"
 
-static const char what[] = "the strawman's decompositions";
+static const char what[] = "decompositions of prompts";
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     /*
-     * width: number of kept dimensions; rank: `width` rounded up to a multiple of 16; n: number of
-     * KV heads times 2 (K and V).
+     * n: number of KV heads times 2 (K and V). The rank of a head is its number of kept dimensions,
+     * rounded up to a multiple of 16; `wide` is the largest rank of all heads and layers.
      */
-    int width, rank, n;
-    /* Device array [slots][n_layers][n][d_head][rank] of projection matrices, those of K first. */
+    int n, wide;
+    /* Projection matrices of a layer, device [n_layers][n]. */
+    kvd_latent_basis *basis;
+    size_t *layer_at; /* [n_layers] offset of a layer's matrices in those of a slot, in elements */
+    /* Device array [slots][n_layers] of the projection matrices of all heads, those of K first. */
     uint16_t *matrix;
+    /*
+     * Matrices of the prompts of an iteration with zero columns up to `wide`, device
+     * [max_slices][n][d_head][wide]. NULL if all ranks are equal.
+     */
+    uint16_t *padded;
     /* Device array [max_tokens][n][d_head] of K and V of the prompts. */
     uint16_t *rows;
-    /* Device array [max_tokens][n][rank] of K and V of the prompts after projection. */
+    /* Device array [max_tokens][n_heads][d_head] of Q of the prompts. NULL unless stacked. */
+    uint16_t *queries;
+    /* Device array [max_tokens][n][wide] of K and V of the prompts after projection. */
     uint16_t *cut;
     float *gram, *value;
+    /* W_O W_O^T of every KV head, device [n_layers][n_kv_heads][d_head][d_head], or NULL. */
+    float *outputs;
     const kvd_cusolver *lib;
     cusolverDnHandle_t solver;
     cusolverDnParams_t params;
@@ -51,31 +67,60 @@ static int solved(cusolverStatus_t s, kvd_err *err)
     return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
 }
 
-static size_t layer_elements(const strawman *s)
+/*
+ * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d], or replaces it if `first`. Rows
+ * are ld elements apart, matrices `stride` elements.
+ */
+static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t rows, int count,
+                    bool first, float *to, kvd_err *err)
 {
-    return (size_t)s->n * (size_t)s->method.cache->config->d_head * (size_t)s->rank;
+    const int d = s->method.cache->config->d_head;
+    const float one = 1, kept = first ? 0 : 1;
+    return kvd_cublas_check(
+        s->w->lib->cublasGemmStridedBatchedEx(s->w->blas, CUBLAS_OP_N, CUBLAS_OP_T, d, d, (int)rows,
+                                              &one, x, CUDA_R_16BF, ld, stride, x, CUDA_R_16BF, ld,
+                                              stride, &kept, to, CUDA_R_32F, d, (long long)d * d,
+                                              count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        what, err);
 }
 
-/* Writes the eigenvectors of X^T X of every head to s->gram. x is X [tokens][n][d] of all heads. */
-static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t prompt, int layer,
-                     cudaStream_t stream, kvd_err *err)
+/* Writes the Gram matrices of a prompt to s->gram. Its first row is number `start`. */
+static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
+                      cudaStream_t stream, kvd_err *err)
 {
-    const int d = s->method.cache->config->d_head, ld = s->n * d;
+    const kvd_gpu_share *const share = s->method.cache->share;
+    const int d = s->method.cache->config->d_head, kv = share->n_kv_heads,
+              group = share->n_heads / kv;
+    const size_t each = (size_t)kv * (size_t)d * (size_t)d;
+    const uint16_t *const x = s->rows + start * (size_t)s->n * (size_t)d;
+    if (!s->outputs)
+        return add_gram(s, x, s->n * d, d, tokens, s->n, true, s->gram, err);
+    const uint16_t *const q = s->queries + start * (size_t)share->n_heads * (size_t)d;
+    if (add_gram(s, x, s->n * d, d, tokens, kv, true, s->gram, err) ||
+        kvd_cuda_check(cudaMemcpyAsync(s->gram + each, s->outputs + (size_t)layer * each,
+                                       each * sizeof *s->gram, cudaMemcpyDeviceToDevice, stream),
+                       what, err) ||
+        add_gram(s, x + (size_t)kv * (size_t)d, s->n * d, d, tokens, kv, false, s->gram + each,
+                 err))
+        return -1;
+    for (int j = 0; j < group; j++)
+        if (add_gram(s, q + (size_t)j * (size_t)d, share->n_heads * d, group * d, tokens, kv, false,
+                     s->gram, err))
+            return -1;
+    return 0;
+}
+
+/* Replaces the Gram matrices in s->gram by their eigenvectors. */
+static int decompose(const strawman *s, size_t prompt, int layer, cudaStream_t stream, kvd_err *err)
+{
+    const int d = s->method.cache->config->d_head;
     const size_t at =
         (prompt * (size_t)s->method.cache->config->n_layers + (size_t)layer) * (size_t)s->n;
-    const float one = 1, zero = 0;
-    return kvd_cublas_check(s->w->lib->cublasGemmStridedBatchedEx(
-                                s->w->blas, CUBLAS_OP_N, CUBLAS_OP_T, d, d, (int)tokens, &one, x,
-                                CUDA_R_16BF, ld, d, x, CUDA_R_16BF, ld, d, &zero, s->gram,
-                                CUDA_R_32F, d, (long long)d * d, s->n, CUBLAS_COMPUTE_32F,
-                                CUBLAS_GEMM_DEFAULT),
-                            what, err) ||
-                   solved(s->lib->cusolverDnXsyevBatched(
-                              s->solver, s->params, CUSOLVER_EIG_MODE_VECTOR,
-                              CUBLAS_FILL_MODE_UPPER, d, CUDA_R_32F, s->gram, d, CUDA_R_32F,
-                              s->value, CUDA_R_32F, s->work, s->work_bytes, s->host_work,
-                              s->host_bytes, s->info, s->n),
-                          err) ||
+    return solved(s->lib->cusolverDnXsyevBatched(
+                      s->solver, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
+                      CUDA_R_32F, s->gram, d, CUDA_R_32F, s->value, CUDA_R_32F, s->work,
+                      s->work_bytes, s->host_work, s->host_bytes, s->info, s->n),
+                  err) ||
                    kvd_cuda_check(cudaMemcpyAsync(s->host_info + at, s->info,
                                                   (size_t)s->n * sizeof *s->info,
                                                   cudaMemcpyDeviceToHost, stream),
@@ -85,13 +130,13 @@ static int decompose(strawman *s, const uint16_t *x, size_t tokens, size_t promp
 }
 
 /*
- * Multiplies x [tokens][n][d] by the matrices `a` and writes the products to `to`
- * [tokens][n][rank].
+ * Multiplies x [tokens][n][d] by the matrices `a` [n][d][wide] and writes the products to `to`
+ * [tokens][n][wide].
  */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
-    const int d = s->method.cache->config->d_head, r = s->rank;
+    const int d = s->method.cache->config->d_head, r = s->wide;
     const float one = 1, zero = 0;
     /* cuBLAS takes row-major matrices as their transposes: to^T [r][tokens] = A^T x^T. */
     return kvd_cublas_check(s->w->lib->cublasGemmStridedBatchedEx(
@@ -105,7 +150,14 @@ static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uin
 static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
 {
     return s->matrix + (size_t)s->method.cache->batch->host.slot[slice] * s->store.matrix_slot +
-           (size_t)layer * layer_elements(s);
+           s->layer_at[layer];
+}
+
+/* Returns the padded matrices of prompt i, or NULL if all ranks are equal. */
+static uint16_t *padded_of(const strawman *s, size_t i)
+{
+    const size_t d = (size_t)s->method.cache->config->d_head;
+    return s->padded ? s->padded + i * (size_t)s->n * d * (size_t)s->wide : NULL;
 }
 
 static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
@@ -116,9 +168,11 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     for (size_t i = 0; i < r->prompts; i++) {
         const size_t start = (size_t)b->host.start[first + i],
                      tokens = (size_t)b->host.q_len[first + i];
-        if (decompose(s, s->rows + start * (size_t)s->n * d, tokens, i, r->layer, r->stream, err) ||
-            kvd_cuda_check(kvd_latent_leading(s->gram, s->n, (int32_t)d, s->width, s->rank,
-                                              matrix_of(s, r->layer, first + i), r->stream),
+        if (make_grams(s, start, tokens, r->layer, r->stream, err) ||
+            decompose(s, i, r->layer, r->stream, err) ||
+            kvd_cuda_check(kvd_latent_leading(s->gram, s->basis + r->layer * s->n, s->n, (int32_t)d,
+                                              s->wide, matrix_of(s, r->layer, first + i),
+                                              padded_of(s, i), r->stream),
                            what, err))
             return -1;
     }
@@ -127,11 +181,32 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     for (size_t i = 0; i < r->prompts; i++) {
         const size_t start = (size_t)b->host.start[first + i],
                      tokens = (size_t)b->host.q_len[first + i];
-        if (rotate(s, s->rows + start * (size_t)s->n * d, tokens, matrix_of(s, r->layer, first + i),
-                   s->cut + start * (size_t)s->n * (size_t)s->rank, err))
+        const uint16_t *const a = s->padded ? padded_of(s, i) : matrix_of(s, r->layer, first + i);
+        if (rotate(s, s->rows + start * (size_t)s->n * d, tokens, a,
+                   s->cut + start * (size_t)s->n * (size_t)s->wide, err))
             return -1;
     }
     return 0;
+}
+
+/* Copies K and V of the new tokens of prompts, and Q if it is stacked on K, to s->rows. */
+static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
+                  kvd_err *err)
+{
+    const kvd_paged_cache *const c = s->method.cache;
+    const int d = c->config->d_head;
+    return kvd_cuda_check(
+               kvd_latent_gather(at, s->store.head + r->layer * c->share->n_kv_heads,
+                                 c->share->n_kv_heads, d, kvd_paged_cache_pool(c, r->layer),
+                                 (size_t)c->layer[r->layer].map.page_elements, s->rows, r->stream),
+               what, err) ||
+                   (s->queries && kvd_cuda_check(kvd_latent_gather_queries(
+                                                     at, c->batch->device.q_start + r->steps,
+                                                     (int32_t)c->batch->n_q8, c->share->n_heads, d,
+                                                     c->q_prompts, s->queries, r->stream),
+                                                 what, err))
+               ? -1
+               : 0;
 }
 
 /* Prompts attend to K and V without projection, so K and V are projected after attention. */
@@ -144,16 +219,10 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const kvd_latent_slices at = kvd_latent_store_slices(&s->store, true, r->prompts);
     kvd_latent_put_args put = {.s = at,
                                .latent = s->cut,
-                               .ld_latent = (size_t)s->n * (size_t)s->rank,
+                               .ld_latent = (size_t)s->n * (size_t)s->wide,
                                .d_head = c->config->d_head};
     kvd_latent_store_describe(&s->store, r->layer, &put);
-    return kvd_cuda_check(kvd_latent_gather(&at, s->store.head + r->layer * c->share->n_kv_heads,
-                                            c->share->n_kv_heads, c->config->d_head,
-                                            kvd_paged_cache_pool(c, r->layer),
-                                            (size_t)c->layer[r->layer].map.page_elements, s->rows,
-                                            r->stream),
-                          what, err) ||
-                   compress(s, r, err) ||
+    return gather(s, r, &at, err) || compress(s, r, err) ||
                    kvd_cuda_check(kvd_latent_put(&put, r->stream), "append of what is cut", err) ||
                    kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err)
                ? -1
@@ -182,9 +251,9 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (it->slice[i].before || !it->slice[i].emits)
             return kvd_fail(
                 err,
-                "request %u: %u tokens of a prompt after %u; strawman compresses a prompt in one "
-                "piece",
-                it->slice[i].request, it->slice[i].n, it->slice[i].before);
+                "request %u: %u tokens of a prompt after %u; %s compresses a prompt in one piece",
+                it->slice[i].request, it->slice[i].n, it->slice[i].before,
+                m->plan->channels->info.name);
     self_of(m)->prompts = it->n_slices - it->n_steps;
     return 0;
 }
@@ -212,7 +281,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &some, 0, n, s->matrix, stream), what, err))
         return -1;
     for (int l = 0; l < m->cache->config->n_layers; l++)
-        s->store.layer[l].up = s->matrix + (size_t)l * layer_elements(s);
+        s->store.layer[l].up = s->matrix + s->layer_at[l];
     return kvd_latent_store_make(&s->store, pages, slots, stream, err);
 }
 
@@ -230,6 +299,7 @@ static void release(kvd_gpu_method *m)
         (void)s->lib->cusolverDnDestroy(s->solver);
     (void)cudaFreeHost(s->host_info);
     free(s->host_work);
+    free(s->layer_at);
     kvd_latent_store_release(&s->store);
     free(s);
 }
@@ -261,8 +331,12 @@ static int make_arrays(strawman *s, kvd_err *err)
     if (!(s->host_work = malloc(s->host_bytes ? s->host_bytes : 1)))
         return kvd_no_memory(err, what, s->host_bytes);
     return (s->rows = kvd_device_new(m, tokens * n * d * sizeof *s->rows, what, err)) &&
-                   (s->cut = kvd_device_new(m, tokens * n * (size_t)s->rank * sizeof *s->cut, what,
+                   (s->cut = kvd_device_new(m, tokens * n * (size_t)s->wide * sizeof *s->cut, what,
                                             err)) &&
+                   (!s->store.wide ||
+                    (s->padded = kvd_device_new(
+                         m, c->batch->max_slices * n * d * (size_t)s->wide * sizeof *s->padded,
+                         what, err))) &&
                    (s->gram = kvd_device_new(m, n * d * d * sizeof *s->gram, what, err)) &&
                    (s->value = kvd_device_new(m, n * d * sizeof *s->value, what, err)) &&
                    (s->info = kvd_device_new(m, n * sizeof *s->info, what, err)) &&
@@ -272,26 +346,96 @@ static int make_arrays(strawman *s, kvd_err *err)
                : -1;
 }
 
+/* Allocates and computes s->outputs, and allocates s->queries. */
+static int make_stacks(strawman *s, kvd_err *err)
+{
+    const kvd_paged_cache *const c = s->method.cache;
+    const kvd_gpu_share *const share = c->share;
+    const int d = c->config->d_head, kv = share->n_kv_heads, group = share->n_heads / kv;
+    const size_t each = (size_t)kv * (size_t)d * (size_t)d, layers = (size_t)c->config->n_layers,
+                 q = c->batch->max_tokens * (size_t)share->n_heads * (size_t)d;
+    if (!(s->outputs =
+              kvd_device_new(&s->store.memory, layers * each * sizeof *s->outputs, what, err)) ||
+        !(s->queries = kvd_device_new(&s->store.memory, q * sizeof *s->queries, what, err)))
+        return -1;
+    for (size_t l = 0; l < layers; l++) {
+        const uint16_t *const o = s->w->weights.layer[l].o;
+        for (int j = 0; j < group; j++)
+            if (add_gram(s, o + (size_t)j * (size_t)d, share->n_heads * d, group * d,
+                         (size_t)c->config->d_model, kv, j == 0, s->outputs + l * each, err))
+                return -1;
+    }
+    return 0;
+}
+
+/* Returns the number of kept dimensions of K (side 0) or V (side 1) of this GPU's KV head g. */
+static int width_of(const strawman *s, int layer, int side, int g)
+{
+    const kvd_plan *const p = s->method.plan;
+    const kvd_paged_cache *const c = s->method.cache;
+    if (!p->widths)
+        return (int)p->channels->width(&p->channels_values, (size_t)c->config->d_head);
+    const kvd_dims_head *const h =
+        &p->widths->head[layer * p->widths->n_kv_heads + c->share->first_kv_head + g];
+    return side ? h->d_v : h->d_qk;
+}
+
+/*
+ * Sets the ranks of all heads in s->store and the places of their matrices in `basis`
+ * [n_layers][n].
+ */
+static void describe_heads(strawman *s, kvd_latent_basis *basis)
+{
+    const kvd_paged_cache *const c = s->method.cache;
+    const int kv = c->share->n_kv_heads, d = c->config->d_head;
+    bool equal = true;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        int at = 0;
+        s->layer_at[l] = s->store.matrix_slot;
+        for (int i = 0; i < s->n; i++) {
+            const int side = i / kv, g = i % kv, width = width_of(s, l, side, g),
+                      rank = (width + 15) / 16 * 16;
+            basis[l * s->n + i] = (kvd_latent_basis){width, rank, at};
+            s->store.layer[l].rank[side][g] = rank;
+            s->store.layer[l].matrix[side][g] = at;
+            equal = equal && rank == basis[0].rank;
+            s->wide = rank > s->wide ? rank : s->wide;
+            at += d * rank;
+        }
+        s->store.matrix_slot += (size_t)at;
+    }
+    s->store.wide = equal ? 0 : s->wide;
+}
+
+static int make_basis(strawman *s, kvd_err *err)
+{
+    const size_t layers = (size_t)s->method.cache->config->n_layers,
+                 bytes = layers * (size_t)s->n * sizeof *s->basis;
+    kvd_latent_basis *const basis = malloc(bytes);
+    int status = -1;
+    if (!basis || !(s->layer_at = calloc(layers, sizeof *s->layer_at)))
+        kvd_no_memory(err, what, bytes);
+    else {
+        describe_heads(s, basis);
+        s->basis = kvd_device_copy(&s->store.memory, basis, bytes, what, s->w->stream, err);
+        status = s->basis ? kvd_cuda_check(cudaStreamSynchronize(s->w->stream), what, err) : -1;
+    }
+    free(basis);
+    return status;
+}
+
 static int open_strawman(strawman *s, kvd_err *err)
 {
     kvd_paged_cache *const c = s->method.cache;
-    const int kv = c->share->n_kv_heads, d = c->config->d_head;
     if (kvd_latent_store_begin(&s->store, c, 1, err))
         return -1;
-    s->n = 2 * kv;
-    s->width = (int)s->method.plan->channels->width(&s->method.plan->channels_values, (size_t)d);
-    s->rank = (s->width + 15) / 16 * 16;
-    for (int l = 0; l < c->config->n_layers; l++)
-        for (int side = 0; side < 2; side++)
-            for (int g = 0; g < kv; g++) {
-                s->store.layer[l].rank[side][g] = s->rank;
-                s->store.layer[l].matrix[side][g] = (side * kv + g) * d * s->rank;
-            }
+    s->n = 2 * c->share->n_kv_heads;
     s->store.of_slots = true;
-    s->store.matrix_slot = (size_t)c->config->n_layers * layer_elements(s);
+    if (make_basis(s, err))
+        return -1;
     s->store.slot_bytes = s->method.slot_bytes = s->store.matrix_slot * sizeof *s->matrix;
     if (kvd_latent_store_init(&s->store, s->w->stream, err) || open_solver(s, err) ||
-        make_arrays(s, err))
+        make_arrays(s, err) || (s->method.plan->channels->stacks && make_stacks(s, err)))
         return -1;
     s->method.page_bytes = s->store.page_bytes;
     return 0;
