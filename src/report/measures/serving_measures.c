@@ -54,12 +54,14 @@ static bool has_item(const char *text, const char *item, size_t n)
 
 /*
  * Returns true if the method `text` has the name and all parameters in `asked`, such as
- * "zack,p=0.3", and no parameter that `asked` excludes ("!p").
+ * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). With online=1 a method is another
+ * one, which only `asked` with that parameter matches.
  */
 static bool is_method(const char *text, const char *asked)
 {
     size_t n = strcspn(asked, ",");
-    if (n != strcspn(text, ",") || strncmp(text, asked, n))
+    if (n != strcspn(text, ",") || strncmp(text, asked, n) ||
+        (has_item(text, "online=1", 8) && !has_item(asked, "online=1", 8)))
         return false;
     for (asked += n; *asked; asked += n) {
         char key[48];
