@@ -22,9 +22,10 @@ static void set_bits(kvd_head *h, int side, size_t i, double payload, double ext
 
 static size_t stored_of(const kvd_head *h, int side, size_t i)
 {
-    return h->basis[side]                      ? h->n_basis[side]
-           : side == KVD_KEYS && i < h->pruned ? h->n_keep
-                                               : width_of(h, side, i);
+    return h->basis[side] && h->level[i] == KVD_LEVEL_LOW ? h->n_basis_low[side]
+           : h->basis[side]                               ? h->n_basis[side]
+           : side == KVD_KEYS && i < h->pruned            ? h->n_keep
+                                                          : width_of(h, side, i);
 }
 
 static void round_row(const kvd_head *h, float *x, size_t n)
@@ -37,8 +38,11 @@ static void round_row(const kvd_head *h, float *x, size_t n)
     }
 }
 
-/* Replaces x [d] by (x A) A^T for the basis A. x A is rounded to the data type of the cache. */
-static void project_row(const kvd_head *h, int side, float *x)
+/*
+ * Replaces x [d] by (x A) A^T for the leading `kept` columns A of the basis. x A is rounded to the
+ * data type of the cache.
+ */
+static void project_row(const kvd_head *h, int side, size_t kept, float *x)
 {
     const float *const a = h->basis[side];
     const size_t m = h->n_basis[side];
@@ -47,10 +51,10 @@ static void project_row(const kvd_head *h, int side, float *x)
     for (size_t i = 0; i < h->d; i++)
         for (size_t j = 0; j < m; j++)
             c[j] += x[i] * a[i * m + j];
-    round_row(h, c, m);
+    round_row(h, c, kept);
     for (size_t i = 0; i < h->d; i++) {
         x[i] = 0;
-        for (size_t j = 0; j < m; j++)
+        for (size_t j = 0; j < kept; j++)
             x[i] += c[j] * a[i * m + j];
     }
 }
@@ -61,7 +65,7 @@ static void store_plain(kvd_head *h, int side, size_t i)
     const size_t w = h->width[side], kept = width_of(h, side, i);
     float *const x = h->x[side] + i * w;
     if (h->basis[side])
-        project_row(h, side, x);
+        project_row(h, side, stored_of(h, side, i), x);
     else
         round_row(h, x, kept);
     memset(x + kept, 0, (w - kept) * sizeof *x);
@@ -507,29 +511,51 @@ static int basis_rows(const kvd_head *h, int side, kvd_channels_rows *x, kvd_err
     return 0;
 }
 
+/* Sets the numbers of columns of the basis of K or V. */
+static void basis_widths(kvd_head *h, int side)
+{
+    const kvd_plan *const p = h->p;
+    const kvd_dims_head *const high = kvd_head_dims(p->widths, h->in->layer, h->g),
+                               *const low = kvd_head_dims(p->widths_low, h->in->layer, h->g);
+    h->n_basis[side] = !high              ? p->channels->width(&p->channels_values, h->d)
+                       : side == KVD_KEYS ? (size_t)high->d_qk
+                                          : (size_t)high->d_v;
+    h->n_basis_low[side] = !low               ? h->n_basis[side]
+                           : side == KVD_KEYS ? (size_t)low->d_qk
+                                              : (size_t)low->d_v;
+}
+
+/* Writes the basis a [d][n_basis] of K or V. */
+static int find_basis(const kvd_head *h, int side, float *a, kvd_err *err)
+{
+    const kvd_dims_head *const widths = kvd_head_dims(h->p->widths, h->in->layer, h->g);
+    kvd_channels_rows rows;
+    if (!h->p->channels->shared)
+        return basis_rows(h, side, &rows, err) ||
+                       h->p->channels->project(&rows, h->n_basis[side], a, err)
+                   ? -1
+                   : 0;
+    memcpy(a, side == KVD_KEYS ? widths->a_k : widths->a_v, h->d * h->n_basis[side] * sizeof *a);
+    return 0;
+}
+
 int kvd_head_cut(kvd_head *h, kvd_err *err)
 {
-    const kvd_channels_method *const m = h->p->channels;
-    const kvd_dims_head *const widths = kvd_head_dims(h->p->widths, h->in->layer, h->g);
     for (int side = 0; side < KVD_N_SIDES; side++) {
-        const size_t width = !widths            ? m->width(&h->p->channels_values, h->d)
-                             : side == KVD_KEYS ? (size_t)widths->d_qk
-                                                : (size_t)widths->d_v;
-        kvd_channels_rows rows;
-        if (basis_rows(h, side, &rows, err))
-            return -1;
+        basis_widths(h, side);
+        const size_t width = h->n_basis[side];
         float *const a = malloc((h->d + 1) * width * sizeof *a);
         if (!a)
             return kvd_no_memory(err, "a basis", (h->d + 1) * width * sizeof *a);
-        const int status = m->project(&rows, width, a, err);
-        round_row(h, a, h->d * width);
-        h->n_basis[side] = width;
+        const int status = find_basis(h, side, a, err);
         h->basis[side] = a;
         if (status)
             return -1;
+        round_row(h, a, h->d * width);
         for (size_t i = 0; i < h->m; i++)
             store_plain(h, side, i);
-        h->held_side += 8.0 * (double)(h->d * width * kvd_dtype_bytes(h->p->type));
+        if (!h->p->channels->shared)
+            h->held_side += 8.0 * (double)(h->d * width * kvd_dtype_bytes(h->p->type));
     }
     h->account->pruned += h->m;
     return 0;

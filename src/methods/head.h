@@ -115,6 +115,8 @@ typedef struct {
      */
     float *basis[KVD_N_SIDES];
     size_t n_basis[KVD_N_SIDES];
+    /* Number of columns of the basis that a token at KVD_LEVEL_LOW stores; at most n_basis. */
+    size_t n_basis_low[KVD_N_SIDES];
     /* [d] Factors by which key channels are scaled before coding, if `balanced`. */
     float *balance;
     bool balanced;

@@ -52,6 +52,7 @@ enum {
     KEY_P_U_V = 256,
     KEY_KEEP_LAYERS = 512,
     KEY_ONLINE = 1024,
+    KEY_EXPLICIT = 2048,
     KEYS_P_SIDES = KEY_P_QK | KEY_P_V,
     KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
 };
@@ -68,6 +69,7 @@ static const struct {
     {"ranks", KEY_RANKS, 0},
     {"cut", KEY_CUT, 0},
     {"online", KEY_ONLINE, 0},
+    {"explicit", KEY_EXPLICIT, 0},
     {"p", KEY_P, offsetof(kvd_method, p)},
     {"p_i", KEY_P, offsetof(kvd_method, p)},
     {"p.qk", KEY_P_QK, offsetof(kvd_method, p_side[0])},
@@ -79,7 +81,7 @@ static const struct {
     {"p_u.qk", KEY_P_U_QK, offsetof(kvd_method, p_low_side[0])},
     {"p_u.v", KEY_P_U_V, offsetof(kvd_method, p_low_side[1])},
 };
-static const char keys_of_dims[] = "p, p.qk, p.v, r, ranks, cut, online";
+static const char keys_of_dims[] = "p, p.qk, p.v, r, ranks, cut, online, explicit";
 static const char keys_of_low[] = "p_u, p_u.qk, p_u.v";
 
 static const char *const cut_name[] = {"both", "qk", "v"};
@@ -117,10 +119,13 @@ static int set_dims(kvd_method *m, const char *key, const char *value, unsigned 
             }
         return kvd_fail(err, "cut '%s' is none of both, qk, v", value);
     }
-    if (bit == KEY_ONLINE) {
+    if (bit == KEY_ONLINE || bit == KEY_EXPLICIT) {
         if (strcmp(value, "0") && strcmp(value, "1"))
-            return kvd_fail(err, "online = %s is neither 0 nor 1", value);
-        m->plan.channels = *value == '1' ? &kvd_channels_online : NULL;
+            return kvd_fail(err, "%s = %s is neither 0 nor 1", key, value);
+        if (*value == '1' && m->plan.channels)
+            return kvd_fail(err, "online=1 cuts and rebuilds rows explicitly: leave out explicit");
+        if (*value == '1')
+            m->plan.channels = bit == KEY_ONLINE ? &kvd_channels_online : &kvd_channels_explicit;
         return 0;
     }
     double *const to = (double *)(void *)((char *)m + dims_key[at].rate);
@@ -263,29 +268,34 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 }
 
 /*
- * Fails if online=1 is given for other rotations than those of [Q; K] and of [V; W_O], or with
- * parameters for which a prompt gives no rotations.
+ * Fails if online=1 or explicit=1 is given for other matrices than one rotation of each pair, or
+ * with parameters and methods with which rows are not stored and rebuilt.
  */
-static int check_online(const kvd_method *m, kvd_err *err)
+static int check_rebuilt(const kvd_method *m, kvd_err *err)
 {
-    if (!m->dims || !m->plan.channels)
+    const char *const key = m->plan.channels ? m->plan.channels->info.name : NULL;
+    if (!m->dims || !key)
         return 0;
-    if (m->dims->pair[0] != KVD_PAIR_QK || m->dims->pair[1] != KVD_PAIR_VW)
+    if (m->plan.channels->stacks &&
+        (m->dims->pair[0] != KVD_PAIR_QK || m->dims->pair[1] != KVD_PAIR_VW))
         return kvd_fail(err,
-                        "online=1 decomposes [Q; K] and [V; W_O] of every prompt, the pairs of "
-                        "zack and uniform, not those of %s",
+                        "%s decomposes [Q; K] and [V; W_O] of every prompt, the pairs of zack and "
+                        "uniform, not those of %s",
+                        key, m->dims->info.name);
+    if (m->dims->biorthogonal)
+        return kvd_fail(err, "%s rebuilds rows by the transpose of a rotation, %s has none", key,
                         m->dims->info.name);
     if (m->cut != KVD_CUT_BOTH)
-        return kvd_fail(err, "online=1 cuts Q-K and V: leave out cut=%s", cut_name[m->cut]);
-    if (kvd_method_has_low(m) || m->plan.tokens)
-        return kvd_fail(err, "online=1 gives every token of a head one width and drops none: it "
-                             "takes neither p_u nor a method of the tokens axis");
+        return kvd_fail(err, "%s cuts Q-K and V: leave out cut=%s", key, cut_name[m->cut]);
+    if (m->plan.levels || (m->plan.tokens && !m->plan.tokens->only_lowers))
+        return kvd_fail(err, "%s keeps every token: it cannot be combined with '%s'", key,
+                        m->plan.tokens->info.name);
     return 0;
 }
 
 static int check(const kvd_method *m, unsigned seen, kvd_err *err)
 {
-    if (check_rates(m, seen, err) || check_online(m, err))
+    if (check_rates(m, seen, err) || check_rebuilt(m, err))
         return -1;
     if (m->dims && m->dims->one_p && (seen & (KEY_R | KEY_RANKS)))
         return kvd_fail(
@@ -342,8 +352,8 @@ void kvd_method_write_settings(kvd_method *m)
     if (m->cut != KVD_CUT_BOTH)
         used = (size_t)snprintf(m->settings, sizeof m->settings, "cut=%s", cut_name[m->cut]);
     if (m->dims && m->plan.channels)
-        used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%sonline=1",
-                                 used ? "," : "");
+        used += (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s",
+                                 used ? "," : "", m->plan.channels->info.name);
     if (m->plan.keep_first + m->plan.keep_last > 0)
         used +=
             (size_t)snprintf(m->settings + used, sizeof m->settings - used, "%s%s=%d:%d",

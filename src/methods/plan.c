@@ -71,7 +71,7 @@ double kvd_plan_entry_bits(const kvd_plan *p)
 
 bool kvd_plan_two_levels(const kvd_plan *p)
 {
-    return p->dims_low || (p->bits && p->bits->two_levels);
+    return p->dims_low || p->widths_low || (p->bits && p->bits->two_levels);
 }
 
 bool kvd_plan_draws(const kvd_plan *p)
@@ -110,7 +110,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
  * Fails unless a method puts tokens at KVD_LEVEL_LOW, and if a head keeps more dimensions at that
  * level than at KVD_LEVEL_HIGH.
  */
-static int check_low(const kvd_plan *p, kvd_err *err)
+static int check_low(const kvd_plan *p, const kvd_dims *dims, const kvd_dims *dims_low,
+                     kvd_err *err)
 {
     if (!p->levels && (!p->tokens || !p->tokens->lowers))
         return kvd_fail(
@@ -120,12 +121,12 @@ static int check_low(const kvd_plan *p, kvd_err *err)
     if (p->bits && (p->bits->keys_before_rope || p->bits->info.needs & KVD_NEEDS_ACTIVATIONS))
         return kvd_fail(err, "'%s' codes entries of one width, not of two levels",
                         p->bits->info.name);
-    for (int i = 0; i < p->dims->n_layers * p->dims->n_kv_heads; i++) {
-        const kvd_dims_head *const high = &p->dims->head[i], *const low = &p->dims_low->head[i];
+    for (int i = 0; i < dims->n_layers * dims->n_kv_heads; i++) {
+        const kvd_dims_head *const high = &dims->head[i], *const low = &dims_low->head[i];
         if (low->d_qk > high->d_qk || low->d_v > high->d_v)
             return kvd_fail(
                 err, "layer %d, KV head %d: widths of the low level %d, %d, of the high one %d, %d",
-                i / p->dims->n_kv_heads, i % p->dims->n_kv_heads, low->d_qk, low->d_v, high->d_qk,
+                i / dims->n_kv_heads, i % dims->n_kv_heads, low->d_qk, low->d_v, high->d_qk,
                 high->d_v);
     }
     return 0;
@@ -276,7 +277,7 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
     if (p->channels && p->bits && p->bits->keys_before_rope)
         return kvd_fail(err, "'%s' prunes keys after RoPE, '%s' codes them before",
                         p->channels->info.name, p->bits->info.name);
-    if (p->channels && p->channels->project && p->bits)
+    if (p->channels && !p->channels->prune && p->bits)
         return kvd_fail(
             err,
             "'%s' projects rows anew at every step: it cannot be combined with a method of the "
@@ -294,7 +295,8 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
     if (p->layers && p->tokens && p->tokens->repeats)
         return kvd_fail(err, "'%s' and '%s' both need a first pass over the prompts of their own",
                         p->tokens->info.name, p->layers->info.name);
-    if ((p->dims_low && check_low(p, err)) ||
+    if ((p->dims_low && check_low(p, p->dims, p->dims_low, err)) ||
+        (p->widths_low && check_low(p, p->widths, p->widths_low, err)) ||
         (p->tokens && p->tokens->merge && check_merge(p, err)) ||
         (p->tokens && p->tokens->rebuild && check_rebuild(p, err)))
         return -1;

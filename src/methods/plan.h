@@ -36,8 +36,11 @@ typedef struct kvd_plan {
      * `dims` and `maker` are NULL.
      */
     const kvd_channels_method *channels;
-    /* Kept dimensions of every head, for a method in `channels` without widths of its own. */
-    const kvd_dims *widths;
+    /*
+     * Kept dimensions of every head, for a method in `channels` without widths of its own, and
+     * those of tokens at KVD_LEVEL_LOW. widths_low is NULL if all tokens have one width.
+     */
+    const kvd_dims *widths, *widths_low;
     /*
      * Second moments of W_O (kvd_channels_moments) if the method in `channels` stacks and the setup
      * has a checkpoint, while the plan is open. NULL: none.

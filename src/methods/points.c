@@ -416,7 +416,8 @@ kvd_plan kvd_point_plan(const kvd_point *point)
     plan.dims_low = point->low.head ? &point->low : NULL;
     if (plan.channels) {
         plan.widths = plan.dims;
-        plan.dims = NULL;
+        plan.widths_low = plan.dims_low;
+        plan.dims = plan.dims_low = NULL;
     }
     return plan;
 }

@@ -227,7 +227,7 @@ static int decide_prompt(kvd_head *h, size_t n, const together *all, kvd_err *er
 static int shorten_prompt(kvd_head *h, kvd_err *err)
 {
     if (h->p->channels && h->n0 &&
-        (h->p->channels->project ? kvd_head_cut(h, err) : kvd_head_prune(h, err)))
+        (h->p->channels->prune ? kvd_head_prune(h, err) : kvd_head_cut(h, err)))
         return -1;
     const kvd_bits_method *const bits = h->p->bits;
     if (bits && bits->balances && bits->balances(&h->p->bits_values) && h->n0)

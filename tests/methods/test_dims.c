@@ -353,7 +353,8 @@ static void test_method_text(void **state)
         {"zack,p", "method 'zack': 'p' is not key=value"},
         {"zack,", "method 'zack': '' is not key=value"},
         {"zack,q=1",
-         "method 'zack': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, keep_layers"},
+         "method 'zack': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, explicit, "
+         "keep_layers"},
         {"zack,p=0.1,p=0.2", "method 'zack': key 'p' is given twice"},
         {"zack,p=1", "method 'zack': p = 1 removes everything, it must be below 1"},
         {"zack,p=0.1,r=0.1", "method 'zack': p and r exclude each other"},
@@ -375,8 +376,8 @@ static void test_method_text(void **state)
         {"zack+think", "method 'zack+think': 'zack' and 'think' both choose dims"},
         {"zdc,p=0.1,p_i=0.2", "method 'zdc': key 'p_i' is given twice"},
         {"zdc,q=1",
-         "method 'zdc': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, p_u, p_u.qk, "
-         "p_u.v, g, rise, overlap, mean, layers, keep_layers"},
+         "method 'zdc': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, explicit, "
+         "p_u, p_u.qk, p_u.v, g, rise, overlap, mean, layers, keep_layers"},
         {"zack,p.qk=0.5", "method 'zack': give both p.qk and p.v: 0 leaves a pair whole"},
         {"zack,p.qk=0.5,p.v=0.5,p=0.5",
          "method 'zack': p.qk and p.v exclude p, which sets both pairs"},
@@ -398,8 +399,8 @@ static void test_method_text(void **state)
         {"kivi,bits=9", "method 'kivi': bits: '9' is not within 1 .. 8"},
         {"h2o,recent=0.1,recent=0.1", "method 'h2o': key 'recent' is given twice"},
         {"zack+h2o,q=1",
-         "method 'zack+h2o': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, heavy, "
-         "recent, keep_layers"},
+         "method 'zack+h2o': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, "
+         "explicit, heavy, recent, keep_layers"},
         {"uniform,r=0.5",
          "method 'uniform': it takes p, neither r nor ranks: its widths do not depend on the "
          "spectrum"},
@@ -415,7 +416,11 @@ static void test_method_text(void **state)
     assert_int_equal(kvd_method_parse("fdc,p=0.5,online=1", &m, &err), -1);
     assert_int_equal(kvd_method_parse("zack,p=0.5,online=1,cut=v", &m, &err), -1);
     assert_int_equal(kvd_method_parse("h2o+zack,p=0.5,online=1", &m, &err), -1);
-    assert_int_equal(kvd_method_parse("zdc,p_i=0.3,p_u=0.5,online=1", &m, &err), -1);
+    assert_int_equal(kvd_method_parse("zdc,p_i=0.3,p_u=0.5,online=1", &m, &err), 0);
+    assert_int_equal(kvd_method_parse("zack,p=0.5,online=1,explicit=1", &m, &err), -1);
+    assert_int_equal(kvd_method_parse("balanced,p=0.5,explicit=1", &m, &err), -1);
+    assert_int_equal(kvd_method_parse("fdc,p=0.5,explicit=1", &m, &err), 0);
+    assert_true(m.plan.channels == &kvd_channels_explicit);
 }
 
 /*

@@ -117,17 +117,24 @@ typedef struct {
                  size_t *newest, kvd_err *err);
     /*
      * `width` returns the number of columns of A for heads of d dimensions; NULL if the widths are
-     * those of kvd_plan.widths. `project` computes A [d][width] from rows of the prompt. A row x,
-     * also of later tokens, is stored as x A and read as (x A) A^T. K and V have different matrices
-     * A. Must be thread-safe. NULL if the method prunes.
+     * those of kvd_plan.widths. `project` computes A [d][width] from rows of the prompt; NULL if
+     * `shared`. A row x, also of later tokens, is stored as x A and read as (x A) A^T; a token at
+     * KVD_LEVEL_LOW stores fewer columns. K and V have different matrices A. Must be thread-safe.
+     * Both are NULL if the method prunes.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
     /* True if queries are decomposed together with keys, and W_O together with values. */
     bool stacks;
+    /* True if A is the projection in kvd_plan.widths, which all requests share. */
+    bool shared;
 } kvd_channels_method;
-/* kvd_channels_online is what parameter online=1 of methods such as zack adds to a plan. */
-extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online;
+/*
+ * kvd_channels_online and kvd_channels_explicit are what the parameters online=1 and explicit=1 of
+ * methods such as zack add to a plan.
+ */
+extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
+    kvd_channels_explicit;
 
 /*
  * Returns the second moments of W_O of every KV head, summed over its query heads:

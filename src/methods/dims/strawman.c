@@ -5,6 +5,7 @@
  *
  *     strawman        X = U S R^T, one width for all heads (the online SVD of ZACK's Fig. 6)
  *     online=1        [Q; K] = U S R^T and [V; W_O^T] = U S R^T, the widths of zack (ZACK/OE)
+ *     explicit=1      R and widths of the spectrum file (ZDC/ZO)
  */
 #include <math.h>
 #include <stdlib.h>
@@ -168,4 +169,16 @@ const kvd_channels_method kvd_channels_online = {
         },
     .project = project,
     .stacks = true,
+};
+
+const kvd_channels_method kvd_channels_explicit = {
+    .info =
+        {
+            .name = "explicit=1",
+            .summary = "the method's rotations, with rows cut and rebuilt explicitly",
+            .parameter = none,
+            .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_strawman,
+        },
+    .shared = true,
 };
