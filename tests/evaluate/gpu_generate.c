@@ -417,6 +417,11 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"balanced,p=0.3", true, 0},
                   {"palu", true, 0},
                   {"palu,heads=1,p=0.3", true, 0},
+                  {"zack,online=1,p=0.4", true, 0},
+                  {"zack,explicit=1,p=0.4", true, 0},
+                  {"fdc,explicit=1,p=0.4", true, 0},
+                  {"zdc,explicit=1,p_i=0.1,p_u=0.5", false, 0},
+                  {"zdc,online=1,p_i=0.1,p_u=0.5", false, 0},
                   {"strawman,p=0.25", true, 0},
                   {"kivi,bits=4,residual=32", false, 0},
                   {"kvquant,outliers=0", false, 0},
@@ -490,7 +495,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 /* Methods of the dims axis that make their own matrices must run on the engine in bf16. */
 static void run_on_engine(void)
 {
-    static const char *const text[] = {"palu", "palu,heads=1,p=0.3"};
+    static const char *const text[] = {"palu", "palu,heads=1,p=0.3", "zack,online=1,p=0.4",
+                                       "zdc,explicit=1,p_i=0.1,p_u=0.5"};
     kvd_generator *const gpu = generator(true, KVD_BF16, 1);
     char why[KVD_GENERATOR_WHY];
     opened o;

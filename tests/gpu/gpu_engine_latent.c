@@ -331,7 +331,7 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     plan.type = KVD_BF16;
     plan.prompt = prompt;
     const double all = padded_bytes(&plan, config);
-    const bytes each = {all, all * config->d_head};
+    const bytes each = {all, plan.channels->shared ? 0 : all * config->d_head};
     if (kvd_plan_open(&plan, &setup, &err) || expect(&l, c, &plan, &err))
         report(0, name, err.msg);
     else
@@ -479,7 +479,10 @@ int main(int argc, char **argv)
     test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "strawman,p=0.5", quick ? some : uncut);
     test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "zack,online=1,p=0.5",
                   quick ? some : uncut);
+    test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "zack,explicit=1,p=0.5",
+                  quick ? some : uncut);
     if (!quick) {
+        test_strawman(gqa, "d_head 128, GQA", 130, 6, "fdc,explicit=1,p=0.6", uncut);
         test_strawman(gqa, "d_head 128, GQA", 130, 6, "zack,online=1,p=0.6", uncut);
         test_strawman(gqa, "d_head 128, GQA", 130, 6, "uniform,online=1,p=0.5", uncut);
         test_strawman("tests/data/families/qwen3-gqa", "qwen3-gqa", 50, 4, "zack,online=1,p=0.4",

@@ -122,7 +122,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
  */
 static double layer_bits(const by_engine *e, int layer)
 {
-    const kvd_dims *const dims = e->plan->dims;
+    const kvd_dims *const dims = e->plan->dims ? e->plan->dims : e->plan->widths;
     const int heads = e->config->n_kv_heads, d = e->config->d_head;
     double sum = 0;
     for (int i = layer * heads; i < (layer + 1) * heads; i++)

@@ -426,6 +426,23 @@ __global__ void leading(const float *vectors, const kvd_latent_basis *basis, int
     }
 }
 
+__global__ void __launch_bounds__(THREADS)
+    narrow_rows(const __grid_constant__ kvd_latent_narrow_args a)
+{
+    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b);
+    const uint8_t *const level = a.level + __ldg(a.q_start + b);
+    for (int t = static_cast<int>(blockIdx.x); t < q_len; t += static_cast<int>(gridDim.x)) {
+        if (level[t] & a.important)
+            continue;
+        uint16_t *const row =
+            static_cast<uint16_t *>(a.rows) +
+            static_cast<size_t>(__ldg(a.s.start + b) + t) * static_cast<size_t>(a.n * a.wide);
+        for (int i = static_cast<int>(threadIdx.x); i < a.n * a.wide; i += THREADS)
+            if (i % a.wide >= a.low[i / a.wide].width)
+                row[i] = 0;
+    }
+}
+
 typedef void (*restore_kernel)(kvd_latent_restore_args);
 
 template <int W16> restore_kernel restore_of(int w16)
@@ -529,6 +546,16 @@ cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t 
                           static_cast<const uint16_t *>(q),
                           static_cast<uint16_t *>(rows)};
     gather_queries<<<dim3(octets(s), static_cast<unsigned>(s->n)), THREADS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream)
+{
+    if (bad_slices(&a->s) || !a->q_start || !a->level || !a->low || a->n < 1 || a->wide < 1)
+        return cudaErrorInvalidValue;
+    narrow_rows<<<dim3(static_cast<unsigned>(a->s.most < 1024 ? a->s.most : 1024),
+                       static_cast<unsigned>(a->s.n)),
+                  THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 

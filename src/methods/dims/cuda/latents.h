@@ -168,6 +168,20 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
 
+/* Rows of prompts whose less important tokens are cut further. */
+typedef struct {
+    kvd_latent_slices s;
+    const int32_t *q_start; /* device [s.n]: first element of each prompt in `level` */
+    const uint8_t *level;   /* device: bits of each token of the prompts */
+    uint8_t important;      /* bit of `level` that keeps a token as it is */
+    /* Device [n]: number of columns (`width`) of each head that the other tokens keep. */
+    const kvd_latent_basis *low;
+    int32_t n, wide;
+    void *rows; /* device [tokens][n][wide]; token t of request b is row start[b] + t */
+} kvd_latent_narrow_args;
+/* Sets the columns that less important tokens do not keep to 0. */
+cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,61 +1,23 @@
 /*
- * Method strawman and parameter online=1 in the CUDA engine (see methods/dims/strawman.c). Phase
- * compress: Gram matrices by cuBLAS, their eigenvectors by cuSOLVER. Phase rotate: products with
- * the leading eigenvectors. Phase restore: a decode step rebuilds K and V of the whole layer.
+ * Method strawman and parameters online=1 and explicit=1 in the CUDA engine (see
+ * methods/dims/strawman.c). Phase compress: Gram matrices by cuBLAS, their eigenvectors by
+ * cuSOLVER. Phase rotate: products with the leading eigenvectors. Phase restore: a decode step
+ * rebuilds K and V of the whole layer.
  *
- *     strawman   K^T K and V^T V of every KV head, one width
- *     online=1   Q^T Q + K^T K and V^T V + W_O W_O^T, with Q and W_O of the KV head's query heads,
- *                and the widths of kvd_plan.widths
+ *     strawman     K^T K and V^T V of every KV head, one width
+ *     online=1     Q^T Q + K^T K and V^T V + W_O W_O^T, with Q and W_O of the KV head's query
+ *                  heads, and the widths of kvd_plan.widths
+ *     explicit=1   the matrices of kvd_plan.widths, without a decomposition
  */
-#include "methods/cuda/paged_cache.h"
-
 #include <stdlib.h>
+#include <string.h>
 
-#include "common/cuda/libraries.h"
-#include "methods/dims/cuda/latent_store.h"
+#include "methods/dims/cuda/strawman_parts.h"
 #include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "decompositions of prompts";
 
-typedef struct {
-    kvd_gpu_method method; /* must be the first member */
-    kvd_latent_store store;
-    kvd_gpu_worker *w;
-    /*
-     * n: number of KV heads times 2 (K and V). The rank of a head is its number of kept dimensions,
-     * rounded up to a multiple of 16; `wide` is the largest rank of all heads and layers.
-     */
-    int n, wide;
-    /* Projection matrices of a layer, device [n_layers][n]. */
-    kvd_latent_basis *basis;
-    size_t *layer_at; /* [n_layers] offset of a layer's matrices in those of a slot, in elements */
-    /* Device array [slots][n_layers] of the projection matrices of all heads, those of K first. */
-    uint16_t *matrix;
-    /*
-     * Matrices of the prompts of an iteration with zero columns up to `wide`, device
-     * [max_slices][n][d_head][wide]. NULL if all ranks are equal.
-     */
-    uint16_t *padded;
-    /* Device array [max_tokens][n][d_head] of K and V of the prompts. */
-    uint16_t *rows;
-    /* Device array [max_tokens][n_heads][d_head] of Q of the prompts. NULL unless stacked. */
-    uint16_t *queries;
-    /* Device array [max_tokens][n][wide] of K and V of the prompts after projection. */
-    uint16_t *cut;
-    float *gram, *value;
-    /* W_O W_O^T of every KV head, device [n_layers][n_kv_heads][d_head][d_head], or NULL. */
-    float *outputs;
-    const kvd_cusolver *lib;
-    cusolverDnHandle_t solver;
-    cusolverDnParams_t params;
-    void *work, *host_work;
-    size_t work_bytes, host_bytes;
-    /* Status of the n eigenvalue decompositions of a layer, on the device. */
-    int *info;
-    /* Status of all eigenvalue decompositions, in pinned host memory, [max_slices][n_layers][n]. */
-    int *host_info;
-    size_t prompts; /* number of prompts in the running iteration */
-} strawman;
+typedef kvd_strawman strawman;
 
 static strawman *self_of(kvd_gpu_method *m)
 {
@@ -153,11 +115,13 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/* Returns the padded matrices of prompt i, or NULL if all ranks are equal. */
-static uint16_t *padded_of(const strawman *s, size_t i)
+/* Returns the padded matrices of prompt i in a layer, or NULL if all ranks are equal. */
+static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;
-    return s->padded ? s->padded + i * (size_t)s->n * d * (size_t)s->wide : NULL;
+    return s->padded
+               ? s->padded + (s->shared ? (size_t)layer : i) * (size_t)s->n * d * (size_t)s->wide
+               : NULL;
 }
 
 static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
@@ -165,14 +129,14 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     const kvd_paged_cache *const c = s->method.cache;
     const kvd_step_batch *const b = c->batch;
     const size_t d = (size_t)c->config->d_head, first = r->steps;
-    for (size_t i = 0; i < r->prompts; i++) {
+    for (size_t i = 0; !s->shared && i < r->prompts; i++) {
         const size_t start = (size_t)b->host.start[first + i],
                      tokens = (size_t)b->host.q_len[first + i];
         if (make_grams(s, start, tokens, r->layer, r->stream, err) ||
             decompose(s, i, r->layer, r->stream, err) ||
             kvd_cuda_check(kvd_latent_leading(s->gram, s->basis + r->layer * s->n, s->n, (int32_t)d,
                                               s->wide, matrix_of(s, r->layer, first + i),
-                                              padded_of(s, i), r->stream),
+                                              padded_of(s, r->layer, i), r->stream),
                            what, err))
             return -1;
     }
@@ -181,7 +145,8 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     for (size_t i = 0; i < r->prompts; i++) {
         const size_t start = (size_t)b->host.start[first + i],
                      tokens = (size_t)b->host.q_len[first + i];
-        const uint16_t *const a = s->padded ? padded_of(s, i) : matrix_of(s, r->layer, first + i);
+        const uint16_t *const a =
+            s->padded ? padded_of(s, r->layer, i) : matrix_of(s, r->layer, first + i);
         if (rotate(s, s->rows + start * (size_t)s->n * d, tokens, a,
                    s->cut + start * (size_t)s->n * (size_t)s->wide, err))
             return -1;
@@ -222,7 +187,9 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                .ld_latent = (size_t)s->n * (size_t)s->wide,
                                .d_head = c->config->d_head};
     kvd_latent_store_describe(&s->store, r->layer, &put);
-    return gather(s, r, &at, err) || compress(s, r, err) ||
+    return gather(s, r, &at, err) || (s->levels.low && kvd_strawman_levels_choose(s, r, err)) ||
+                   compress(s, r, err) ||
+                   (s->levels.low && kvd_strawman_levels_narrow(s, r, err)) ||
                    kvd_cuda_check(kvd_latent_put(&put, r->stream), "append of what is cut", err) ||
                    kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err)
                ? -1
@@ -255,30 +222,89 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 it->slice[i].request, it->slice[i].n, it->slice[i].before,
                 m->plan->channels->info.name);
     self_of(m)->prompts = it->n_slices - it->n_steps;
-    return 0;
+    return self_of(m)->levels.low ? kvd_strawman_levels_begin(self_of(m), it, err) : 0;
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     strawman *const s = self_of(m);
     const size_t layers = (size_t)m->cache->config->n_layers, each = layers * (size_t)s->n;
-    for (size_t i = 0; i < s->prompts * each; i++)
+    for (size_t i = 0; !s->shared && i < s->prompts * each; i++)
         if (s->host_info[i])
             return kvd_fail(err, "layer %zu, request %u: eigenvalues did not converge, info %d",
                             i % each / (size_t)s->n, it->slice[it->n_steps + i / each].request,
                             s->host_info[i]);
+    if (s->levels.low)
+        kvd_strawman_levels_ended(s, it);
     kvd_latent_store_note(&s->store, it);
     return 0;
+}
+
+/*
+ * Writes the matrices of kvd_plan.widths to `to` (all layers, without gaps) and to `padded`
+ * [n_layers][n][d_head][wide], which may be NULL.
+ */
+static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
+{
+    const kvd_paged_cache *const c = s->method.cache;
+    const kvd_dims *const widths = s->method.plan->widths;
+    const size_t d = (size_t)c->config->d_head, wide = (size_t)s->wide;
+    const int kv = c->share->n_kv_heads;
+    for (int l = 0; l < c->config->n_layers; l++)
+        for (int i = 0; i < s->n; i++) {
+            const int side = i / kv, g = i % kv;
+            const kvd_dims_head *const h =
+                &widths->head[l * widths->n_kv_heads + c->share->first_kv_head + g];
+            const size_t width = (size_t)kvd_strawman_width(s, widths, l, side, g),
+                         rank = (size_t)s->store.layer[l].rank[side][g];
+            uint16_t *const own = to + s->layer_at[l] + (size_t)s->store.layer[l].matrix[side][g],
+                            *const gaps =
+                                padded ? padded + (size_t)(l * s->n + i) * d * wide : NULL;
+            for (size_t row = 0; row < d; row++) {
+                const float *const from = (side ? h->a_v : h->a_k) + row * width;
+                kvd_from_f32(KVD_BF16, from, own + row * rank, width);
+                if (gaps)
+                    kvd_from_f32(KVD_BF16, from, gaps + row * wide, width);
+            }
+        }
+}
+
+static int make_shared(strawman *s, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_config *const c = s->method.cache->config;
+    const size_t gaps = s->store.wide ? (size_t)c->n_layers * (size_t)s->n * (size_t)c->d_head *
+                                            (size_t)s->wide
+                                      : 0,
+                 bytes = (s->each + gaps) * sizeof(uint16_t);
+    uint16_t *const host = calloc(s->each + gaps, sizeof *host);
+    if (!host)
+        return kvd_no_memory(err, what, bytes);
+    fill_shared(s, host, gaps ? host + s->each : NULL);
+    s->matrix = kvd_device_copy(&s->store.memory, host, bytes, what, stream, err);
+    s->padded = s->matrix && gaps ? s->matrix + s->each : NULL;
+    const int status =
+        !s->matrix || kvd_cuda_check(cudaStreamSynchronize(stream), what, err) ? -1 : 0;
+    free(host);
+    return status;
+}
+
+/* Random matrices let decode steps be timed for prompts that were never computed. */
+static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    const size_t n = slots * s->store.matrix_slot;
+    const kvd_random_tensor some = kvd_random_tensor_of(1, what, 0.1F, 0);
+    return (s->matrix = kvd_device_new(&s->store.memory, n * sizeof *s->matrix, what, err)) &&
+                   !kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &some, 0, n, s->matrix, stream),
+                                   what, err)
+               ? 0
+               : -1;
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     strawman *const s = self_of(m);
-    const size_t n = slots * s->store.matrix_slot;
-    /* Random matrices let decode steps be timed for prompts that were never computed. */
-    const kvd_random_tensor some = kvd_random_tensor_of(1, what, 0.1F, 0);
-    if (!(s->matrix = kvd_device_new(&s->store.memory, n * sizeof *s->matrix, what, err)) ||
-        kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &some, 0, n, s->matrix, stream), what, err))
+    if ((s->shared ? make_shared(s, stream, err) : make_matrices(s, slots, stream, err)) ||
+        (s->levels.low && kvd_strawman_levels_make_slots(s, slots, err)))
         return -1;
     for (int l = 0; l < m->cache->config->n_layers; l++)
         s->store.layer[l].up = s->matrix + s->layer_at[l];
@@ -287,7 +313,17 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 
 static double held(const kvd_gpu_method *m)
 {
-    return ((const strawman *)(const void *)m)->store.held;
+    const strawman *const s = (const strawman *)(const void *)m;
+    return s->store.held - s->levels.less;
+}
+
+/* Counts as methods/entries.c does: kept dimensions, and the matrices of the request. */
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const strawman *const s = (const strawman *)(const void *)m;
+    const size_t tokens = s->store.tokens[slot], once = s->shared || !tokens ? 0 : s->matrix_kept;
+    const double kept = (double)tokens * (double)s->token_kept + (double)once;
+    return 8 * sizeof *s->matrix * (kept - (s->levels.low ? kvd_strawman_levels_low(s, slot) : 0));
 }
 
 static void release(kvd_gpu_method *m)
@@ -298,6 +334,7 @@ static void release(kvd_gpu_method *m)
     if (s->solver)
         (void)s->lib->cusolverDnDestroy(s->solver);
     (void)cudaFreeHost(s->host_info);
+    kvd_strawman_levels_release(s);
     free(s->host_work);
     free(s->layer_at);
     kvd_latent_store_release(&s->store);
@@ -321,27 +358,35 @@ static int open_solver(strawman *s, kvd_err *err)
                : 0;
 }
 
-static int make_arrays(strawman *s, kvd_err *err)
+/* Allocates the arrays that decompositions need. */
+static int make_solver_arrays(strawman *s, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->method.cache;
     kvd_device_memory *const m = &s->store.memory;
-    const size_t d = (size_t)c->config->d_head, n = (size_t)s->n, tokens = c->batch->max_tokens;
-    const size_t info =
-        c->batch->max_slices * (size_t)c->config->n_layers * n * sizeof *s->host_info;
+    const size_t d = (size_t)c->config->d_head, n = (size_t)s->n,
+                 info =
+                     c->batch->max_slices * (size_t)c->config->n_layers * n * sizeof *s->host_info,
+                 padded = c->batch->max_slices * n * d * (size_t)s->wide * sizeof *s->padded;
     if (!(s->host_work = malloc(s->host_bytes ? s->host_bytes : 1)))
         return kvd_no_memory(err, what, s->host_bytes);
-    return (s->rows = kvd_device_new(m, tokens * n * d * sizeof *s->rows, what, err)) &&
-                   (s->cut = kvd_device_new(m, tokens * n * (size_t)s->wide * sizeof *s->cut, what,
-                                            err)) &&
-                   (!s->store.wide ||
-                    (s->padded = kvd_device_new(
-                         m, c->batch->max_slices * n * d * (size_t)s->wide * sizeof *s->padded,
-                         what, err))) &&
+    return (!s->store.wide || (s->padded = kvd_device_new(m, padded, what, err))) &&
                    (s->gram = kvd_device_new(m, n * d * d * sizeof *s->gram, what, err)) &&
                    (s->value = kvd_device_new(m, n * d * sizeof *s->value, what, err)) &&
                    (s->info = kvd_device_new(m, n * sizeof *s->info, what, err)) &&
                    (s->work = kvd_device_new(m, s->work_bytes, what, err)) &&
                    !kvd_cuda_check(cudaMallocHost((void **)&s->host_info, info), what, err)
+               ? 0
+               : -1;
+}
+
+static int make_arrays(strawman *s, kvd_err *err)
+{
+    const kvd_paged_cache *const c = s->method.cache;
+    kvd_device_memory *const m = &s->store.memory;
+    const size_t d = (size_t)c->config->d_head, n = (size_t)s->n, tokens = c->batch->max_tokens;
+    return (s->rows = kvd_device_new(m, tokens * n * d * sizeof *s->rows, what, err)) &&
+                   (s->cut =
+                        kvd_device_new(m, tokens * n * (size_t)s->wide * sizeof *s->cut, what, err))
                ? 0
                : -1;
 }
@@ -368,15 +413,14 @@ static int make_stacks(strawman *s, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of kept dimensions of K (side 0) or V (side 1) of this GPU's KV head g. */
-static int width_of(const strawman *s, int layer, int side, int g)
+int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer, int side, int g)
 {
     const kvd_plan *const p = s->method.plan;
     const kvd_paged_cache *const c = s->method.cache;
-    if (!p->widths)
+    if (!widths)
         return (int)p->channels->width(&p->channels_values, (size_t)c->config->d_head);
     const kvd_dims_head *const h =
-        &p->widths->head[layer * p->widths->n_kv_heads + c->share->first_kv_head + g];
+        &widths->head[layer * widths->n_kv_heads + c->share->first_kv_head + g];
     return side ? h->d_v : h->d_qk;
 }
 
@@ -391,20 +435,24 @@ static void describe_heads(strawman *s, kvd_latent_basis *basis)
     bool equal = true;
     for (int l = 0; l < c->config->n_layers; l++) {
         int at = 0;
-        s->layer_at[l] = s->store.matrix_slot;
+        s->layer_at[l] = s->each;
         for (int i = 0; i < s->n; i++) {
-            const int side = i / kv, g = i % kv, width = width_of(s, l, side, g),
+            const int side = i / kv, g = i % kv,
+                      width = kvd_strawman_width(s, s->method.plan->widths, l, side, g),
                       rank = (width + 15) / 16 * 16;
             basis[l * s->n + i] = (kvd_latent_basis){width, rank, at};
             s->store.layer[l].rank[side][g] = rank;
             s->store.layer[l].matrix[side][g] = at;
             equal = equal && rank == basis[0].rank;
             s->wide = rank > s->wide ? rank : s->wide;
+            s->token_kept += (size_t)width;
+            s->matrix_kept += (size_t)(d * width);
             at += d * rank;
         }
-        s->store.matrix_slot += (size_t)at;
+        s->each += (size_t)at;
     }
     s->store.wide = equal ? 0 : s->wide;
+    s->store.matrix_slot = s->shared ? 0 : s->each;
 }
 
 static int make_basis(strawman *s, kvd_err *err)
@@ -431,11 +479,14 @@ static int open_strawman(strawman *s, kvd_err *err)
         return -1;
     s->n = 2 * c->share->n_kv_heads;
     s->store.of_slots = true;
+    s->shared = s->method.plan->channels->shared;
     if (make_basis(s, err))
         return -1;
     s->store.slot_bytes = s->method.slot_bytes = s->store.matrix_slot * sizeof *s->matrix;
-    if (kvd_latent_store_init(&s->store, s->w->stream, err) || open_solver(s, err) ||
-        make_arrays(s, err) || (s->method.plan->channels->stacks && make_stacks(s, err)))
+    if (kvd_latent_store_init(&s->store, s->w->stream, err) || make_arrays(s, err) ||
+        (!s->shared && (open_solver(s, err) || make_solver_arrays(s, err))) ||
+        (s->method.plan->channels->stacks && make_stacks(s, err)) ||
+        (s->method.plan->widths_low && kvd_strawman_levels_make(s, err)))
         return -1;
     s->method.page_bytes = s->store.page_bytes;
     return 0;
@@ -443,7 +494,7 @@ static int open_strawman(strawman *s, kvd_err *err)
 
 static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
 {
-    if (plan->tokens)
+    if (plan->tokens && (plan->tokens != &kvd_tokens_importance || !plan->widths_low))
         return kvd_fail(err, "the CUDA engine runs '%s' alone, not with '%s'",
                         plan->channels->info.name, plan->tokens->info.name);
     strawman *const s = calloc(1, sizeof *s);
@@ -459,6 +510,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .begin = begin,
                                  .ended = ended,
                                  .held = held,
+                                 .bits = bits,
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
@@ -473,4 +525,15 @@ static bool by_head(const kvd_plan *plan)
     return !plan->tokens;
 }
 
-const kvd_gpu_kind kvd_gpu_strawman = {.by_head = by_head, .open = open_method};
+/*
+ * A prompt with fewer tokens than kept dimensions leaves directions of the strawman's matrices
+ * undetermined, so its answers would differ from those of the CPU.
+ */
+static bool generates(const kvd_plan *plan)
+{
+    return plan->channels && !plan->channels->width &&
+           (!plan->tokens || plan->tokens == &kvd_tokens_importance);
+}
+
+const kvd_gpu_kind kvd_gpu_strawman = {
+    .by_head = by_head, .generates = generates, .open = open_method};

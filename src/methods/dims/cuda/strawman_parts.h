@@ -1,0 +1,99 @@
+/* Types and functions shared by the files of method strawman in the CUDA engine. */
+#ifndef KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
+#define KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
+
+#include "common/cuda/libraries.h"
+#include "methods/dims/cuda/latent_store.h"
+
+/*
+ * Important and other tokens (method importance) of the prompts of a batch. Other tokens store the
+ * leading columns of kvd_plan.widths_low, followed by zeros. Arrays are on the device unless
+ * another place is named.
+ */
+typedef struct {
+    /* Columns of other tokens, [n_layers][n]; the member `at` is not used. NULL: one width. */
+    kvd_latent_basis *low;
+    /* Number of other tokens, [slots][n_layers], on the device and in pinned memory. */
+    int32_t *n_low, *host_low;
+    size_t n_slots;
+    /* Outputs and scratch of kvd_zdc_choose. */
+    float *lse, *value;
+    uint8_t *level;
+    int32_t *place;
+    /* Bytes that other tokens take less than important ones, host [n_layers]. */
+    double *saved;
+    double less; /* sum of these bytes over all slots after the latest iteration */
+} kvd_strawman_levels;
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_latent_store store;
+    kvd_gpu_worker *w;
+    /*
+     * n: number of KV heads times 2 (K and V). The rank of a head is its number of kept dimensions,
+     * rounded up to a multiple of 16; `wide` is the largest rank of all heads and layers.
+     */
+    int n, wide;
+    /* True if all requests use the matrices of kvd_plan.widths; a slot then has none. */
+    bool shared;
+    /* Projection matrices of a layer, device [n_layers][n]. */
+    kvd_latent_basis *basis;
+    /*
+     * Offset of a layer's matrices in those of a slot, [n_layers], and number of elements of the
+     * matrices of a slot.
+     */
+    size_t *layer_at, each;
+    /*
+     * Elements that count as stored, without padding: of the matrices of a slot, and of a token in
+     * all layers.
+     */
+    size_t matrix_kept, token_kept;
+    /* Device array [slots][n_layers] of the projection matrices of all heads, those of K first. */
+    uint16_t *matrix;
+    /*
+     * Matrices with zero columns up to `wide`, device [n][d_head][wide] for each prompt of an
+     * iteration or, if shared, for each layer. NULL if all ranks are equal.
+     */
+    uint16_t *padded;
+    /* Device array [max_tokens][n][d_head] of K and V of the prompts. */
+    uint16_t *rows;
+    /* Device array [max_tokens][n_heads][d_head] of Q of the prompts. NULL unless stacked. */
+    uint16_t *queries;
+    /* Device array [max_tokens][n][wide] of K and V of the prompts after projection. */
+    uint16_t *cut;
+    float *gram, *value;
+    /* W_O W_O^T of every KV head, device [n_layers][n_kv_heads][d_head][d_head], or NULL. */
+    float *outputs;
+    const kvd_cusolver *lib;
+    cusolverDnHandle_t solver;
+    cusolverDnParams_t params;
+    void *work, *host_work;
+    size_t work_bytes, host_bytes;
+    /* Status of the n eigenvalue decompositions of a layer, on the device. */
+    int *info;
+    /* Status of all eigenvalue decompositions, in pinned host memory, [max_slices][n_layers][n]. */
+    int *host_info;
+    size_t prompts; /* number of prompts in the running iteration */
+    kvd_strawman_levels levels;
+} kvd_strawman;
+
+/* Returns the number of kept dimensions of K (side 0) or V (side 1) of this GPU's KV head g. */
+int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer, int side, int g);
+
+/* Allocates the arrays of s->levels, but those of slots, and sets s->method.lse. */
+int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
+/* Allocates the arrays that have an element per slot. */
+int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
+/* Must be called before each iteration. */
+int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
+/* Finds the important tokens of prompts. Must be called after the attention of the prompts. */
+int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
+/* Sets the columns that other tokens do not store to 0 in s->cut. */
+int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
+/* Updates s->levels.less. Must be called after each iteration, before kvd_latent_store_note. */
+void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
+/* Returns the number of elements that the other tokens of a slot store less, over all layers. */
+double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
+void kvd_strawman_levels_release(kvd_strawman *s);
+
+#endif
