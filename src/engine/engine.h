@@ -41,6 +41,11 @@ typedef struct {
      */
     size_t outliers;
     /*
+     * 4: the matrices of the layers have 4-bit codes with a scale and a zero point for each 128
+     * weights (common/quantise.h). 0: weights are stored in `type`. The CPU engine refuses 4.
+     */
+    int weight_bits;
+    /*
      * Borrowed weights in bf16 on one GPU, which several engines may use; requires exact_prompts.
      * NULL: the engine loads its own. The CPU engine ignores it.
      */
@@ -59,7 +64,10 @@ typedef struct {
      * max_len tokens.
      */
     double bytes_per_token;
-    /* Bytes of the weights, and of all memory of the engine, summed over devices. */
+    /*
+     * Bytes of the weights, and of all memory of the engine, summed over devices. With codes of 4
+     * bits the weights count as codes, although a bf16 copy is in memory too, which prompts use.
+     */
     double weight_bytes, peak_bytes;
     /* Number of pages of 64 tokens in every layer without a window. */
     size_t pages;

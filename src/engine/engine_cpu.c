@@ -329,6 +329,9 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
                                                     : e->spec.max_len;
     rows = rows < l->max_batch ? l->max_batch : rows;
     const bool keys = e->stepwise && kvd_plan_needs(e->plan) & KVD_NEEDS_PRE_ROPE;
+    if (e->spec.weight_bits)
+        return kvd_fail(err, "the CPU engine has no product with weights of %d bits: use a GPU",
+                        e->spec.weight_bits);
     e->tokens = pages * PAGE;
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))

@@ -6,10 +6,14 @@
 #include <string.h>
 
 #include "common/half.h"
+#include "common/quantise.h"
 #include "common/rng.h"
 #include "engine/cuda/few_rows.h"
 #include "engine/cuda/small.h"
+#include "engine/engine.h"
 #include "gpu_case.h"
+#include "make_checkpoint.h"
+#include "temp_folder.h"
 
 static int failures;
 
@@ -23,7 +27,45 @@ typedef struct {
     kvd_few_kind kind;
     size_t n, in, out;
     int norm;
+    bool codes; /* weights of 4 bits */
 } scenario;
+
+/* Replaces w [rows][in] by the values that 4-bit codes decode to. */
+static void quantise(float *w, size_t rows, size_t in)
+{
+    for (size_t at = 0; at < rows * in; at += KVD_FEW_UNIT)
+        (void)kvd_quantise_group(w + at, KVD_FEW_UNIT, 1, 4, w + at);
+}
+
+/*
+ * Packs the weights on the device, and compares the weights restored from the codes with those in
+ * w, which are replaced by the decoded ones.
+ */
+static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
+{
+    const bool gated = c->kind == KVD_FEW_SWIGLU;
+    const size_t n = rows * c->in;
+    size_t sides, wrong = 0;
+    const size_t bytes = kvd_few_codes_bytes(rows, c->in, &sides);
+    const kvd_few_codes codes = {on_device(NULL, bytes), on_device(NULL, sides)};
+    void *const again = on_device(NULL, n * 2);
+    uint16_t *const want = need(n * sizeof *want), *const got = need(n * sizeof *got);
+    check(kvd_few_codes_pack(device, rows, c->in, gated, &codes, NULL), "pack");
+    check(kvd_few_codes_restore(&codes, rows, c->in, gated, again, NULL), "restore");
+    check(cudaMemcpy(got, again, n * sizeof *got, cudaMemcpyDeviceToHost), "restored weights");
+    quantise(w, rows, c->in);
+    kvd_from_f32(KVD_BF16, w, want, n);
+    for (size_t i = 0; i < n; i++)
+        wrong += want[i] != got[i];
+    char text[120];
+    (void)snprintf(text, sizeof text, "%zu of %zu weights of 4 bits differ from the CPU's", wrong,
+                   n);
+    report(!wrong, "codes", text);
+    check(cudaFree(again), "cudaFree");
+    free(want);
+    free(got);
+    return codes;
+}
 
 static void norm_row(const float *x, const float *gain, size_t in, double eps, double *to)
 {
@@ -67,7 +109,7 @@ static void test(const scenario *c)
      * SwiGLU, and the result.
      */
     const int narrow = c->kind == KVD_FEW_STORE || c->kind == KVD_FEW_SWIGLU;
-    const double bar = narrow || c->norm ? 6e-3 : 2e-6;
+    const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
     const size_t rows = c->kind == KVD_FEW_SWIGLU ? 2 * c->out : c->out, n_y = c->n * c->out;
     kvd_rng r;
     kvd_rng_seed(&r, 7, c->in + c->out);
@@ -89,6 +131,10 @@ static void test(const scenario *c)
     float *const x32 = on_device(x, c->n * c->in * sizeof *x), *const gain32 = on_device(
                                                                    gain, c->in * sizeof *gain);
     p.w = w_device;
+    if (c->codes) {
+        p.codes = pack(c, w, rows, w_device);
+        p.w = NULL;
+    }
     p.x = c->norm ? NULL : x16;
     p.residual = x32;
     p.gain = gain32;
@@ -110,8 +156,8 @@ static void test(const scenario *c)
     }
     const double e = distance(c, w, in, before, got);
     char text[160];
-    (void)snprintf(text, sizeof text, "%zu x %zu -> %zu%s off by %.2g of %.0e", c->n, c->in, c->out,
-                   c->norm ? ", normed," : "", e, bar);
+    (void)snprintf(text, sizeof text, "%zu x %zu -> %zu%s%s off by %.2g of %.0e", c->n, c->in,
+                   c->out, c->norm ? ", normed," : "", c->codes ? ", 4 bits," : "", e, bar);
     report(e <= bar && found == none && stamp != ~0ULL, name[c->kind], text);
     /* If a row of the input is not finite, the kernel must report the row. */
     if (c->norm) {
@@ -123,7 +169,7 @@ static void test(const scenario *c)
         check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
         report(found == kvd_gpu_bad_at(5, c->n - 1), name[c->kind], "a row that is not finite");
     }
-    void *const all[] = {bad, began, y, w_device, x16, x32, gain32};
+    void *const all[] = {bad, began, y, w_device, x16, x32, gain32, p.codes.codes, p.codes.sides};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree(all[i]), "cudaFree");
     free(w);
@@ -167,6 +213,117 @@ static void test_largest(void)
     check(cudaFree(keys), "cudaFree");
 }
 
+enum { REQUESTS = 2, MOST_TOKENS = 64 };
+
+typedef struct {
+    float *logits; /* [REQUESTS][vocab] */
+    kvd_engine *engine;
+} runner;
+
+static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t vocab, kvd_err *err)
+{
+    uint32_t next[REQUESTS];
+    if (r->engine->step(r->engine, it, id, next, NULL, err))
+        return -1;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (r->engine->logits(r->engine, i, r->logits + i * vocab, err))
+            return -1;
+    return 0;
+}
+
+/*
+ * Runs prompts, then steps of both requests, with weights of 4 bits and with weights of 16 bits
+ * that have the decoded values. Prompts must give the same bits, because their products have the
+ * same operands. *most receives the largest relative distance of the logits of steps.
+ */
+static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
+{
+    static const uint32_t length[REQUESTS] = {40, 17};
+    uint32_t id[MOST_TOKENS];
+    for (uint32_t i = 0; i < MOST_TOKENS; i++)
+        id[i] = i * 7 % (uint32_t)vocab;
+    for (uint32_t t = 0; t < 6; t++) {
+        kvd_slice slice[REQUESTS];
+        for (uint32_t i = 0; i < REQUESTS; i++)
+            slice[i] = (kvd_slice){.request = i,
+                                   .slot = i,
+                                   .before = t ? length[i] + t - 1 : 0,
+                                   .n = t ? 1 : length[i],
+                                   .emits = 1};
+        const kvd_iteration it = {.n_slices = REQUESTS,
+                                  .n_steps = t ? REQUESTS : 0,
+                                  .slice = slice,
+                                  .n_tokens = t ? REQUESTS : length[0] + length[1]};
+        if (step(&r[0], &it, id + t, vocab, err) || step(&r[1], &it, id + t, vocab, err))
+            return -1;
+        double off = 0, square = 0;
+        for (size_t i = 0; i < REQUESTS * vocab; i++) {
+            const double d = (double)r[0].logits[i] - (double)r[1].logits[i];
+            off += d * d;
+            square += (double)r[1].logits[i] * (double)r[1].logits[i];
+        }
+        *most = t ? fmax(*most, sqrt(off / square)) : *most;
+        *same = t ? *same : !memcmp(r[0].logits, r[1].logits, REQUESTS * vocab * sizeof(float));
+    }
+    return 0;
+}
+
+/* Compares engines with weights of 4 bits and with decoded weights of 16 bits. */
+static void test_engine(bool graphs)
+{
+    kvd_err err = {""};
+    made_spec s = MADE_SPEC_DEFAULTS;
+    char path[256], text[200];
+    s.d_model = 256;
+    s.heads = 4;
+    s.kv_heads = 2;
+    s.d_head = 64;
+    s.ffn = 384;
+    s.dtype = KVD_BF16;
+    (void)snprintf(path, sizeof path, "%s/codes%d", temp_folder(), graphs);
+    const kvd_plan plan = {.type = KVD_BF16};
+    kvd_engine_spec spec = {.limits = {.max_batch = REQUESTS, .max_tokens = MOST_TOKENS},
+                            .max_len = MOST_TOKENS,
+                            .type = KVD_BF16,
+                            .n_gpus = 1,
+                            .graphs = graphs};
+    kvd_checkpoint *c[2] = {NULL, NULL};
+    runner r[2] = {{NULL, NULL}, {NULL, NULL}};
+    bool same = false, named = false;
+    double most = 0;
+    int status = make_checkpoint(path, &s, &err);
+    for (int i = 0; i < 2 && !status; i++) {
+        status = !(c[i] = kvd_checkpoint_open(path, &err));
+        if (status)
+            break;
+        if (i)
+            kvd_checkpoint_quantise(c[i], 4, KVD_FEW_UNIT);
+        spec.weight_bits = i ? 0 : 4;
+        r[i].logits =
+            need(REQUESTS * (size_t)kvd_checkpoint_config(c[i])->vocab_size * sizeof(float));
+        status = !(r[i].engine = kvd_engine_open_cuda(c[i], &plan, &spec, &err));
+    }
+    if (!status) {
+        named = strstr(r[0].engine->facts.what, "weights of 4 bits") != NULL;
+        status = compare(r, (size_t)kvd_checkpoint_config(c[0])->vocab_size, &same, &most, &err);
+    }
+    (void)snprintf(text, sizeof text,
+                   "prompts give %s bits, logits of steps off by %.2g of 2e-2, %.0f and %.0f bytes "
+                   "of weights",
+                   same ? "the same" : "other", most,
+                   r[0].engine ? r[0].engine->facts.weight_bytes : 0,
+                   r[1].engine ? r[1].engine->facts.weight_bytes : 0);
+    report(!status && same && named && most < 2e-2, graphs ? "engine, graphs" : "engine",
+           status ? err.msg : text);
+    for (int i = 0; i < 2; i++) {
+        if (r[i].engine)
+            r[i].engine->free(r[i].engine);
+        free(r[i].logits);
+        if (c[i])
+            kvd_checkpoint_close(c[i]);
+    }
+}
+
 int main(void)
 {
     int devices = 0;
@@ -179,13 +336,26 @@ int main(void)
         for (size_t n = 1; n <= KVD_FEW_ROWS; n++) {
             const size_t i = (n + (size_t)kind) % 6, o = (n * 2 + (size_t)kind) % 5;
             const int sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
-            const scenario c = {(kvd_few_kind)kind, n, in[i], out[o], n % 2 == 1 && !sums};
+            const scenario c = {(kvd_few_kind)kind, n, in[i], out[o], n % 2 == 1 && !sums, false};
             test(&c);
         }
-    const scenario wide[] = {{KVD_FEW_ADD, 3, 14336, 512, 0},
-                             {KVD_FEW_STORE, 8, 4096, 300, 1},
-                             {KVD_FEW_ADD, 8, 14344, 120, 0},
-                             {KVD_FEW_PUT, 8, 14344, 120, 0}};
+    static const size_t units[] = {128, 384, 1152, 4096};
+    for (int kind = 0; kind < 5; kind++)
+        for (size_t n = 1; n <= KVD_FEW_ROWS; n++) {
+            const int sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
+            const scenario c = {(kvd_few_kind)kind,
+                                n,
+                                units[(n + (size_t)kind) % 4],
+                                out[(n * 2 + (size_t)kind) % 5],
+                                n % 2 == 1 && !sums,
+                                true};
+            test(&c);
+        }
+    const scenario wide[] = {
+        {KVD_FEW_ADD, 3, 14336, 512, 0, false}, {KVD_FEW_STORE, 8, 4096, 300, 1, false},
+        {KVD_FEW_ADD, 8, 14344, 120, 0, false}, {KVD_FEW_PUT, 8, 14344, 120, 0, false},
+        {KVD_FEW_ADD, 1, 14336, 4096, 0, true}, {KVD_FEW_ADD, 8, 14336, 120, 0, true},
+        {KVD_FEW_PUT, 8, 28672, 40, 0, true},   {KVD_FEW_SWIGLU, 1, 4096, 3000, 1, true}};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         test(&wide[i]);
     report(!kvd_few_rows_take(KVD_FEW_ADD, 9, 64) &&
@@ -193,5 +363,7 @@ int main(void)
                !kvd_few_rows_take(KVD_FEW_ADD, 1, 12),
            "take", "what does not go");
     test_largest();
+    test_engine(false);
+    test_engine(true);
     return failures ? 1 : 0;
 }

@@ -566,6 +566,8 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
     f->cache_bytes = (double)page * (double)f->pages + (double)near * (double)e->near.n_pages +
                      (m ? (double)(m->slot_bytes * e->spec.limits.max_batch) : 0);
     f->weight_bytes = (double)e->w.weights.bytes;
+    if (e->codes)
+        f->weight_bytes += (double)e->codes_bytes - kvd_cuda_codes_replace(e);
     f->peak_bytes = e->left_before > left ? (double)(e->left_before - left) : 0;
     f->anywhere = !m || m->anywhere;
     f->fused = e->cache.hook.wants_raw ? 1u << KVD_PHASE_ROPE | 1u << KVD_PHASE_ROTATE
@@ -579,7 +581,9 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
                                                          : "";
     (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s%s, %s%s%s%s%s",
                    prop.name, version / 10000, version / 100 % 100, version % 100, products,
-                   e->w.weights.streamed ? ", experts streamed" : "",
+                   e->codes                ? ", weights of 4 bits"
+                   : e->w.weights.streamed ? ", experts streamed"
+                                           : "",
                    kvd_paged_cache_kernels(&e->cache), m && m->kernels ? ", " : "",
                    m && m->kernels ? m->kernels : "", attention,
                    e->spec.graphs ? ", CUDA graphs" : "");
@@ -650,7 +654,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     e->cache.attention = s->attention;
     e->cache.exact_prompts = s->exact_prompts;
     e->cache.outliers = s->outliers;
-    if (s->weights && !s->exact_prompts)
+    if (s->weights && (!s->exact_prompts || s->weight_bits))
         return kvd_fail(err, "an engine that changes its weights cannot borrow them");
     if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
         kvd_batch_limits(c, tokens, s->max_len, err) ||
@@ -667,7 +671,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                              err) ||
         check_pieces(e, err) ||
         kvd_gpu_fold(&e->w, e->cache.exact_prompts ? NULL : e->cache.dims, e->cache.layer, err) ||
-        make_arrays(e, err))
+        make_arrays(e, err) || (s->weight_bits && kvd_cuda_codes_make(e, err)))
         return -1;
     e->pages.max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     share_near(e);
@@ -722,6 +726,7 @@ void kvd_cuda_engine_free(kvd_cuda_engine *e)
     (void)cudaFreeHost(e->host_bad);
     kvd_gpu_worker_close(&e->w);
     free(e->emit);
+    free(e->codes);
     free(e);
 }
 
@@ -734,6 +739,13 @@ kvd_engine *kvd_engine_open_cuda(const kvd_checkpoint *c, const kvd_plan *plan,
                                  const kvd_engine_spec *s, kvd_err *err)
 {
     size_t pages = 0;
+    if (s->sequence && s->weight_bits) {
+        kvd_fail(err,
+                 "weights of %d bits: GPUs that divide the tokens of a prompt have weights of "
+                 "16 bits",
+                 s->weight_bits);
+        return NULL;
+    }
     if (s->n_gpus > 1)
         return s->sequence ? kvd_engine_open_sequence(c, plan, s, err)
                            : kvd_engine_open_parallel(c, plan, s, err);

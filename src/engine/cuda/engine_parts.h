@@ -2,6 +2,7 @@
 #ifndef KVD_ENGINE_CUDA_ENGINE_PARTS_H
 #define KVD_ENGINE_CUDA_ENGINE_PARTS_H
 
+#include "engine/cuda/few_rows.h"
 #include "engine/engine.h"
 #include "methods/cuda/paged_cache.h"
 
@@ -14,6 +15,11 @@ typedef struct {
     size_t n_marks;
     uint8_t *phase;
 } kvd_step_graph;
+
+/* Matrices of one layer as 4-bit codes. */
+typedef struct {
+    kvd_few_codes qkv, o, gate_up, down;
+} kvd_layer_codes;
 
 typedef struct {
     /* Must be the first field. In an engine on several GPUs, only the field `facts` is used. */
@@ -56,6 +62,9 @@ typedef struct {
     char *works;
     char *host_works; /* copy of `works` in pinned memory */
     size_t described;
+    /* [n_layers] 4-bit codes of the layers, or NULL. codes_bytes: their size in device memory. */
+    kvd_layer_codes *codes;
+    size_t codes_bytes;
     /* CUDA graphs by number of decode steps, [max_slices + 1]. */
     kvd_step_graph *graph;
     /* Device memory that the CUDA graphs read. */
@@ -142,6 +151,14 @@ int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
  */
 void kvd_cuda_graphs_destroy(kvd_cuda_engine *e);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
+/*
+ * Quantises the matrices of all layers to 4-bit codes. Decode steps that use the products of
+ * few_rows.h then read the codes. All other iterations restore the bf16 matrices of a layer from
+ * the codes before they use them. Fails if the model has matrices that are not quantised.
+ */
+int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
+/* Returns the bytes of the bf16 matrices that the codes replace. */
+double kvd_cuda_codes_replace(kvd_cuda_engine *e);
 /* Returns true if n decode steps use the products of few_rows.h. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);

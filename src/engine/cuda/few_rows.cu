@@ -38,6 +38,8 @@ struct params {
     int n, in, out, slabs, tiles, pitch;
     /* First column of W in this launch. The columns may be divided among several launches. */
     size_t first;
+    /* Units of 128 columns in this launch, if W has 4-bit codes. */
+    int units;
 };
 
 __device__ __forceinline__ unsigned long long now_ns(void)
@@ -48,14 +50,14 @@ __device__ __forceinline__ unsigned long long now_ns(void)
 }
 
 /*
- * Returns the row of W that is row i of a tile. With KVD_FEW_SWIGLU a tile has 8 rows of the gate
- * matrix and the matching 8 rows of the up matrix.
+ * Returns the row of W that is row i of a tile. If `gated`, W is a gate matrix of `out` rows and an
+ * up matrix, and a tile has 8 rows of the gate matrix and the matching 8 rows of the up matrix.
  */
-template <int KIND> __device__ __forceinline__ int row_of(const params &p, int tile, int i)
+__device__ __forceinline__ int row_of(bool gated, int out, int tile, int i)
 {
-    if (KIND == KVD_FEW_SWIGLU)
-        return min(tile * (TILE / 2) + i % (TILE / 2), p.out - 1) + (i < TILE / 2 ? 0 : p.out);
-    return min(tile * TILE + i, p.out - 1);
+    if (gated)
+        return min(tile * (TILE / 2) + i % (TILE / 2), out - 1) + (i < TILE / 2 ? 0 : out);
+    return min(tile * TILE + i, out - 1);
 }
 
 template <int KIND>
@@ -65,7 +67,7 @@ __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint3
 #pragma unroll
     for (int i = lane / 8; i < TILE; i += 4) {
         const uint16_t *from = static_cast<const uint16_t *>(p.a.w) + p.first +
-                               (size_t)row_of<KIND>(p, tile, i) * p.a.in +
+                               (size_t)row_of(KIND == KVD_FEW_SWIGLU, p.out, tile, i) * p.a.in +
                                (column < p.in ? column : 0);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                          stage + (uint32_t)(i * 2 * SLAB + ((piece ^ i % 8) * 16))),
@@ -76,10 +78,10 @@ __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint3
 
 struct place {
     int tile, slab;
-    __device__ __forceinline__ void next(const params &p, int warp)
+    __device__ __forceinline__ void next(int slabs, int warp)
     {
         slab += WARPS;
-        if (slab >= p.slabs) {
+        if (slab >= slabs) {
             slab = warp;
             tile += (int)gridDim.x;
         }
@@ -242,7 +244,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     for (int s = 0; s < STAGES - 1; s++) {
         if (ahead.tile < p.tiles) {
             fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(s * SLAB_BYTES), lane);
-            ahead.next(p, warp);
+            ahead.next(p.slabs, warp);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
@@ -284,7 +286,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
-                ahead.next(p, warp);
+                ahead.next(p.slabs, warp);
             }
             asm volatile("cp.async.commit_group;" ::: "memory");
             uint32_t b[2][4];
@@ -309,6 +311,195 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         buffer ^= 1;
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Codes of one unit that a lane holds, and the steps and zeros of its two rows. */
+struct piece {
+    uint4 codes[2];
+    uint32_t side[2];
+};
+
+/* Returns the codes at unit `at.slab` of this launch in tile `at.tile`. */
+__device__ __forceinline__ piece load_piece(const params &p, const place &at, int lane)
+{
+    const size_t unit =
+        (size_t)at.tile * (p.a.in / KVD_FEW_UNIT) + p.first / KVD_FEW_UNIT + (size_t)at.slab;
+    const uint4 *const codes = static_cast<const uint4 *>(p.a.codes.codes) + unit * 64 + lane;
+    const uint32_t *const side =
+        static_cast<const uint32_t *>(p.a.codes.sides) + unit * TILE + lane / 4;
+    return {{__ldcs(codes), __ldcs(codes + 32)}, {__ldcs(side), __ldcs(side + 8)}};
+}
+
+/*
+ * Returns the A operand of 16 columns as bf16. 0x4300 is 128 in bf16, so 0x4300 + code is 128 +
+ * code without rounding.
+ */
+__device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
+{
+    const __nv_bfloat162 by = __floats2bfloat162_rn(128, 128);
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        uint32_t x = (word >> 4 * r & 0x000f000fu) | 0x43004300u;
+        const __nv_bfloat162 y = __hsub2(*reinterpret_cast<const __nv_bfloat162 *>(&x), by);
+        a[r] = *reinterpret_cast<const uint32_t *>(&y);
+    }
+}
+
+/*
+ * Adds the product of a unit to acc. The sum of step * code * x + zero * x is step times a product
+ * with the codes, plus zero times a product with ones. `x_at` is the shared memory address of the
+ * unit's first columns.
+ */
+__device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&acc)[4])
+{
+    const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+    const uint32_t word[8] = {w.codes[0].x, w.codes[0].y, w.codes[0].z, w.codes[0].w,
+                              w.codes[1].x, w.codes[1].y, w.codes[1].z, w.codes[1].w};
+    float of_codes[4] = {0, 0, 0, 0}, of_ones[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < 8; k += 2) {
+        uint32_t b[4], a[4];
+        ldmatrix(x_at + (uint32_t)(k * 32), b);
+        decode(word[k], a);
+        mma<true>(of_codes, a, b[0], b[1]);
+        mma<true>(of_ones, ones, b[0], b[1]);
+        decode(word[k + 1], a);
+        mma<true>(of_codes, a, b[2], b[3]);
+        mma<true>(of_ones, ones, b[2], b[3]);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const float2 side = __half22float2(*reinterpret_cast<const __half2 *>(&w.side[e / 2]));
+        acc[e] += side.x * of_codes[e] + side.y * of_ones[e];
+    }
+}
+
+enum { AHEAD = 3 /* number of units whose codes a warp has requested before it needs them */ };
+
+/* As few_rows_kernel, with codes of 4 bits, which go from global memory to registers. */
+template <int KIND>
+__global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
+{
+    extern __shared__ __align__(128) char x[];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    float *const sums = reinterpret_cast<float *>(x + p.n * p.pitch);
+    float *const scale = sums + 2 * WARPS * SUMS, *const part = scale + KVD_FEW_ROWS;
+    place ahead = {(int)blockIdx.x, warp};
+    if (warp >= p.units)
+        ahead.tile = p.tiles;
+    piece next[AHEAD] = {};
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if (ahead.tile < p.tiles) {
+            next[i] = load_piece(p, ahead, lane);
+            ahead.next(p.units, warp);
+        }
+    const team mine_of(p);
+    float4 gain[TOGETHER];
+    if (!p.a.x)
+        load_gain(p, mine_of.first, mine_of.step, gain);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (p.a.began && blockIdx.x == 0 && threadIdx.x == 0)
+        *p.a.began = now_ns();
+    if (p.a.x) {
+        copy_rows(p, x);
+        __syncthreads();
+    } else {
+        norm_rows(p, mine_of, gain, x, scale, part);
+    }
+    const uint32_t x_at = (uint32_t)__cvta_generic_to_shared(x) +
+                          (uint32_t)(min(lane % 8, p.n - 1) * p.pitch + lane / 8 * 16);
+    int buffer = 0;
+    for (int tile = (int)blockIdx.x; tile < p.tiles; tile += (int)gridDim.x) {
+        float acc[4] = {0, 0, 0, 0};
+        for (int unit = warp; unit < p.units; unit += WARPS) {
+            const piece now = next[0];
+#pragma unroll
+            for (int i = 0; i + 1 < AHEAD; i++)
+                next[i] = next[i + 1];
+            if (ahead.tile < p.tiles) {
+                next[AHEAD - 1] = load_piece(p, ahead, lane);
+                ahead.next(p.units, warp);
+            }
+            multiply(now, x_at + (uint32_t)(unit * 2 * KVD_FEW_UNIT), acc);
+        }
+        float *const mine = sums + (buffer * WARPS + warp) * SUMS;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            mine[(2 * (lane % 4) + e % 2) * SUM_PITCH + lane / 4 + e / 2 * 8] = acc[e];
+        __syncthreads();
+        put<KIND>(p, tile, sums + buffer * WARPS * SUMS, scale);
+        buffer ^= 1;
+    }
+}
+
+/* Threads of pack_codes and restore_codes: 16 for each row of a tile, 8 columns each. */
+enum { PACKERS = 16 * TILE };
+
+/* Place of the code of row `row` and column `column` of a unit: a word and the bits in it. */
+__device__ __forceinline__ int word_of(int row, int column, int *shift)
+{
+    const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,
+              r = row / 8 + c / 8 * 2;
+    *shift = 4 * r + c % 2 * 16;
+    return (step / 4 * 32 + lane) * 4 + step % 4;
+}
+
+__global__ void __launch_bounds__(PACKERS)
+    pack_codes(const uint16_t *w, int out, size_t in, int gated, kvd_few_codes to)
+{
+    __shared__ uint32_t word[KVD_FEW_UNIT * TILE / 8];
+    const int row = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16 * 8;
+    const size_t unit = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
+    const uint16_t *const from = w + (size_t)row_of(gated, out, (int)blockIdx.y, row) * in +
+                                 (size_t)blockIdx.x * KVD_FEW_UNIT + c;
+    float x[8], low = INFINITY, high = -INFINITY;
+    for (int i = 0; i < 8; i++) {
+        x[i] = bf16::widen(from[i]);
+        low = fminf(low, x[i]);
+        high = fmaxf(high, x[i]);
+    }
+    for (int i = 1; i < 16; i *= 2) {
+        low = fminf(low, __shfl_xor_sync(0xffffffffu, low, i));
+        high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, i));
+    }
+    const float step = f16::widen(f16::narrow((high - low) / 15)),
+                zero = f16::widen(f16::narrow(low));
+    word[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = 0; i < 8; i++) {
+        const float q = step > 0 ? rintf((x[i] - zero) / step) : 0;
+        int shift;
+        const int at = word_of(row, c + i, &shift);
+        atomicOr(&word[at], (uint32_t)fminf(fmaxf(q, 0), 15) << shift);
+    }
+    if (c == 0)
+        static_cast<uint32_t *>(to.sides)[unit * TILE + (size_t)row] =
+            (uint32_t)f16::narrow(step) | (uint32_t)f16::narrow(zero) << 16;
+    __syncthreads();
+    static_cast<uint32_t *>(to.codes)[unit * PACKERS + threadIdx.x] = word[threadIdx.x];
+}
+
+__global__ void __launch_bounds__(PACKERS)
+    restore_codes(kvd_few_codes from, int out, size_t in, int gated, uint16_t *w)
+{
+    const int row = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16 * 8, tile = (int)blockIdx.y;
+    const size_t unit = (size_t)tile * gridDim.x + blockIdx.x;
+    const uint32_t *const word = static_cast<const uint32_t *>(from.codes) + unit * PACKERS;
+    const uint32_t side = static_cast<const uint32_t *>(from.sides)[unit * TILE + (size_t)row];
+    const float step = f16::widen((uint16_t)side), zero = f16::widen((uint16_t)(side >> 16));
+    if ((gated ? tile * (TILE / 2) + row % (TILE / 2) : tile * TILE + row) >= out)
+        return;
+    uint16_t *const to =
+        w + (size_t)row_of(gated, out, tile, row) * in + (size_t)blockIdx.x * KVD_FEW_UNIT + c;
+    for (int i = 0; i < 8; i++) {
+        int shift;
+        const int at = word_of(row, c + i, &shift);
+        to[i] = bf16::narrow(step * (float)(word[at] >> shift & 15) + zero);
+    }
 }
 
 size_t shared_bytes(int stages, size_t n, size_t pitch)
@@ -354,8 +545,24 @@ struct machine {
     int sms, major, most;
 };
 
+/* Launches the kernel of 4-bit codes. Up to two CTAs share an SM. */
+template <int KIND> cudaError_t launch_codes(const params &p, const machine &m, cudaStream_t stream)
+{
+    const size_t bytes = shared_bytes(0, p.a.n, (size_t)p.pitch);
+    const int share = bytes <= (size_t)m.most / 2 - 1024 ? 2 : 1,
+              n_ctas = p.tiles < share * m.sms ? p.tiles : share * m.sms;
+    const cudaError_t e = cudaFuncSetAttribute(
+        few_codes_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (e != cudaSuccess)
+        return e;
+    return kvd_launch_early(m.major >= 9, few_codes_kernel<KIND>, dim3((unsigned)n_ctas), THREADS,
+                            bytes, stream, p);
+}
+
 template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaStream_t stream)
 {
+    if (p.a.codes.codes)
+        return launch_codes<KIND>(p, m, stream);
     const int n_ctas = p.tiles < m.sms ? p.tiles : m.sms;
     if (shared_bytes(LONG_RING, p.a.n, (size_t)p.pitch) <= (size_t)m.most)
         return launch<KIND, LONG_RING>(p, n_ctas, m.most, m.major, stream);
@@ -365,6 +572,12 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 }
 
 } // namespace
+
+/* Returns the number of columns of a launch if `parts` launches share `in` columns. */
+static size_t columns_of(size_t in, size_t parts)
+{
+    return ceil_div(in, parts * KVD_FEW_UNIT) * KVD_FEW_UNIT;
+}
 
 /*
  * Returns the number of launches among which the columns of W are divided, so that a launch's part
@@ -380,8 +593,7 @@ static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
         return 0;
     const bool sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
     for (size_t parts = 1; parts <= (sums ? MOST_PARTS : 1); parts++)
-        if (shared_bytes(SHORT_RING, n, pitch_of(ceil_div(in, parts * SLAB) * SLAB)) <=
-            (size_t)most)
+        if (shared_bytes(SHORT_RING, n, pitch_of(columns_of(in, parts))) <= (size_t)most)
             return parts;
     return 0;
 }
@@ -417,9 +629,9 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&m.most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     const size_t parts = parts_of(a->kind, a->n, a->in);
-    if (e != cudaSuccess || !parts)
+    if (e != cudaSuccess || !parts || (a->codes.codes && a->in % KVD_FEW_UNIT))
         return e != cudaSuccess ? e : cudaErrorInvalidValue;
-    const size_t columns = ceil_div(a->in, parts * SLAB) * SLAB;
+    const size_t columns = columns_of(a->in, parts);
     params p;
     p.a = *a;
     p.n = (int)a->n;
@@ -428,6 +640,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
     for (p.first = 0; p.first < a->in && e == cudaSuccess; p.first += columns) {
         p.in = (int)smaller(columns, a->in - p.first);
         p.slabs = (int)ceil_div((size_t)p.in, SLAB);
+        p.units = p.in / KVD_FEW_UNIT;
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
@@ -435,4 +648,36 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;
+}
+
+extern "C" size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides)
+{
+    const size_t units = ceil_div(rows, TILE) * (in / KVD_FEW_UNIT);
+    *sides = units * TILE * sizeof(uint32_t);
+    return units * PACKERS * sizeof(uint32_t);
+}
+
+static dim3 packing_grid(size_t rows, size_t in)
+{
+    return dim3((unsigned)(in / KVD_FEW_UNIT), (unsigned)ceil_div(rows, TILE));
+}
+
+extern "C" cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
+                                          const kvd_few_codes *to, cudaStream_t stream)
+{
+    if (in % KVD_FEW_UNIT || rows < 1 || (gated && rows % 2) || ceil_div(rows, TILE) > 65535)
+        return cudaErrorInvalidValue;
+    pack_codes<<<packing_grid(rows, in), PACKERS, 0, stream>>>(
+        static_cast<const uint16_t *>(w), (int)(gated ? rows / 2 : rows), in, gated, *to);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_few_codes_restore(const kvd_few_codes *from, size_t rows, size_t in,
+                                             bool gated, void *w, cudaStream_t stream)
+{
+    if (in % KVD_FEW_UNIT || rows < 1 || (gated && rows % 2) || ceil_div(rows, TILE) > 65535)
+        return cudaErrorInvalidValue;
+    restore_codes<<<packing_grid(rows, in), PACKERS, 0, stream>>>(
+        *from, (int)(gated ? rows / 2 : rows), in, gated, static_cast<uint16_t *>(w));
+    return cudaGetLastError();
 }

@@ -1,6 +1,7 @@
 /*
  * Products of at most 8 bf16 rows with a weight matrix that is read once; sums are float32. These
- * products take most of the time of a decode step with few requests.
+ * products take most of the time of a decode step with few requests. Weights are bf16 or have 4
+ * bits.
  *
  * On Hopper the first tiles are loaded before the preceding kernels end (programmatic dependent
  * launch). Norm, activation and the addition to the residual stream are part of the launch. Launch
@@ -8,6 +9,8 @@
  */
 #ifndef KVD_ENGINE_CUDA_FEW_ROWS_H
 #define KVD_ENGINE_CUDA_FEW_ROWS_H
+
+#include <stdbool.h>
 
 #include "model/pass/cuda/blocks.h"
 
@@ -33,6 +36,34 @@ typedef enum {
     KVD_FEW_LOGITS
 } kvd_few_kind;
 
+/*
+ * Matrix W [rows][in] of 4-bit codes: w = step * code + zero, where 128 adjacent columns of a row
+ * have one step and one zero, both float16 (common/quantise.h). In device memory.
+ *
+ * Rows are stored in tiles of 16 and columns in units of 128; a tile of a gated matrix (gate matrix
+ * followed by up matrix) has 8 rows of the gate matrix and the same rows of the up matrix. `codes`
+ * [tiles][units][2][32 lanes] are four 32-bit words for each lane of a warp. A word is the lane's
+ * part of the A operand of one mma.sync m16n8k16: bits 4 r .. 4 r + 3 are the first element of the
+ * operand's register r, and the bits 16 places higher its second element. `sides`
+ * [tiles][units][16] has the step of a row in the low half of a word and the zero in the high half.
+ */
+typedef struct {
+    void *codes, *sides;
+} kvd_few_codes;
+
+enum { KVD_FEW_UNIT = 128 };
+
+/* Returns the number of bytes of `codes` and of `sides` of a matrix; `in` is a multiple of 128. */
+size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
+/*
+ * Quantises w, bf16 [rows][in], to `to`, or writes the decoded values of `from` to w as bf16. If
+ * `gated`, w is a gate matrix followed by an up matrix of rows / 2 rows each.
+ */
+cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
+                               const kvd_few_codes *to, cudaStream_t stream);
+cudaError_t kvd_few_codes_restore(const kvd_few_codes *from, size_t rows, size_t in, bool gated,
+                                  void *w, cudaStream_t stream);
+
 typedef struct {
     kvd_few_kind kind;
     /* y is [n][out], and w has `in` columns, a multiple of 8. */
@@ -42,6 +73,11 @@ typedef struct {
      * write them.
      */
     const void *w;
+    /*
+     * If codes.codes is not NULL, the weights are these, and `w` is not read. `in` must then be a
+     * multiple of KVD_FEW_UNIT. The matrix of KVD_FEW_SWIGLU is gated.
+     */
+    kvd_few_codes codes;
     /*
      * Input, bf16 [n][in], aligned to 16 bytes, in device memory. If NULL, `residual` and `gain`
      * are used.
@@ -67,7 +103,7 @@ typedef struct {
 /*
  * Returns true if kvd_few_rows_run supports n rows of `in` columns on the current device: n is at
  * most KVD_FEW_ROWS, and the rows fit into shared memory. KVD_FEW_ADD and KVD_FEW_PUT may divide
- * the columns among several launches.
+ * the columns among several launches. Codes of 4 bits fit wherever bf16 weights do.
  */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "engine/cuda/engine_parts.h"
-#include "engine/cuda/few_rows.h"
 #include "engine/cuda/small.h"
 
 static const char what[] = "steps";
@@ -32,6 +31,104 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
 }
 
+/* One matrix of a layer, with its codes. */
+typedef struct {
+    void *w;
+    kvd_few_codes *codes;
+    size_t rows, in;
+    bool gated;
+} matrix;
+
+enum { MATRICES = 4 };
+
+static void matrices_of(kvd_cuda_engine *e, int l, matrix m[MATRICES])
+{
+    kvd_gpu_layer *const w = &e->w.weights.layer[l];
+    kvd_layer_codes *const c = &e->codes[l];
+    const size_t model = (size_t)e->w.config.d_model, ffn = (size_t)e->w.weights.share.n_ffn;
+    const bool gated = kvd_config_gated(&e->w.config);
+    m[0] = (matrix){w->qkv, &c->qkv, (size_t)w->n_qkv, model, false};
+    m[1] = (matrix){w->o, &c->o, model, (size_t)w->n_o, false};
+    m[2] = (matrix){w->gate_up, &c->gate_up, gated ? 2 * ffn : ffn, model, gated};
+    m[3] = (matrix){w->down, &c->down, model, ffn, false};
+}
+
+static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
+{
+    const kvd_config *const c = &e->w.config;
+    const int ffn = e->w.weights.share.n_ffn;
+    if (c->n_experts || c->latent)
+        return kvd_fail(err,
+                        "weights of 4 bits: a %s model has %s, whose matrices are not quantised",
+                        c->family, c->n_experts ? "routed experts" : "latent attention");
+    for (int l = 0; l < c->n_layers; l++) {
+        const int o = e->w.weights.layer[l].n_o;
+        if (c->d_model % KVD_FEW_UNIT || ffn % KVD_FEW_UNIT || o % KVD_FEW_UNIT)
+            return kvd_fail(err,
+                            "weights of 4 bits: layer %d has matrices of %d, %d and %d columns, "
+                            "which must be multiples of %d",
+                            l, c->d_model, o, ffn, KVD_FEW_UNIT);
+    }
+    return 0;
+}
+
+static int make_codes(kvd_cuda_engine *e, const matrix *m, kvd_err *err)
+{
+    static const char codes[] = "weights of 4 bits";
+    size_t sides;
+    const size_t bytes = kvd_few_codes_bytes(m->rows, m->in, &sides);
+    e->codes_bytes += bytes + sides;
+    return (m->codes->codes = kvd_device_new(&e->memory, bytes, codes, err)) &&
+                   (m->codes->sides = kvd_device_new(&e->memory, sides, codes, err)) &&
+                   !kvd_cuda_check(
+                       kvd_few_codes_pack(m->w, m->rows, m->in, m->gated, m->codes, e->w.stream),
+                       codes, err)
+               ? 0
+               : -1;
+}
+
+int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err)
+{
+    const size_t layers = (size_t)e->w.config.n_layers;
+    matrix m[MATRICES];
+    if (check_codes(e, err))
+        return -1;
+    if (!(e->codes = calloc(layers, sizeof *e->codes)))
+        return kvd_no_memory(err, "weights of 4 bits", layers * sizeof *e->codes);
+    for (size_t l = 0; l < layers; l++) {
+        matrices_of(e, (int)l, m);
+        for (int i = 0; i < MATRICES; i++)
+            if (make_codes(e, &m[i], err))
+                return -1;
+    }
+    return 0;
+}
+
+double kvd_cuda_codes_replace(kvd_cuda_engine *e)
+{
+    matrix m[MATRICES];
+    double bytes = 0;
+    for (int l = 0; l < e->w.config.n_layers; l++) {
+        matrices_of(e, l, m);
+        for (int i = 0; i < MATRICES; i++)
+            bytes += (double)(m[i].rows * m[i].in) * sizeof(uint16_t);
+    }
+    return bytes;
+}
+
+/* Restores the bf16 matrices of a layer, in part `restore` of the time. */
+static int restore_layer(kvd_cuda_engine *e, int l, kvd_err *err)
+{
+    matrix m[MATRICES];
+    matrices_of(e, l, m);
+    for (int i = 0; i < MATRICES; i++)
+        if (kvd_cuda_check(kvd_few_codes_restore(m[i].codes, m[i].rows, m[i].in, m[i].gated, m[i].w,
+                                                 e->w.stream),
+                           "weights of 4 bits", err))
+            return -1;
+    return kvd_clock_end(&e->clock, KVD_PHASE_RESTORE, e->w.stream, err);
+}
+
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at)
 {
     kvd_gpu_worker *const w = &e->w;
@@ -51,7 +148,8 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     if (kvd_gpu_embedding(w, n, err))
         return -1;
     for (int l = 0; l < w->config.n_layers; l++)
-        if (kvd_gpu_layer_run(w, &b, l, &e->cache.hook, 0, err))
+        if ((e->codes && restore_layer(e, l, err)) ||
+            kvd_gpu_layer_run(w, &b, l, &e->cache.hook, 0, err))
             return -1;
     return 0;
 }
@@ -146,14 +244,15 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
  * others only store the product, because the later sum over the GPUs includes the first GPU's
  * residual stream.
  */
-static int into_residual(kvd_cuda_engine *e, size_t n, const void *matrix, size_t width,
-                         unsigned long long *began, kvd_err *err)
+static int into_residual(kvd_cuda_engine *e, size_t n, const void *weights, kvd_few_codes codes,
+                         size_t width, unsigned long long *began, kvd_err *err)
 {
     const kvd_few_rows p = {.kind = e->w.weights.share.index ? KVD_FEW_PUT : KVD_FEW_ADD,
                             .n = n,
                             .in = width,
                             .out = (size_t)e->w.config.d_model,
-                            .w = matrix,
+                            .w = weights,
+                            .codes = codes,
                             .x = e->w.narrow,
                             .y = e->w.x,
                             .began = began};
@@ -184,19 +283,24 @@ static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_e
     const size_t ffn = (size_t)w->weights.share.n_ffn;
     const kvd_paged_rows rows = {
         .layer = l, .x = w->qkv, .ld = (size_t)m->n_qkv, .steps = n, .stream = w->stream};
+    static const kvd_layer_codes none = {0};
+    const kvd_layer_codes codes = e->codes ? e->codes[l] : none;
     kvd_phase attention;
     kvd_few_rows qkv = {.kind = KVD_FEW_STORE, .out = (size_t)m->n_qkv, .w = m->qkv, .y = w->qkv};
     kvd_few_rows gate_up = {.kind = KVD_FEW_SWIGLU, .out = ffn, .w = m->gate_up, .y = w->narrow};
+    qkv.codes = codes.qkv;
+    gate_up.codes = codes.gate_up;
     if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), *open, err))
         return -1;
     if (kvd_paged_cache_put(&e->cache, &rows, err) ||
         kvd_paged_cache_attend(&e->cache, &rows, w->narrow, &attention, err) ||
-        into_residual(e, n, m->o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, attention), err))
+        into_residual(e, n, m->o, codes.o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, attention),
+                      err))
         return -1;
     *open = KVD_PHASE_O;
     if (sum_up(e, n, open, err) ||
         norm_and(e, &gate_up, n, m->norm[1], kvd_gpu_stage_before(l + 1), *open, err) ||
-        into_residual(e, n, m->down, ffn, NULL, err))
+        into_residual(e, n, m->down, codes.down, ffn, NULL, err))
         return -1;
     *open = KVD_PHASE_MLP;
     return sum_up(e, n, open, err);

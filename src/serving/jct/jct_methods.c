@@ -116,7 +116,7 @@ static int find_points(kvd_jct_methods *m, kvd_jct_options *cfg, kvd_err *err)
         if (!m->n_points[i])
             return kvd_fail(err, "method '%s' has nothing to run: give p=, r= or --rates",
                             cfg->method_text[i]);
-        m->n += m->n_points[i];
+        m->n += m->n_points[i] * cfg->n_weight_bits;
     }
     return 0;
 }
@@ -145,6 +145,18 @@ static int measure_widths(kvd_jct_method *x, kvd_err *err)
     return 0;
 }
 
+static void name_method(kvd_jct_method *x, const kvd_method *method, const char *text)
+{
+    const bool of_file = method->dims && !kvd_method_has_point(method);
+    const char *const suffix = x->weight_bits ? "@w4" : "";
+    const int name = (int)strcspn(text, ",");
+    snprintf(x->name, sizeof x->name, "%.64s%s", kvd_method_name(method), suffix);
+    const int used =
+        snprintf(x->label, sizeof x->label, "%.*s%s%.180s", name, text, suffix, text + name);
+    if (of_file && used > 0 && (size_t)used < sizeof x->label)
+        snprintf(x->label + used, sizeof x->label - (size_t)used, ",p=%.4g", x->point->overall_p);
+}
+
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err)
 {
@@ -155,18 +167,15 @@ int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_con
     m->drawn = cfg->shape != NULL;
     if (load_files(m, cfg, info, err) || make_bases(m, cfg, info, err) || find_points(m, cfg, err))
         return -1;
+    const size_t bits = cfg->n_weight_bits;
     if (!(m->item = calloc(m->n, sizeof *m->item)))
         return kvd_no_memory(err, "methods", (unsigned long long)m->n * sizeof *m->item);
     for (size_t i = 0, at = 0; i < cfg->n_methods; i++)
-        for (size_t k = 0; k < m->n_points[i]; k++, at++) {
+        for (size_t k = 0; k < m->n_points[i] * bits; k++, at++) {
             kvd_jct_method *const x = &m->item[at];
-            const kvd_method *const method = &cfg->method[i];
-            *x = (kvd_jct_method){.point = &m->point[i][k]};
-            const bool of_file = method->dims && !kvd_method_has_point(method);
-            snprintf(x->label, sizeof x->label, "%.200s", cfg->method_text[i]);
-            if (of_file)
-                snprintf(x->label, sizeof x->label, "%.200s,p=%.4g", cfg->method_text[i],
-                         x->point->overall_p);
+            *x = (kvd_jct_method){.point = &m->point[i][k / bits],
+                                  .weight_bits = cfg->weight_bits[k % bits] == 4 ? 4 : 0};
+            name_method(x, &cfg->method[i], cfg->method_text[i]);
             if (measure_widths(x, err))
                 return -1;
             for (size_t j = 0; j < at; j++)

@@ -12,9 +12,12 @@
 typedef struct {
     /*
      * Method with parameters, such as "zack,p=0.5". If the kept dimensions come from a kvdim/rates
-     * file, the label ends with the removed fraction p.
+     * file, the label ends with the removed fraction p. With weights of 4 bits the name ends in
+     * "@w4", as in "zack@w4,p=0.5".
      */
     char label[256];
+    char name[80];   /* the method's name alone, such as "zack" or "zack@w4" */
+    int weight_bits; /* 4, or 0 for weights of 16 bits */
     const kvd_point *point;
     /*
      * Smallest and largest number of kept dimensions of a head, and their coefficient of variation.

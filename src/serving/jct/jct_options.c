@@ -50,6 +50,10 @@ static int check_usage(void *config, kvd_err *err)
                                        {"--timeline", cfg->timeline, NULL}};
     if (kvd_output_distinct(outputs, 2, err))
         return -1;
+    for (size_t i = 0; i < cfg->n_weight_bits; i++)
+        if (cfg->weight_bits[i] != 4 && cfg->weight_bits[i] != 16)
+            return kvd_fail(err, "--weights-bits %zu: the engine has weights of 4 and of 16 bits",
+                            cfg->weight_bits[i]);
     for (size_t i = 0; i < cfg->n_methods; i++)
         if (cfg->method[i].ranks != KVD_WIDTH_RULE_EQ6 && !kvd_method_has_point(&cfg->method[i]))
             return kvd_fail(err, "--method %s: ranks requires p or r; a rates file has its own",
@@ -148,6 +152,10 @@ static const kvd_option options[] = {
     {"dtype", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(T, type),
      KVD_GIVEN(T, type_given), .otherwise = "bf16 on a GPU, else f32",
      .help = "Type of the weights and the cache; on the CPU weights are always float32"},
+    {"weights-bits", .type = KVD_OPT_WHOLES, .arg = "LIST",
+     KVD_INTO_LIST(T, weight_bits, n_weight_bits), .low = 4, .high = 16, .initial = "16",
+     .help = "Bits of the weights on a GPU, 16 or 4. With 4, every method runs with 4-bit matrices "
+             "in the layers too, as NAME@w4"},
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .low = 1, .high = 64, .initial = "1",
      .help = "GPUs that share the model"},
     {"attention", .type = KVD_OPT_WORD, .words = kvd_jct_attention_name, KVD_INTO(T, attention),

@@ -190,6 +190,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                   .sequence = cfg->sequence,
                                   .graphs = cfg->graphs,
                                   .attention = cfg->attention,
+                                  .weight_bits = c->method->weight_bits,
                                   .phases = cfg->phases};
     if (kvd_jct_method_plan(&s->methods, c->number, s->gpu[0] ? NULL : s->checkpoint, cfg->type,
                             s->longest_input, s->run.seed, &c->plan, err))
@@ -207,7 +208,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     if (!c->engine)
         return -1;
     c->setting = (kvd_jct_setting){.method = c->method->label,
-                                   .name = kvd_method_name(c->method->point->method),
+                                   .name = c->method->name,
                                    .overall_p = c->method->point->overall_p,
                                    .width_min = c->method->width_min,
                                    .width_max = c->method->width_max,
