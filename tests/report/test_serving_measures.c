@@ -178,6 +178,7 @@ static void test_keys(void **unused)
     assert_non_null(rows);
     add(rows, "max-rate", "fdc,p=0.65", 1, 2, 1);
     add(rows, "max-rate", "palu,p=0.55", 1, 1, 1);
+    add(rows, "max-rate", "fdc,explicit=1,p=0.65", 1, 0.5, 1);
     add(rows, "max-rate", "palu,heads=1,search=3,p=0.65", 1, 1.6, 1);
     char name[] = "a";
     kvd_result item = {
@@ -186,6 +187,8 @@ static void test_keys(void **unused)
     is(&r, "serving-top-palu-over-fdc", "arxiv", 2, (const double[]){0.5, 0.8});
     is(&r, "serving-top-palu,heads=1,search=3-over-fdc", "arxiv", 1, (const double[]){0.8});
     is(&r, "serving-top-palu,p=0.55-over-fdc,p=0.65", "arxiv", 1, (const double[]){0.5});
+    is(&r, "serving-top-fdc,explicit=1-over-fdc", "arxiv", 1, (const double[]){0.25});
+    is(&r, "serving-top-fdc,online=1-over-fdc", "arxiv", 0, NULL);
     is(&r, "serving-top-fdc-over-palu,!search", "arxiv", 1, (const double[]){2});
     is(&r, "serving-top-palu,p=0.5-over-fdc", "arxiv", 0, NULL);
     is(&r, "serving-top-palu,search-over-fdc", "arxiv", 0, NULL);

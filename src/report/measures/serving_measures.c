@@ -52,16 +52,21 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
+/* Returns 1 if the method rebuilds rows with online rotations, 2 with those of a file, else 0. */
+static int rebuilds(const char *method)
+{
+    return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
+}
+
 /*
  * Returns true if the method `text` has the name and all parameters in `asked`, such as
- * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). With online=1 a method is another
- * one, which only `asked` with that parameter matches.
+ * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). With online=1 or explicit=1 a method
+ * is another one, which only `asked` with that parameter matches.
  */
 static bool is_method(const char *text, const char *asked)
 {
     size_t n = strcspn(asked, ",");
-    if (n != strcspn(text, ",") || strncmp(text, asked, n) ||
-        (has_item(text, "online=1", 8) && !has_item(asked, "online=1", 8)))
+    if (n != strcspn(text, ",") || strncmp(text, asked, n) || rebuilds(text) != rebuilds(asked))
         return false;
     for (asked += n; *asked; asked += n) {
         char key[48];
