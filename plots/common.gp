@@ -23,7 +23,7 @@ set linetype cycle 8
 method_tints = 'none #7f7f7f zack #1a80c4 uniform #d55e00 fdc #cc79a7 balanced #009e73 fisher #c98a00 palu #8b5fd0 matryoshka #b23a6f projected #6a4c93 strawman #8a6d3b think #5f9e2f \
 kivi #3a9bd4 kvquant #e0524d gear #4a7f86 zipcache #b07d4f rotatekv #d06fd0 hetero #6f86d6 allot #6b8e23 mikv #c0604a \
 fp8 #e00070 mxfp4 #c9a227 nvfp4 #76b900 turboquant #b66868 cachegen #c71fff kvtc #0c9718 comet #1f69ff vidkv #b5651d xquant #4b7bec shadowkv #2d6a6a \
-h2o #2aa3a3 snapkv #a05195 keyformer #d98040 scissorhands #5a7d4a sparsity #c2577f importance #7a6fb0 lower #9a8a2a leankv #0095ff zdc #b8562f minicache #e0004b xkv #3f833f \
+h2o #2aa3a3 snapkv #a05195 keyformer #d98040 scissorhands #5a7d4a sparsity #c2577f importance #7a6fb0 received #5f8fd0 lower #9a8a2a leankv #0095ff zdc #b8562f minicache #e0004b xkv #3f833f \
 streaming #780cfc tova #fc00f0 pyramidkv #fc0ca8 adakv #fc0018 expectedattention #0054fc knorm #fc006c keydiff #0078fc cake #00c048 kvzip #a818d8 quest #b4009c d2o #fc6cfc \
 kvmerger #cc9c9c prefixkv #a8a884 windowkv #fc8490 kvcrush #fc549c ems #c0180c elasticcache #9ca800 taskkv #845448 a2ats #90b46c mpcache #fc2448 \
 alisa #fc9000 waterfill #83833f'

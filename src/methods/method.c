@@ -82,6 +82,7 @@ static const struct {
     {TOKENS, &kvd_tokens_snapkv.info},
     {TOKENS, &kvd_tokens_leankv.info},
     {TOKENS, &kvd_tokens_importance.info},
+    {TOKENS, &kvd_tokens_received.info},
     {TOKENS, &kvd_tokens_lower.info},
     {TOKENS, &kvd_tokens_streaming.info},
     {TOKENS, &kvd_tokens_tova.info},

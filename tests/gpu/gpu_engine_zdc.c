@@ -435,6 +435,7 @@ int main(int argc, char **argv)
                                   {"zdc,p=0.1,p_u=0.5,g=0.1,rise=0.6,mean=1,overlap=0.7", -1},
                                   {"zdc,p=0.1,p_u=0.5,g=0.3,rise=0.5,overlap=0", 1},
                                   {"zdc,p=0.1,p_u=0.5,g=0", 0},
+                                  {"received+zack,p=0.1,p_u=0.5,g=0.3,rise=0.4", 0},
                                   {NULL, 0}};
     static const setting *const some[] = {&apart, &plain, NULL}, *const sets[] = {&apart,    &plain,
                                                                                   &together, &many,

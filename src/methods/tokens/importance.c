@@ -1,13 +1,17 @@
 /*
- * Method importance: ZDC's important and unimportant tokens (ZDC section 5). The important tokens
- * of a layer have the largest sum of softmax denominators over the query heads, computed in
- * logarithms (D-10). The other tokens are stored at the smaller widths of dims_low (the plan's
- * second set of projections).
+ * Methods importance and received: ZDC's important and unimportant tokens (ZDC section 5). With
+ * importance, the important tokens of a layer have the largest sum of softmax denominators over the
+ * query heads, computed in logarithms (D-10). The other tokens are stored at the smaller widths of
+ * dims_low (the plan's second set of projections).
  *
  * With parameter `mean`, a denominator is divided by the number of keys that the token sees, which
  * the paper does not do (D-11). The paper finds layers with similar token sets offline; this code
  * compares them in every prompt. Tokens after the prompt are important (D-12). D-10 to D-12 are
  * readings of the paper in docs/readings.md.
+ *
+ * Method received is the ablation ZDC/LT: the important tokens of every layer received the most
+ * attention, summed over the prompt's rows and query heads, as in methods before ZDC. No layer uses
+ * the token sets of another.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,18 +30,28 @@ static const kvd_parameter parameters[] = {
      "number of consecutive layers that use the token sets of the first; 0: decided by overlap"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_parameter parameters_received[] = {
+    {"g", 0.5, 0, 1, false, "fraction of important tokens in the first layer"},
+    {"rise", 0, 0, 1, false, "increase of the fraction up to the last layer"},
+    {NULL, 0, 0, 0, false, NULL},
+};
 static const kvd_tradeoff tradeoff = {"g", 0.9, 0.1, false, NULL, 0, 0};
+
+static int check_share(const kvd_parameter_values *v, kvd_err *err)
+{
+    return v->value[G] + v->value[RISE] > 1
+               ? kvd_fail(err,
+                          "g = %g and rise = %g: the fraction of important tokens would be %g in "
+                          "the last layer",
+                          v->value[G], v->value[RISE], v->value[G] + v->value[RISE])
+               : 0;
+}
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     (void)s;
-    if (v->value[G] + v->value[RISE] > 1)
-        return kvd_fail(
-            err,
-            "g = %g and rise = %g: the fraction of important tokens would be %g in the last layer",
-            v->value[G], v->value[RISE], v->value[G] + v->value[RISE]);
     *self = (void *)(uintptr_t)v;
-    return 0;
+    return check_share(v, err);
 }
 
 typedef struct {
@@ -64,18 +78,23 @@ int kvd_tokens_layers(const kvd_parameter_values *v)
     return (int)v->value[LAYERS];
 }
 
+/* Gives the high level to the fraction `share` of n tokens with the largest values. */
+static void mark(double share, size_t n, ranked *order, uint8_t *level)
+{
+    const size_t important = (size_t)lround(share * (double)n);
+    qsort(order, n, sizeof *order, falling);
+    for (size_t i = 0; i < n; i++)
+        level[order[i].token] = i < important ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW;
+}
+
 static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, int l,
                      ranked *order, uint8_t *level)
 {
-    const double share = kvd_tokens_important(v, l, p->n_layers);
-    const size_t important = (size_t)lround(share * (double)p->n);
     for (size_t t = 0; t < p->n; t++)
         order[t] = (ranked){p->log_denominator[(size_t)l * p->n + t] -
                                 (v->value[MEAN] > 0 ? log((double)t + 1) : 0),
                             t};
-    qsort(order, p->n, sizeof *order, falling);
-    for (size_t i = 0; i < p->n; i++)
-        level[order[i].token] = i < important ? KVD_LEVEL_HIGH : KVD_LEVEL_LOW;
+    mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
 /* Number of tokens that both layers assign to `level`, divided by the size of the larger set. */
@@ -136,5 +155,77 @@ const kvd_tokens_method kvd_tokens_importance = {
     .entry_bits = 1,
     .open = open,
     .rank = rank,
+    .prompt = kvd_tokens_take_ranked,
+};
+
+static int open_received(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
+                         kvd_err *err)
+{
+    return check_share(v, err) || kvd_tokens_open_shaped(v, s, self, err) ? -1 : 0;
+}
+
+/* Number of doubles that `observe` writes for a layer: the attention that each token received. */
+static size_t observed(const void *self, size_t n)
+{
+    (void)self;
+    return n;
+}
+
+static int observe(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err)
+{
+    const kvd_config *const c = ((const kvd_tokens_shaped *)self)->config;
+    double *const p = malloc(r->n * sizeof *p);
+    float *const product = malloc(r->n * sizeof *product);
+    int status = p && product ? 0 : kvd_no_memory(err, "scores of a prompt", r->n * sizeof *p);
+    memset(out, 0, r->n * sizeof *out);
+    for (int head = 0; !status && head < c->n_heads; head++)
+        for (size_t t = 0; t < r->n; t++) {
+            kvd_tokens_probabilities(c, r, head, t, product, p);
+            for (size_t i = 0; i <= t; i++)
+                out[i] += p[i];
+        }
+    free(p);
+    free(product);
+    return status;
+}
+
+static int rank_received(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err)
+{
+    const kvd_tokens_shaped *const z = self;
+    const size_t heads = (size_t)z->config->n_kv_heads;
+    ranked *const order = malloc((p->n + 1) * sizeof *order);
+    if (!order)
+        return kvd_no_memory(err, "a ranking of tokens", p->n * sizeof *order);
+    for (size_t l = 0; l < (size_t)p->n_layers; l++) {
+        uint8_t *const own = level + l * heads * p->n;
+        for (size_t t = 0; t < p->n; t++)
+            order[t] = (ranked){p->observed[l * p->n + t], t};
+        mark(kvd_tokens_important(z->v, (int)l, p->n_layers), p->n, order, own);
+        for (size_t h = 1; h < heads; h++)
+            memcpy(own + h * p->n, own, p->n);
+    }
+    free(order);
+    return 0;
+}
+
+const kvd_tokens_method kvd_tokens_received = {
+    .info =
+        {
+            .name = "received",
+            .summary = "important tokens by the attention that they received, in every layer "
+                       "(ZDC/LT)",
+            .parameter = parameters_received,
+            .tradeoff = &tradeoff,
+            .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_zdc_received,
+        },
+    .lowers = true,
+    .only_lowers = true,
+    .entry_bits = 1,
+    .open = open_received,
+    .close = free,
+    .observed = observed,
+    .observe = observe,
+    .rank = rank_received,
     .prompt = kvd_tokens_take_ranked,
 };

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/decode.h"
+#include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/zdc_parts.h"
 #include "methods/tokens/tokens.h"
 
@@ -138,6 +139,30 @@ static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
     return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
 }
 
+/* Sums the attention probabilities that the tokens of prompts received, by a second pass. */
+static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err *err)
+{
+    const kvd_paged_cache *const c = z->method.cache;
+    const kvd_evict_prompts_args a = {.map = c->layer[r->layer].map,
+                                      .rule = {.ranking = KVD_EVICT_ATTENTION},
+                                      .hopper = c->hopper,
+                                      .layer = r->layer,
+                                      .batch = (int32_t)r->prompts,
+                                      .n_q8 = (int32_t)c->batch->n_q8,
+                                      .max_pages = (int32_t)c->pages->max_pages,
+                                      .longest = longest,
+                                      .q_start = c->batch->device.q_start + r->steps,
+                                      .q_len = c->batch->device.q_len + r->steps,
+                                      .slot = c->batch->device.slot + r->steps,
+                                      .page_table =
+                                          c->pages->device + r->steps * c->pages->max_pages,
+                                      .q = c->q_prompts,
+                                      .pool = kvd_paged_cache_pool(c, r->layer),
+                                      .lse = z->lse,
+                                      .mass = z->mass};
+    return kvd_cuda_check(kvd_evict_score_any(&a, r->stream), "attention received", err);
+}
+
 static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -150,16 +175,19 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err 
                              .longest = longest,
                              .q_start = c->batch->device.q_start + r->steps,
                              .q_len = c->batch->device.q_len + r->steps,
-                             .lse = z->lse,
+                             .lse = z->mass ? z->mass : z->lse,
+                             .sums = z->mass != NULL,
                              .mean = v->value[MEAN] > 0,
                              .share = kvd_tokens_important(v, r->layer, layers),
                              .span = !together(z)         ? 1
                                      : together(z) < left ? together(z)
                                                           : left,
-                             .overlap = together(z) ? 2 : v->value[OVERLAP],
+                             .overlap = z->mass || together(z) ? 2 : v->value[OVERLAP],
                              .value = z->value,
                              .level = z->level,
                              .place = z->place};
+    if (z->mass && sum_attention(z, r, longest, err))
+        return -1;
     /*
      * If several GPUs share the heads, importance is summed over the heads of this GPU, then over
      * the GPUs.
@@ -435,4 +463,5 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m)
     return (kvd_zdc_sets){of_const(m)->level, of_const(m)->place};
 }
 
-const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true, .runs = runs, .open = open_method};
+const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true, .runs = runs, .open = open_method},
+                   kvd_gpu_zdc_received = {.runs = runs, .open = open_method};

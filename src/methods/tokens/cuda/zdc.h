@@ -70,6 +70,8 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* Natural logarithms of the softmax denominators, device [n_heads][n_q8]. */
     const float *lse;
+    /* 1: `lse` holds sums of attention that tokens received, which are added over query heads. */
+    int32_t sums;
     int32_t mean; /* 1: a denominator is divided by the number of keys that the token sees */
     double share; /* fraction of the tokens that are important */
     /*

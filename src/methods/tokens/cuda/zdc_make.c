@@ -192,6 +192,8 @@ static int make_rows(kvd_zdc *z, kvd_err *err)
     if (!z->works || !z->host_works)
         return kvd_no_memory(err, what, (slices + 1) * sizeof *z->works);
     return (z->lse = kvd_device_new(m, heads * rows * sizeof *z->lse, what, err)) &&
+                   (z->method.plan->tokens != &kvd_tokens_received ||
+                    (z->mass = kvd_device_new(m, heads * rows * sizeof *z->mass, what, err))) &&
                    (z->value = kvd_device_new(m, rows * sizeof *z->value, what, err)) &&
                    (z->level = kvd_device_new(m, rows, what, err)) &&
                    (z->place = kvd_device_new(m, rows * sizeof *z->place, what, err)) &&

@@ -44,6 +44,8 @@ typedef struct {
     int32_t *n_low, *host_low;
     /* Device arrays for the prompts of a batch (kvd_zdc_choose_args). */
     float *lse, *value;
+    /* Attention that tokens received, [n_heads][rows]. NULL unless the method is `received`. */
+    float *mass;
     uint8_t *level;
     int32_t *place;
     /* parts.n is 0 unless several GPUs share the heads. */

@@ -19,6 +19,12 @@ __global__ void __launch_bounds__(VALUE)
         return;
     const float *const x = a.lse + a.q_start[b] + t;
     float top = -INFINITY, sum = 0;
+    if (a.sums) {
+        for (int h = 0; h < a.n_heads; h++)
+            sum += x[(size_t)h * (size_t)a.n_q8];
+        to[a.q_start[b] + t] = sum;
+        return;
+    }
     for (int h = 0; h < a.n_heads; h++)
         top = fmaxf(top, x[(size_t)h * (size_t)a.n_q8]);
     for (int h = 0; h < a.n_heads; h++)
