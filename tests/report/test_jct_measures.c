@@ -117,6 +117,60 @@ static void test_measures(void **unused)
     kvd_rows_free(rows);
 }
 
+static const kvd_column scored[] = {
+    {"label", KVD_COL_TEXT, "1", "text"},     {"method", KVD_COL_TEXT, "1", "method"},
+    {"settings", KVD_COL_TEXT, "1", "keys"},  {"p_wanted", KVD_COL_REAL, "1", "p"},
+    {"perplexity", KVD_COL_REAL, "1", "ppl"},
+};
+
+static void add_score(kvd_rows *r, const char *method, const char *settings, double p, double ppl)
+{
+    kvd_err err;
+    assert_int_equal(kvd_rows_begin(r, &err), 0);
+    kvd_rows_text(r, "label", "wikipedia");
+    kvd_rows_text(r, "method", method);
+    kvd_rows_text(r, "settings", settings);
+    kvd_rows_real(r, "p_wanted", p);
+    kvd_rows_real(r, "perplexity", ppl);
+}
+
+/* The perplexity of zack at the JCT of h2o is interpolated in its logarithm. */
+static void test_equal_time(void **unused)
+{
+    (void)unused;
+    kvd_err err = {""};
+    char a[] = "a", b[] = "b";
+    kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err),
+                    *const ppl = kvd_rows_new(scored, sizeof scored / sizeof *scored, &err);
+    assert_non_null(rows);
+    assert_non_null(ppl);
+    add(rows, "h2o,heavy=0.1,recent=0.1", 1, 1000, 3, 0, 0);
+    add(rows, "h2o,heavy=0.4,recent=0.4", 1, 1000, 5, 0, 0);
+    add(rows, "zack,p=0.3", 1, 1000, 4, 0, 0);
+    add(rows, "zack,p=0.5", 1, 1000, 2, 0, 0);
+    add(rows, "zack,p=0.7", 1, 1000, 1, 0, 0);
+    add(rows, "zack,online=1,p=0.5", 1, 1000, 3, 0, 0);
+    add_score(ppl, "h2o", "h2o.heavy=0.1,h2o.recent=0.1", NAN, 22);
+    add_score(ppl, "h2o", "h2o.heavy=0.4,h2o.recent=0.4", NAN, 20);
+    add_score(ppl, "zack", "", 0.3, 10);
+    add_score(ppl, "zack", "", 0.5, 12);
+    add_score(ppl, "zack", "", 0.7, 40);
+    add_score(ppl, "zack", "online=1", 0.5, 1);
+    kvd_result item[] = {{.kind = KVD_RESULT_JCT, .name = a, .has_model = true, .jct = rows},
+                         {.kind = KVD_RESULT_ACCURACY, .name = b, .has_model = true}};
+    item[1].accuracy.rows = ppl;
+    const kvd_results r = {.item = item, .n = 2};
+    is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 1,
+       (const double[]){100 * (22 / sqrt(120) - 1)});
+    is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
+    is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
+       (const double[]){100 * (1 / sqrt(120) - 1)});
+    strcpy(item[1].model.hash, "another");
+    is(&r, "jct-perplexity-h2o-over-zack", "all", 0, NULL);
+    kvd_rows_free(rows);
+    kvd_rows_free(ppl);
+}
+
 static void test_shared_prompts(void **unused)
 {
     (void)unused;
@@ -163,6 +217,7 @@ static void test_shared_prompts(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_measures),
+                                       cmocka_unit_test(test_equal_time),
                                        cmocka_unit_test(test_shared_prompts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "formats/jct.h"
+#include "methods/method.h"
 #include "report/rows.h"
 
 /*
@@ -21,11 +22,12 @@ typedef enum {
     SHARED_CHANGE,
     SHARED,
     GROWTH,
+    PERPLEXITY,
     KINDS
 } question_kind;
-static const char *const prefix[KINDS] = {"jct-share-",         "jct-extra-",    "jct-change-",
-                                          "jct-of-prompts-",    "jct-of-steps-", "jct-parts-",
-                                          "jct-shared-change-", "jct-shared-",   "jct-growth-"};
+static const char *const prefix[KINDS] = {
+    "jct-share-", "jct-extra-",         "jct-change-", "jct-of-prompts-", "jct-of-steps-",
+    "jct-parts-", "jct-shared-change-", "jct-shared-", "jct-growth-",     "jct-perplexity-"};
 static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s", "decode_s",
                                          "jct_s", "jct_s", "jct_s", "jct_s"};
 
@@ -61,8 +63,10 @@ static bool parse(const char *name, question *q)
         const size_t n = strlen(prefix[i]);
         if (strncmp(name, prefix[i], n))
             continue;
-        const char *const between = i == CHANGE ? over : "-", *const end =
-                                                                  strstr(name + n, between);
+        const char *const between = i == CHANGE || i == PERPLEXITY ? over : "-", *const end =
+                                                                                     strstr(
+                                                                                         name + n,
+                                                                                         between);
         if (!end || end == name + n || !end[strlen(between)])
             return false;
         q->kind = (question_kind)i;
@@ -242,6 +246,98 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
+/*
+ * Returns the row of an accuracy file for a method as kvdim-jct names it, such as "zack,p=0.5", or
+ * SIZE_MAX. Both files write parameters in the form of kvd_method.settings.
+ */
+static size_t scored_row(const kvd_rows *rows, const char *label, const char *text)
+{
+    kvd_method m;
+    kvd_err unused;
+    if (kvd_method_parse(text, &m, &unused))
+        return SIZE_MAX;
+    for (size_t i = 0; i < kvd_rows_count(rows); i++) {
+        const double p = kvd_row_real(rows, i, "p_wanted");
+        if (!strcmp(kvd_row_text(rows, i, "label"), label) &&
+            !strcmp(kvd_row_text(rows, i, "method"), m.name) &&
+            !strcmp(kvd_row_text(rows, i, "settings"), m.settings) &&
+            (isnan(m.p) ? true : fabs(p - m.p) < 1e-9))
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+/*
+ * Returns the logarithm of the perplexity of method B at the JCT of row `e`, interpolated between
+ * the two settings of B with the nearest smaller and larger JCT in the same file, or NaN.
+ */
+static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
+                                const question *q, const kvd_rows *rows, const char *label)
+{
+    const double at = kvd_report_real(e, "jct_s");
+    double x[2] = {-INFINITY, INFINITY}, y[2] = {NAN, NAN};
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_report_row *const b = &all->item[i];
+        const char *const method = kvd_report_text(b, "method");
+        const size_t row = b->file == e->file && kvd_report_is_method(method, q->rest) &&
+                                   !kvd_rows_differ(e->file, e->row, b->file, b->row, "method")
+                               ? scored_row(rows, label, method)
+                               : SIZE_MAX;
+        if (row == SIZE_MAX)
+            continue;
+        const double jct = kvd_report_real(b, "jct_s");
+        const int side = jct > at;
+        if (side ? jct < x[1] : jct > x[0]) {
+            x[side] = jct;
+            y[side] = log(kvd_row_real(rows, row, "perplexity"));
+        }
+    }
+    return x[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - x[0]) / (x[1] - x[0]);
+}
+
+/* Appends the change of the perplexity at equal JCT of one text. */
+static int of_text(const kvd_report_rows *all, const question *q, const kvd_rows *rows,
+                   const char *label, kvd_measured *out, kvd_err *err)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        const kvd_report_row *const e = &all->item[i];
+        const char *const method = kvd_report_text(e, "method");
+        if (!kvd_report_is_method(method, q->method) || !(kvd_report_real(e, "gpus") > 0) ||
+            !among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output")))
+            continue;
+        const size_t row = scored_row(rows, label, method);
+        const double other = log_perplexity_at(all, e, q, rows, label);
+        if (row != SIZE_MAX && isfinite(other) &&
+            put(e, 100 * (kvd_row_real(rows, row, "perplexity") / exp(other) - 1), out, err))
+            return -1;
+    }
+    return 0;
+}
+
+/* The perplexities are those of accuracy files of a model that the jobs ran. */
+static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const question *q,
+                        kvd_measured *out, kvd_err *err)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const kvd_result *const x = &r->item[i];
+        const kvd_rows *const rows = x->accuracy.rows;
+        bool same = false;
+        if (x->kind != KVD_RESULT_ACCURACY || !rows)
+            continue;
+        for (size_t k = 0; k < all->n; k++)
+            same = same || !strcmp(all->item[k].file->model.hash, x->model.hash);
+        for (size_t k = 0; same && k < kvd_rows_count(rows); k++) {
+            const char *const label = kvd_row_text(rows, k, "label");
+            bool seen = false;
+            for (size_t j = 0; j < k; j++)
+                seen = seen || !strcmp(kvd_row_text(rows, j, "label"), label);
+            if (!seen && of_text(all, q, rows, label, out, err))
+                return -1;
+        }
+    }
+    return 0;
+}
+
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err)
 {
@@ -255,8 +351,8 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                         sizes);
     if (kvd_jct_collect(r, "job", &all, err))
         return -1;
-    int status = 0;
-    for (size_t i = 0; !status && i < all.n; i++)
+    int status = q.kind == PERPLEXITY ? at_equal_jct(r, &all, &q, out, err) : 0;
+    for (size_t i = 0; !status && q.kind != PERPLEXITY && i < all.n; i++)
         if (asked_for(&all.item[i], q.method, &q))
             status = q.kind == CHANGE ? of_change(&all, &all.item[i], &q, out, err)
                      : q.kind == PARTS_CHANGE || q.kind == SHARED_CHANGE

@@ -199,11 +199,23 @@ void kvd_values_release(kvd_measured *v);
  *   jct-change-A-over-B:SIZES                  change of the JCT in percent
  *   jct-parts-A-PHASES-over-B:SIZES            change of PHASES in percent
  *   jct-growth-METHOD-PHASES:FIRST+LAST        jct-share at size LAST less that at size FIRST
+ *   jct-perplexity-A-over-B:SIZES              change of the perplexity at equal JCT in percent:
+ *                                              that of each setting of A over that of B,
+ *                                              interpolated at the same JCT between two settings of
+ *                                              B, for each text of kvdim-eval with this model. A
+ *                                              and B are as in kvd_report_is_method
  *   jct-shared-METHOD-PHASES:SIZES             as jct-share, on GPUs that divide each prompt
  *   jct-shared-change-A-PHASES-over-B:SIZES    as jct-parts, on GPUs that divide each prompt
  *
  * A job without time in PHASES has no value of jct-share, jct-of-... and jct-shared.
  */
+/*
+ * Returns true if the method `text` has the name and all parameters in `asked`, such as
+ * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). With online=1 or explicit=1 a method
+ * is another one, which only `asked` with that parameter matches.
+ */
+bool kvd_report_is_method(const char *text, const char *asked);
+
 bool kvd_jct_measure_known(const char *name);
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err);

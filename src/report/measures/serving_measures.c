@@ -58,12 +58,7 @@ static int rebuilds(const char *method)
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
 }
 
-/*
- * Returns true if the method `text` has the name and all parameters in `asked`, such as
- * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). With online=1 or explicit=1 a method
- * is another one, which only `asked` with that parameter matches.
- */
-static bool is_method(const char *text, const char *asked)
+bool kvd_report_is_method(const char *text, const char *asked)
 {
     size_t n = strcspn(asked, ",");
     if (n != strcspn(text, ",") || strncmp(text, asked, n) || rebuilds(text) != rebuilds(asked))
@@ -88,8 +83,8 @@ static bool is_of(const kvd_report_row *e, const char *kind, const char *method,
 {
     const char *const m = kvd_report_text(e, "method"), *const t = kvd_report_text(e, "trace");
     const size_t all = strlen(t), end = strlen(trace);
-    return !strcmp(e->kind, kind) && kvd_report_real(e, "gpus") > 0 && is_method(m, method) &&
-           all > end && !strcmp(t + all - end, trace);
+    return !strcmp(e->kind, kind) && kvd_report_real(e, "gpus") > 0 &&
+           kvd_report_is_method(m, method) && all > end && !strcmp(t + all - end, trace);
 }
 
 static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *but)
