@@ -72,34 +72,45 @@ static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
     return 0;
 }
 
-static int make_codes(kvd_cuda_engine *e, const matrix *m, kvd_err *err)
+/*
+ * Places the codes of a matrix at `*at` bytes of `memory`, which may be NULL, and quantises it then.
+ * Adds their bytes to *at.
+ */
+static int place_codes(const kvd_cuda_engine *e, const matrix *m, char *memory, size_t *at,
+                       kvd_err *err)
 {
-    static const char codes[] = "weights of 4 bits";
+    enum { ALIGNED = 256 };
     size_t sides;
-    const size_t bytes = kvd_few_codes_bytes(m->rows, m->in, &sides);
-    e->codes_bytes += bytes + sides;
-    return (m->codes->codes = kvd_device_new(&e->memory, bytes, codes, err)) &&
-                   (m->codes->sides = kvd_device_new(&e->memory, sides, codes, err)) &&
-                   !kvd_cuda_check(
-                       kvd_few_codes_pack(m->w, m->rows, m->in, m->gated, m->codes, e->w.stream),
-                       codes, err)
-               ? 0
-               : -1;
+    const size_t codes = kvd_few_codes_bytes(m->rows, m->in, &sides);
+    if (memory)
+        *m->codes = (kvd_few_codes){memory + *at, memory + *at + codes};
+    *at += (codes + sides + ALIGNED - 1) / ALIGNED * ALIGNED;
+    return memory ? kvd_cuda_check(
+                        kvd_few_codes_pack(m->w, m->rows, m->in, m->gated, m->codes, e->w.stream),
+                        "weights of 4 bits", err)
+                  : 0;
 }
 
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err)
 {
     const size_t layers = (size_t)e->w.config.n_layers;
-    matrix m[MATRICES];
+    char *memory = NULL;
     if (check_codes(e, err))
         return -1;
     if (!(e->codes = calloc(layers, sizeof *e->codes)))
         return kvd_no_memory(err, "weights of 4 bits", layers * sizeof *e->codes);
-    for (size_t l = 0; l < layers; l++) {
-        matrices_of(e, (int)l, m);
-        for (int i = 0; i < MATRICES; i++)
-            if (make_codes(e, &m[i], err))
-                return -1;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t at = 0;
+        for (size_t l = 0; l < layers; l++) {
+            matrix m[MATRICES];
+            matrices_of(e, (int)l, m);
+            for (int i = 0; i < MATRICES; i++)
+                if (place_codes(e, &m[i], memory, &at, err))
+                    return -1;
+        }
+        e->codes_bytes = at;
+        if (!pass && !(memory = kvd_device_new(&e->memory, at, "weights of 4 bits", err)))
+            return -1;
     }
     return 0;
 }
