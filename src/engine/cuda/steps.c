@@ -73,8 +73,8 @@ static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
- * Quantises a matrix to codes at byte `*at` of `memory`, and adds their bytes to *at. If `memory` is
- * NULL, only counts the bytes.
+ * Quantises a matrix to codes at byte `*at` of `memory`, and adds their bytes to *at. If `memory`
+ * is NULL, only counts the bytes.
  */
 static int place_codes(const kvd_cuda_engine *e, const matrix *m, char *memory, size_t *at,
                        kvd_err *err)
