@@ -46,6 +46,13 @@ then ok "columns that do not apply"; else not_ok "columns that do not apply" "$(
 if run --calibration "$D/d.h5" --method palu,p=0 --method palu,p=0,heads=1 && column kl | awk 'NR > 1 && !($1 < 1e-5) { wrong = 1 } END { exit wrong || NR != 3 }'
 then ok "palu at full rank is the model"; else not_ok "palu at full rank is the model" "$(column kl)" "$(cat "$D/err")"; fi
 
+# ---- rows that are cut and rebuilt explicitly give the quality of zack; with R of a prompt its matrices count too
+if run --prompt 100 --spectrum "$D/s.h5" --method zack,p=0.4 --method zack,p=0.4,explicit=1 --method zack,p=0.4,online=1 --method zack,p=0,online=1 &&
+   { column kl; column cache_share; } | tr '\n' ' ' | awk '{ off = $3 / $2 - 1; exit !(off * off < 4e-4 && $4 > 1e-3 && $4 < 0.5 && $5 < 1e-5 && $8 == $7 && $9 > $8 && $10 > 1) }'
+then ok "explicit=1 and online=1"; else not_ok "explicit=1 and online=1" "$(column kl)" "$(column cache_share)" "$(cat "$D/err")"; fi
+no_output "online=1 without W_O in the pair" 2 "method 'fdc': online=1 decomposes [Q; K] and [V; W_O]" $EVAL --prompt 50 --spectrum "$D/s.h5" --method fdc,p=0.4,online=1
+fails "online=1 with codes" "'online=1' projects rows anew at every step" --prompt 50 --spectrum "$D/s.h5" --method zack+kivi,p=0.4,online=1
+
 # ---- ZDC with one width for both levels is zack; narrower unimportant tokens are between two widths
 # zack takes a prompt in blocks and zdc row by row, so float32 products are added in different orders.
 # With a float32 cache the two KL divergences differ by at most 1.3e-6 of themselves (OpenBLAS's

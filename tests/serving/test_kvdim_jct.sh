@@ -9,6 +9,10 @@ small="--threads 2 --device cpu"
   "$B/bin/kvdim-spectrum" "$D/m.h5" -q -o "$D/s.h5" && "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.25,0.5 -q -o "$D/r.h5" ||
   { echo "not ok cannot make a model and its bases"; exit 1; }
 
+# ---- weights of 4 bits need a GPU -----------------------------------------------------------------
+refused "weights of 8 bits" 2 "--weights-bits 8: the engine has weights of 4 and of 16 bits" "$jct" "$D/model" $small --method none --weights-bits 8 --input-len 8 --output-len 2 -o "$D/none.h5"
+refused "weights of 4 bits on a CPU" 1 "none@w4: left out: the CPU engine has no product with weights of 4 bits" "$jct" "$D/model" $small --method none --weights-bits 4 --input-len 8 --output-len 2 -o "$D/none.h5"
+
 # ---- jobs -------------------------------------------------------------------------------------------
 check "jobs of three methods" "$jct" "$D/model" $small --method none,zack,p=0.5 --method h2o,heavy=0.2,recent=0.2 --spectrum "$D/s.h5" \
   --input-len 20,60 --output-len 1,8 --batch 1,3 --repeats 3 --timeline "$D/t.json" -o "$D/a.h5"
