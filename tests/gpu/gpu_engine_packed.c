@@ -323,11 +323,16 @@ static void test_rest(void)
     refused(&l, "nvfp4", 32, "'nvfp4' compresses a prompt in one piece");
     refused(&b, "kvquant", 0, "'kvquant' codes keys before RoPE");
     refused(&l, "turboquant,bits=2.5", 0, "turboquant,bits=2.5: the CUDA engine has whole numbers");
-    refused(&l, "gear", 0, "gear");
+    refused(&l, "gear,rank=9", 0, "gear,rank=9");
+    refused(&l, "hetero,balance=1", 0, "hetero,balance=1");
+    refused(&l, "rotatekv,group=48", 0, "rotatekv,group=48");
+    refused(&b, "rotatekv", 0, "'rotatekv' codes keys before RoPE");
+    refused(&l, "gear", 32, "'gear' compresses a prompt in one piece");
     refused(&l, "h2o+kivi", 0, "h2o");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
     test_context(&l, "fp8,mantissa=2");
+    test_context(&l, "gear");
     test_context(&l, "nvfp4");
     test_context(&l, "turboquant,bits=3,qjl=0");
     load_release(&l);
@@ -417,6 +422,12 @@ int main(int argc, char **argv)
                                      {"allot,bits=4", 0.5, 1e-9},
                                      {"comet,bits=4,group=32", 0.5, 1e-9},
                                      {"comet,bits=3,symmetric=0", 0.5, 1e-9},
+                                     {"hetero", 0.5, 1e-9},
+                                     {"rotatekv", 0.6, 1e-9},
+                                     {"rotatekv,bits=4,group=64,sink=2", 0.5, 1e-9},
+                                     {"gear", 0.6, 1e-9},
+                                     {"gear,bits=4,group=16,outliers=0.1,rank=3", 0.6, 1e-9},
+                                     {"gear,rank=0,rank2=0,buffer=70", 0.5, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
                                      {"turboquant,bits=2,qjl=0", 0.5, 1e-9},
                                      {"turboquant,bits=3", 0.7, 1e-9},
@@ -428,7 +439,9 @@ int main(int argc, char **argv)
                                        {"mxfp4", 0.5, 1e-9},
                                        {"nvfp4", 0.6, 1e-9},
                                        {"comet,bits=3,group=16", 0.5, 1e-9},
-                                       {"allot,bits=3", 0.5, 1e-9}};
+                                       {"allot,bits=3", 0.5, 1e-9},
+                                       {"gear,bits=3", 0.6, 1e-9},
+                                       {"hetero,k=4,v=3", 0.6, 1e-9}};
     static const test_case nvfp4[] = {{"nvfp4", 0.5, 1e-9}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};
     int devices = 0;

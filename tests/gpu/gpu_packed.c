@@ -319,6 +319,20 @@ static void make_device(bench *w)
     }
     if (a->form.allotted)
         make_allot(w);
+    if (a->row.of.joint) {
+        kvd_rotatekv_tables t;
+        kvd_rotatekv_tables_of(w->plan.bits_self, &t);
+        a->row.turned = (int32_t)t.heads;
+        a->row.clip = t.clip;
+        a->row.order = on_device(t.order, t.wide * sizeof *t.order);
+    }
+    if (a->form.low_rank) {
+        a->gear.prompt = zeros(slots * sizeof *a->gear.prompt);
+        /* Three CTAs divide the rows of a prompt in cases with an odd number of steps. */
+        a->gear.partial_room = (size_t)(w->t->steps % 2 * 2 * N * N_KV) * 2 * 4 * KVD_GEAR_PART;
+        a->gear.partial = on_device(NULL, a->gear.partial_room * sizeof *a->gear.partial);
+        a->gear.right = zeros(slots * row * (size_t)kvd_gear_columns(a->gear.of.rank));
+    }
     if (w->rope) {
         a->before_rope = true;
         a->cosine = on_device(w->cosine, (size_t)w->most * (size_t)w->t->d / 2 * sizeof(float));
@@ -395,7 +409,7 @@ static void run_prompts(bench *w)
     kvd_packed_args a = w->a;
     a.q_len = w->q_len;
     a.start = w->start;
-    a.pages_side_by_side = 2;
+    a.pages_side_by_side = a.form.low_rank ? 24 : 2;
     check(kvd_packed_code(&a, NULL), "code");
 }
 
@@ -452,6 +466,47 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
 }
 
 /*
+ * Codes and decodes n tokens x [n][b->d] of request `of`. The members of `*b` other than n, x and
+ * the tokens' data are set.
+ */
+static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
+                        float *decoded)
+{
+    const int block = w->a.form.low_rank ? w->a.gear.of.buffer : n,
+              prompt = block ? w->t->length[of] / block * block : 0;
+    kvd_bits_count count;
+    kvd_err err = {""};
+    for (int from = 0, to; from < n; from = to) {
+        b.prompt = w->a.form.low_rank && from < prompt;
+        to = w->a.form.low_rank && !from && prompt ? prompt : from + block;
+        b.n = (size_t)(to - from);
+        b.x = x + (size_t)from * b.d;
+        if (w->plan.bits->code(w->plan.bits_self, &b, decoded + (size_t)from * b.d, &count, &err)) {
+            printf("not ok packed: %s\n", err.msg);
+            exit(1);
+        }
+        b.level += to - from;
+        b.position += to - from;
+    }
+}
+
+/*
+ * Codes and decodes the first n tokens of request b with a method that codes all KV heads together.
+ * Writes the rows of head g to decoded [n][d].
+ */
+static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
+{
+    const size_t d = (size_t)w->t->d, wide = N_KV * d;
+    float *const y = need((size_t)n * wide * sizeof *y);
+    block.kv_head = 0;
+    block.d = wide;
+    if (n)
+        code_pieces(w, b, block, n, (block.side ? w->x[1] : w->pre) + at(w, b, 0, 0, 0), y);
+    copy_rows(y + (size_t)g * d, wide, decoded, d, (size_t)n, d);
+    free(y);
+}
+
+/*
  * Returns the expected K or V rows [m][d] of a head with m tokens. *coded receives the number of
  * tokens that are stored as codes.
  */
@@ -459,14 +514,13 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
 {
     const size_t d = (size_t)w->t->d, width = (size_t)w->width.of[side][g];
     const int before = m - 1, newest = before > w->a.v_newest ? before - w->a.v_newest : 0;
-    const int n = *coded =
-        side && !w->a.form.v_channels ? newest : before / w->a.k_block * w->a.k_block;
+    const int n = *coded = side && !w->a.form.v_channels && !w->a.form.low_rank
+                               ? newest
+                               : before / w->a.k_block * w->a.k_block;
     float *const x = need(2 * (size_t)m * d * sizeof *x), *const y = x + (size_t)m * d,
                  *const decoded = need((size_t)m * width * sizeof *x);
     uint8_t *const level = need((size_t)m);
     uint32_t *const position = need((size_t)m * sizeof *position);
-    kvd_bits_count count;
-    kvd_err err = {""};
     for (int t = 0; t < m; t++) {
         position[t] = (uint32_t)t;
         level[t] = KVD_LEVEL_HIGH;
@@ -477,19 +531,14 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
                    at(w, b, t, g, 0),
                d * sizeof *x);
     }
-    const kvd_bits_block block = {.side = (kvd_side)side,
-                                  .kv_head = g,
-                                  .n = (size_t)n,
-                                  .d = width,
-                                  .x = y,
-                                  .level = level,
-                                  .position = position};
+    const kvd_bits_block block = {
+        .side = (kvd_side)side, .kv_head = g, .d = width, .level = level, .position = position};
     memcpy(x, y, (size_t)m * d * sizeof *x);
     copy_rows(x, d, y, width, (size_t)m, width);
-    if (n && w->plan.bits->code(w->plan.bits_self, &block, decoded, &count, &err)) {
-        printf("not ok packed: %s\n", err.msg);
-        exit(1);
-    }
+    if (w->plan.bits->all_heads)
+        code_joint(w, b, g, block, n, decoded);
+    else
+        code_pieces(w, b, block, n, y, decoded);
     copy_rows(decoded, width, x, d, (size_t)n, width);
     if (w->rope && side == 0)
         kvd_rope_apply(&w->config, w->cosine, w->sine, position, (size_t)n, 1, x);
@@ -612,7 +661,11 @@ static void close_bench(bench *w)
                             (void *)w->a.allot.bits,
                             (void *)w->a.allot.word,
                             (void *)w->a.allot.scale,
-                            (void *)w->a.allot.level};
+                            (void *)w->a.allot.level,
+                            (void *)w->a.row.order,
+                            w->a.gear.prompt,
+                            w->a.gear.partial,
+                            w->a.gear.right};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         check(cudaFree(device[i]), "cudaFree");
     kvd_plan_close(&w->plan);
@@ -726,7 +779,9 @@ static void test_narrow(void)
         {"mxfp4", 64, {1, 16, 17, 63, 64, 65, 127}, 3, 0, 4, false},
         {"nvfp4", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
         {"allot,bits=4,sink=3", 64, {1, 2, 3, 4, 64, 65, 127}, 4, 0, 4, false},
-        {"comet,group=32", 64, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 4, false}};
+        {"comet,group=32", 64, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 4, false},
+        {"gear", 64, {1, 19, 20, 39, 64, 65, 200}, 21, 0.01, 4, false},
+        {"hetero,k=5,v=3", 64, {1, 2, 3, 4, 64, 65, 127}, 3, 0, 4, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test(&cases[i], &unequal, (layer_kind){0});
         test(&cases[i], &equal, (layer_kind){0});
@@ -770,7 +825,9 @@ static void test_windows(bool quick)
         {{"mxfp4", 80, {1, 7, 8, 9, 64, 66, 130}, 4, 0, 3, false}, {65, false}},
         {{"kvquant,bits=4,outliers=0,sink=0", 64, {1, 7, 8, 9, 64, 166, 330}, 9, 0.02, 4, false},
          {50, true}},
-        {{"allot,bits=4,sink=0", 64, {1, 2, 3, 4, 64, 165, 327}, 4, 0.02, 4, false}, {90, false}}};
+        {{"allot,bits=4,sink=0", 64, {1, 2, 3, 4, 64, 165, 327}, 4, 0.02, 4, false}, {90, false}},
+        {{"hetero", 64, {1, 16, 17, 18, 64, 80, 300}, 6, 0, 8, false}, {17, false}},
+        {{"rotatekv,sink=0", 64, {1, 7, 8, 9, 64, 166, 330}, 3, 0.02, 4, false}, {50, false}}};
     for (size_t i = 0; i < (quick ? 3 : sizeof cases / sizeof *cases); i++)
         test(&cases[i].t, NULL, cases[i].kind);
 }
@@ -795,6 +852,8 @@ int main(int argc, char **argv)
         {"fp8,scale=2", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
         {"nvfp4,scale=2", 64, {1, 2, 62, 63, 64, 65, 127}, 3, 0, 4, false},
         {"mxfp4", 64, {1, 16, 17, 63, 64, 65, 127}, 3, 0, 4, false},
+        {"gear,outliers=0.1", 64, {1, 18, 19, 20, 64, 65, 127}, 3, 0.01, 4, false},
+        {"rotatekv,bits=4,group=64,sink=2", 64, {1, 2, 3, 4, 8, 65, 66}, 2, 0.02, 4, false},
         {"kvquant,bits=4,outliers=0.01,sink=1",
          128,
          {1, 30, 33, 96, 97, 64, 200},
@@ -917,11 +976,67 @@ int main(int argc, char **argv)
         {"fp8", 256, {1, 2, 62, 63, 64, 65, 127}, 4, 0, 2, false},
         {"mxfp4", 240, {1, 2, 62, 63, 64, 65, 127}, 4, 0, 2, false},
         {"nvfp4", 256, {1, 2, 62, 63, 64, 65, 127}, 4, 0, 2, false},
+        {"hetero", 128, {1, 2, 63, 64, 65, 127, 200}, 3, 0, 4, false},
+        {"hetero,k=16,v=1", 80, {1, 7, 8, 9, 64, 66, 130}, 3, 0, 2, false},
+        {"hetero,k=11,v=16", 16, {1, 7, 8, 9, 62, 63, 64}, 4, 0, 2, false},
+        {"rotatekv", 128, {1, 19, 20, 21, 64, 65, 200}, 3, 0.02, 4, false},
+        {"rotatekv,bits=5,group=32,sink=0,heads=2",
+         64,
+         {1, 2, 63, 64, 65, 7, 130},
+         3,
+         0.02,
+         4,
+         false},
+        {"rotatekv,bits=8,group=96,sink=70,clip=1",
+         16,
+         {1, 70, 71, 72, 65, 7, 130},
+         3,
+         0.02,
+         4,
+         false},
+        {"gear,rank=0,rank2=0,outliers=0", 128, {1, 19, 20, 64, 65, 200, 300}, 43, 0, 4, false},
+        {"gear,rank=0,rank2=0", 128, {1, 19, 20, 60, 127, 333, 1000}, 21, 0, 4, false},
+        {"gear,rank=0,rank2=0,outliers=0.2,bits=3,group=24,buffer=7",
+         80,
+         {1, 6, 7, 8, 64, 65, 200},
+         40,
+         0,
+         2,
+         false},
+        {"gear", 128, {1, 19, 20, 60, 127, 333, 1000}, 21, 0.01, 4, false},
+        {"gear,bits=4,group=16,outliers=0.1",
+         64,
+         {1, 39, 40, 59, 60, 128, 200},
+         42,
+         0.01,
+         4,
+         false},
+        {"gear,rank=8,rank2=7,buffer=100,outliers=0.05",
+         64,
+         {1, 98, 99, 100, 199, 300, 450},
+         4,
+         0.01,
+         4,
+         false},
+        {"gear,rank=1,rank2=3,buffer=64,group=128,iterations=1",
+         112,
+         {1, 62, 63, 64, 127, 128, 200},
+         4,
+         0.01,
+         4,
+         false},
+        {"gear,rank=3,rank2=5,buffer=3,bits=8,iterations=5",
+         16,
+         {1, 2, 3, 4, 61, 64, 128},
+         8,
+         0.01,
+         4,
+         false},
     };
     int devices = 0;
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0,
                windows = argc > 1 && strcmp(argv[argc - 1], "windows") == 0;
-    const size_t n = quick ? 5 : sizeof cases / sizeof *cases;
+    const size_t n = quick ? 7 : sizeof cases / sizeof *cases;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
         printf("skip packed: no device\n");
         return 0;

@@ -206,9 +206,82 @@ static void groups_come_back(void **state)
 #ifdef KVD_CUDA
 enum { HEADS = 3, WIDE = 64, MOST = 150 };
 
-/* Returns the bits of m tokens of a head of d dimensions, as the method counts them. */
-static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, const float *x,
-                      float *y)
+/* Marks `bytes` bytes of a page of gear as used. They must be unused before. */
+static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
+{
+    if (at < 0 || (size_t)(at + bytes) > size)
+        fail_msg("%s: bytes %d .. %d of a page of %zu", method, at, at + bytes - 1, size);
+    for (int i = at; i < at + bytes; i++)
+        if (page[i]++)
+            fail_msg("%s: byte %d of a page has two uses", method, i);
+}
+
+/* Marks what a request of m tokens with a prompt of `prompt` coded tokens stores in page p. */
+static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
+                     const char *method)
+{
+    const kvd_gear *const s = &a->gear.of;
+    const int d = WIDE, t0 = KVD_PAGE_TOKENS * p, t1 = t0 + KVD_PAGE_TOKENS;
+    const kvd_gear_page of = kvd_gear_page_of(s, a->gear.k_room, d, d);
+    const size_t size = a->page_bytes;
+    memset(page, 0, size);
+    use(page, size, 0, of.v, method);
+    use(page, size, of.v, of.v_side - of.v, method);
+    use(page, size, of.v_side, KVD_PAGE_TOKENS * of.v_groups * 4, method);
+    use(page, size, of.v_list, KVD_PAGE_TOKENS * of.v_apart * 4, method);
+    for (int side = 0; side < 2; side++)
+        use(page, size, of.left[side], KVD_PAGE_TOKENS * of.columns_left * 2, method);
+    for (int t = 0; t < prompt; t += s->group)
+        if (t >= t0 && t < t1)
+            use(page, size, of.area + kvd_gear_group(s, t) * d * 4, d * 4, method);
+    if (t0 < prompt)
+        use(page, size, of.area + of.k_groups * d * 4, a->gear.k_room * d * 4, method);
+    for (int t = prompt; t < m; t += s->buffer)
+        if (t >= t0 && t < t1)
+            use(page, size, of.area + kvd_gear_record(s, &of, t, prompt), of.record, method);
+}
+
+/* No two parts of a page of gear may overlap, and the outliers of a prompt must have room. */
+static void pages_of_gear_have_room(void **state)
+{
+    (void)state;
+    static const char *const method[] = {"gear",
+                                         "gear,outliers=0.3,group=24,buffer=7",
+                                         "gear,outliers=0.02,group=16,rank=0,rank2=3,buffer=64",
+                                         "gear,outliers=0.1,group=128,rank=7,rank2=0,buffer=100",
+                                         "gear,outliers=0,group=3,rank=8,rank2=8,buffer=33",
+                                         "gear,bits=8,buffer=1,rank2=1"};
+    static uint8_t page[1 << 20];
+    const kvd_config config = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE};
+    const kvd_attn_heads heads = {
+        .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE, .d_qk = {WIDE}, .d_v = {WIDE}};
+    for (size_t i = 0; i < sizeof method / sizeof *method; i++) {
+        kvd_method m;
+        kvd_err err = {""};
+        kvd_packed_args a;
+        kvd_attn_map map;
+        assert_int_equal(kvd_method_parse(method[i], &m, &err), 0);
+        assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
+        kvd_gpu_packed_describe(&m.plan, &config, &map, NULL, 0, &a);
+        assert_in_range(a.page_bytes, 1, sizeof page);
+        assert_int_equal(a.page_bytes % 16, 0);
+        const int block = a.gear.of.buffer;
+        for (int prompt = 0; prompt <= 700; prompt += block) {
+            const int outliers = 2 * kvd_gear_apart(&a.gear.of, prompt),
+                      pages = kvd_gear_pieces(prompt, KVD_PAGE_TOKENS);
+            assert_true(outliers <= pages * a.gear.k_room);
+            for (int p = 0; p < 12; p++)
+                use_page(&a, p, prompt, 12 * KVD_PAGE_TOKENS, page, method[i]);
+        }
+    }
+}
+
+/*
+ * Returns the bits of m tokens of a head of d dimensions, as the method counts them. The first
+ * `prompt` tokens are a prompt.
+ */
+static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, size_t prompt,
+                      const float *x, float *y)
 {
     uint8_t level[MOST];
     uint32_t position[MOST];
@@ -222,16 +295,22 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
         level[t] = KVD_LEVEL_HIGH;
         position[t] = (uint32_t)t;
     }
-    const kvd_bits_block b = {.side = (kvd_side)side,
-                              .kv_head = g,
-                              .n = n,
-                              .d = d,
-                              .x = x,
-                              .level = level,
-                              .position = position};
-    if (n && plan->bits->code(plan->bits_self, &b, y, &count, &err))
-        fail_msg("%s", err.msg);
-    return count.payload + count.side + 16.0 * (double)((m - n) * d);
+    const size_t whole = prompt / block * block < n ? prompt / block * block : n;
+    double bits = 16.0 * (double)((m - n) * d);
+    for (size_t from = 0, to = whole ? whole : block; from < n; from = to, to += block) {
+        const kvd_bits_block b = {.side = (kvd_side)side,
+                                  .kv_head = g,
+                                  .n = to - from,
+                                  .d = d,
+                                  .x = x + from * d,
+                                  .level = level + from,
+                                  .position = position + from,
+                                  .prompt = from < whole};
+        if (plan->bits->code(plan->bits_self, &b, y, &count, &err))
+            fail_msg("%s", err.msg);
+        bits += count.payload + count.side;
+    }
+    return bits;
 }
 
 /* Bytes of whole and of cut heads on a GPU must be those that the methods count. */
@@ -248,7 +327,11 @@ static void bits_are_the_methods(void **state)
                                          "turboquant,bits=4,qjl=0",
                                          "comet",
                                          "comet,bits=3,group=16,symmetric=0",
-                                         "allot,bits=2.7,sink=2"};
+                                         "allot,bits=2.7,sink=2",
+                                         "gear",
+                                         "gear,outliers=0.1,group=16,rank=5,rank2=3,buffer=9",
+                                         "hetero",
+                                         "hetero,k=16,v=3"};
     static const kvd_dims_head cut[HEADS] = {
         {.d_qk = 17, .d_v = 49}, {.d_qk = 64, .d_v = 5}, {.d_qk = 33, .d_v = 64}};
     static const size_t tokens[] = {1, 2, 3, 63, 64, 65, 128, 129, MOST};
@@ -288,16 +371,21 @@ static void bits_are_the_methods(void **state)
         kvd_gpu_packed_describe(&plan, &config, &map, narrow ? cut : NULL, 0, &a);
         if (a.form.allotted)
             kvd_gpu_packed_allot(&plan, 0, 0, &a, NULL);
-        for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++)
+        const size_t n_tokens = sizeof tokens / sizeof *tokens;
+        for (size_t k = 0; k < (a.form.low_rank ? 3 : 1) * n_tokens; k++)
             for (int g = 0; g < HEADS; g++) {
+                const size_t n = tokens[k % n_tokens], prompt = k < n_tokens                 ? n
+                                                                : k < 2 * n_tokens || n < 45 ? 0
+                                                                                             : 45;
                 const size_t d_qk = narrow ? (size_t)cut[g].d_qk : WIDE,
                              d_v = narrow ? (size_t)cut[g].d_v : WIDE;
-                const double want = counted(&plan, 0, g, d_qk, tokens[k], x, y) +
-                                    counted(&plan, 1, g, d_v, tokens[k], x, y),
-                             got = kvd_gpu_packed_bits(&a, g, 0, tokens[k]);
+                const double want = counted(&plan, 0, g, d_qk, n, prompt, x, y) +
+                                    counted(&plan, 1, g, d_v, n, prompt, x, y),
+                             got = a.form.low_rank ? kvd_gpu_packed_gear_bits(&a, g, n, prompt)
+                                                   : kvd_gpu_packed_bits(&a, g, 0, n);
                 if (want < got || want > got)
                     fail_msg("%s, %s heads, %zu tokens, head %d: %g bits, not %g", method[i / 2],
-                             narrow ? "cut" : "whole", tokens[k], g, got, want);
+                             narrow ? "cut" : "whole", n, g, got, want);
             }
         kvd_plan_close(&plan);
     }
@@ -316,6 +404,7 @@ int main(void)
         cmocka_unit_test(groups_come_back),
 #ifdef KVD_CUDA
         cmocka_unit_test(bits_are_the_methods),
+        cmocka_unit_test(pages_of_gear_have_room),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

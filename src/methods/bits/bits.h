@@ -110,8 +110,8 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
 /*
- * GPU code of kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet and allot. The address is NULL in
- * a build without CUDA.
+ * GPU code of kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet, allot, gear, hetero and
+ * rotatekv. The address is NULL in a build without CUDA.
  */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
 

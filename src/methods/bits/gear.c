@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "methods/bits/bits.h"
+#include "methods/bits/gear.h"
 
 enum { BITS, GROUP, RANK, RANK2, OUTLIERS, BUFFER, ITERATIONS };
 static const kvd_parameter parameters[] = {
@@ -41,15 +42,37 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
+kvd_gear kvd_gear_of(const kvd_parameter_values *v)
+{
+    return (kvd_gear){.bits = (int32_t)v->value[BITS],
+                      .group = (int32_t)v->value[GROUP],
+                      .rank = (int32_t)v->value[RANK],
+                      .rank_later = (int32_t)v->value[RANK2],
+                      .buffer = (int32_t)v->value[BUFFER],
+                      .iterations = (int32_t)v->value[ITERATIONS],
+                      .outliers = v->value[OUTLIERS]};
+}
+
+double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool prompt)
+{
+    const double lines = keys ? d : n;
+    const int along = keys ? n : d;
+    return lines * (kvd_gear_pieces(along, s->group) * (double)KVD_GROUP_SIDE_BITS +
+                    2 * kvd_gear_apart(s, along) * (16 + 16)) +
+           (double)(n + d) * kvd_gear_rank(s, n, d, prompt) * 16;
+}
+
 typedef struct {
     float value;
     size_t at;
 } placed;
 
+/* Orders equal numbers by their place, so that the choice of outliers does not depend on qsort. */
 static int by_value(const void *a, const void *b)
 {
-    const float x = ((const placed *)a)->value, y = ((const placed *)b)->value;
-    return (x > y) - (x < y);
+    const placed *const p = a, *const q = b;
+    const int order = (p->value > q->value) - (p->value < q->value);
+    return order ? order : (p->at > q->at) - (p->at < q->at);
 }
 
 /*
@@ -138,15 +161,14 @@ static void add_low_rank(const float *e, size_t n, size_t d, size_t r, int itera
 static int code(const void *self, const kvd_bits_block *block, float *decoded,
                 kvd_bits_count *count, kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
-    const size_t n = block->n, d = block->d, size = n * d, group = (size_t)v->value[GROUP];
+    const kvd_gear s = kvd_gear_of(self);
+    const size_t n = block->n, d = block->d, size = n * d, group = (size_t)s.group;
     const bool keys = block->side == KVD_KEYS;
     const size_t lines = keys ? d : n, along = keys ? n : d, next_line = keys ? 1 : d,
                  next = keys ? d : 1;
-    const size_t k = (size_t)(v->value[OUTLIERS] * (double)along / 2 + 0.5);
-    const size_t wanted = (size_t)v->value[block->prompt ? RANK : RANK2], least = n < d ? n : d;
-    const size_t r = wanted < least ? wanted : least;
-    *count = (kvd_bits_count){0, 0};
+    const size_t k = (size_t)kvd_gear_apart(&s, (int)along),
+                 r = (size_t)kvd_gear_rank(&s, (int)n, (int)d, block->prompt);
+    *count = (kvd_bits_count){0, kvd_gear_side_bits(&s, keys, (int)n, (int)d, block->prompt)};
     float *const work = malloc((2 * size + (n + d) * r + 1) * sizeof *work);
     placed *const order = malloc(along * sizeof *order);
     if (!work || !order) {
@@ -160,23 +182,18 @@ static int code(const void *self, const kvd_bits_block *block, float *decoded,
     for (size_t i = 0; i < size; i++)
         exact[i] = NAN;
     for (size_t l = 0; l < lines; l++) {
-        if (k && 2 * k < along)
+        if (k)
             take_outliers(rest + l * next_line, along, next, k, order, exact + l * next_line);
         for (size_t at = 0; at < along; at += group) {
             const size_t m = along - at < group ? along - at : group,
                          first = l * next_line + at * next;
-            count->payload +=
-                kvd_quantise_group(rest + first, m, next, (int)v->value[BITS], decoded + first);
-            count->side += 32;
+            count->payload += kvd_quantise_group(rest + first, m, next, s.bits, decoded + first);
         }
     }
-    if (k && 2 * k < along)
-        count->side += (double)(2 * k * lines) * (16 + 16);
     if (r) {
         for (size_t i = 0; i < size; i++)
             rest[i] = isnan(exact[i]) ? rest[i] - decoded[i] : 0;
-        add_low_rank(rest, n, d, r, (int)v->value[ITERATIONS], a, b, decoded);
-        count->side += (double)((n + d) * r) * 16;
+        add_low_rank(rest, n, d, r, s.iterations, a, b, decoded);
     }
     for (size_t i = 0; i < size; i++)
         if (!isnan(exact[i]))
@@ -193,6 +210,7 @@ const kvd_bits_method kvd_bits_gear = {
             .summary = "quantised, plus a low-rank part and outliers",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_packed,
         },
     .window = window,
     .open = open,

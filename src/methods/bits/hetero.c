@@ -66,6 +66,7 @@ const kvd_bits_method kvd_bits_hetero = {
             .summary = "keys at more bits than values, per token; two levels",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_packed,
         },
     .two_levels = true,
     .low_key = {"lk", "lv", "balance", NULL},

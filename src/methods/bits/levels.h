@@ -1,4 +1,7 @@
-/* Computes the quantisation levels of a non-uniform quantiser from a histogram. */
+/*
+ * Computes the quantisation levels of a non-uniform quantiser from a histogram. Tables of methods
+ * for the GPU.
+ */
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
 
@@ -38,5 +41,15 @@ typedef struct {
 } kvd_allot_tables;
 
 void kvd_allot_tables_of(const void *self, kvd_allot_tables *t);
+
+/* Tables of an open method rotatekv, which owns the array. */
+typedef struct {
+    size_t wide;  /* n_kv_heads * d_head */
+    size_t heads; /* number of adjacent KV heads whose keys are rotated together */
+    float clip;
+    const uint32_t *order; /* [n_layers][wide] rotated key channels in the order of their codes */
+} kvd_rotatekv_tables;
+
+void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 
 #endif

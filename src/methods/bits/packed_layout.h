@@ -105,7 +105,31 @@ typedef struct {
      * t has bits t * n .. t * n + n - 1 of a dimension with n bits. There are no other parts.
      */
     bool allotted;
+    bool low_rank; /* true: pages have the layout of gear.h, and other members are not set */
+    /* True if every token is coded by itself (kvd_packed_rows). Other members are not set. */
+    bool rows;
 } kvd_packed_form;
+
+/*
+ * Codes of single tokens (hetero, rotatekv). A vector of n numbers of a token takes
+ * kvd_packed_row_words adjacent words: for each 32 numbers, word j has bit j of their codes; then a
+ * word per scale. Token after token of a page, the records of a vector are adjacent.
+ */
+typedef struct {
+    int32_t bits[2]; /* of keys and of values, at most 16; 16: float16 numbers without scales */
+    int32_t group;   /* numbers of a vector that share a scale; 0: all */
+    bool joint;      /* true: the keys of all KV heads are one vector */
+} kvd_packed_rows;
+
+KVD_PACKED_INLINE int kvd_packed_row_groups(const kvd_packed_rows *r, int side, int n)
+{
+    return r->bits[side] == 16 ? 0 : r->group ? (n + r->group - 1) / r->group : 1;
+}
+
+KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, int n)
+{
+    return (n + 31) / 32 * r->bits[side] + kvd_packed_row_groups(r, side, n);
+}
 
 /*
  * Stored norms are divided by this power of two, so that probabilities times norms fit in float16.

@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/rng.h"
 #include "methods/bits/bits.h"
+#include "methods/bits/levels.h"
 
 enum { BITS, GROUP, HEADS, CLIP, SINK, ROWS };
 static const kvd_parameter parameters[] = {
@@ -120,6 +122,35 @@ static int calibrate(const rotatekv *r, const kvd_method_setup *s, kvd_err *err)
     return status ? -1 : 0;
 }
 
+/* Draws the orders of the channels for timing with random weights. */
+static void draw_orders(const rotatekv *r, int n_layers)
+{
+    const size_t wide = r->n_kv_heads * r->d;
+    for (int l = 0; l < n_layers; l++) {
+        uint32_t *const order = r->order + (size_t)l * wide;
+        kvd_rng rng;
+        kvd_rng_seed(&rng, 1, (uint64_t)l);
+        for (size_t i = 0; i < wide; i++) {
+            const size_t j = kvd_rng_below(&rng, i + 1);
+            order[i] = order[j];
+            order[j] = (uint32_t)i;
+        }
+    }
+}
+
+static float clip_of(const kvd_parameter_values *v)
+{
+    const float given = (float)v->value[CLIP];
+    return given > 0 ? given : v->value[BITS] <= 2 ? 0.8f : 1;
+}
+
+void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t)
+{
+    const rotatekv *const r = self;
+    *t = (kvd_rotatekv_tables){
+        .wide = r->n_kv_heads * r->d, .heads = r->heads, .clip = clip_of(r->v), .order = r->order};
+}
+
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
@@ -127,9 +158,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     if (c->d_head & (c->d_head - 1))
         return kvd_fail(err, "d_head %d is not a power of two, as a Walsh-Hadamard matrix requires",
                         c->d_head);
-    if (c->positions == KVD_POSITIONS_ROPE && !a->has_pre)
+    if (a && c->positions == KVD_POSITIONS_ROPE && !a->has_pre)
         return kvd_fail(err, "the calibration has no K before RoPE: collect it with --rope both");
-    if (a->first_layer != 0 || a->n_layers != c->n_layers)
+    if (a && (a->first_layer != 0 || a->n_layers != c->n_layers))
         return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d",
                         a->first_layer, a->first_layer + a->n_layers - 1, c->n_layers);
     int heads = (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS] : c->n_kv_heads;
@@ -144,11 +175,14 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                     .d = (size_t)c->d_head,
                     .heads = (size_t)heads,
                     .order = malloc(n * sizeof *r->order)};
-    if (r->order ? calibrate(r, s, err)
-                 : kvd_no_memory(err, "orders of channels", n * sizeof *r->order)) {
+    if (!r->order || (a && calibrate(r, s, err))) {
+        if (!r->order)
+            (void)kvd_no_memory(err, "orders of channels", n * sizeof *r->order);
         close(r);
         return -1;
     }
+    if (!a)
+        draw_orders(r, c->n_layers);
     *self = r;
     return 0;
 }
@@ -166,7 +200,8 @@ static void quantise(float *x, size_t n, int bits, float clip)
             x[i] = kvd_round_f16(lo);
         return;
     }
-    const float zero = rintf(-clip * lo / step);
+    /* A zero point takes 16 bits. */
+    const float zero = fminf(fmaxf(rintf(-clip * lo / step), -32767), 32767);
     for (size_t i = 0; i < n; i++)
         x[i] = step * (fminf(fmaxf(rintf(x[i] / step) + zero, 0), top) - zero);
 }
@@ -174,7 +209,7 @@ static void quantise(float *x, size_t n, int bits, float clip)
 static void quantise_groups(const rotatekv *r, float *x, size_t n, kvd_bits_count *count)
 {
     const int bits = (int)r->v->value[BITS];
-    const float given = (float)r->v->value[CLIP], clip = given > 0 ? given : bits <= 2 ? 0.8f : 1;
+    const float clip = clip_of(r->v);
     const size_t group = (size_t)r->v->value[GROUP];
     for (size_t at = 0; at < n; at += group) {
         quantise(x + at, n - at < group ? n - at : group, bits, clip);
@@ -242,7 +277,9 @@ const kvd_bits_method kvd_bits_rotatekv = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+            .gpu = &kvd_gpu_packed,
         },
+    .drawn = true,
     .keys_before_rope = true,
     .all_heads = true,
     .open = open,

@@ -32,6 +32,7 @@ typedef struct {
     float *partial;
     size_t slots;
     uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
+    uint32_t *prompt; /* [slots] number of tokens of its prompt */
     double held;
     kvd_device_memory memory;
 } packed;
@@ -64,7 +65,9 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
     double bits = 32.0 * k->host_counts[slot];
     for (int l = 0; l < m->cache->config->n_layers; l++)
         for (int g = 0; g < k->layer[l].map.n_kv_heads; g++)
-            bits += kvd_gpu_packed_bits(&k->layer[l], g, first_held(k, l, n), n);
+            bits += k->layer[l].form.low_rank
+                        ? kvd_gpu_packed_gear_bits(&k->layer[l], g, n, k->prompt[slot])
+                        : kvd_gpu_packed_bits(&k->layer[l], g, first_held(k, l, n), n);
     return bits;
 }
 
@@ -112,8 +115,12 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             "outliers=0 has none",
             m->plan->bits->info.name, (uint32_t)a->form.k_apart + k->host_counts[k->slots],
             a->form.k_apart);
-    for (size_t i = 0; i < it->n_slices; i++)
-        k->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        k->tokens[s->slot] = s->before + s->n;
+        if (!s->before)
+            k->prompt[s->slot] = s->n;
+    }
     count_held(k);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -308,6 +315,37 @@ static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
                : NULL;
 }
 
+/* Returns the bytes of the right factors of a prompt in all KV heads (gear). */
+static size_t right_bytes(const kvd_packed_args *a)
+{
+    return a->form.low_rank ? (size_t)a->map.page_elements / KVD_PAGE_TOKENS *
+                                  (size_t)kvd_gear_columns(a->gear.of.rank) * sizeof(uint16_t)
+                            : 0;
+}
+
+/*
+ * Allocates the numbers of tokens of the prompts (gear), and the memory for sums over their rows. A
+ * slot that was never written counts as a prompt alone.
+ */
+static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    const size_t room = 8 * (size_t)k->method.cache->n_sms * KVD_GEAR_PART;
+    const size_t bytes = slots * sizeof *k->layer->gear.prompt;
+    if (!k->layer->form.low_rank)
+        return 0;
+    int32_t *const prompt = kvd_device_new(&k->memory, bytes, what, err);
+    float *const partial =
+        prompt ? kvd_device_new(&k->memory, room * sizeof *partial, what, err) : NULL;
+    if (!partial || kvd_cuda_check(cudaMemsetAsync(prompt, 0x7f, bytes, stream), what, err))
+        return -1;
+    for (int l = 0; l < k->method.cache->config->n_layers; l++) {
+        k->layer[l].gear.prompt = prompt;
+        k->layer[l].gear.partial = partial;
+        k->layer[l].gear.partial_room = room;
+    }
+    return 0;
+}
+
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     packed *const k = of(m);
@@ -319,7 +357,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     size_t at = 0, in_slots = 0;
     k->slots = slots;
     k->tokens = calloc(slots, sizeof *k->tokens);
-    if (!rings || !k->tokens)
+    k->prompt = calloc(slots, sizeof *k->prompt);
+    if (!rings || !k->tokens || !k->prompt)
         return rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
     for (int l = 0; l < c->config->n_layers; l++) {
         kvd_packed_args *const a = &k->layer[l];
@@ -330,6 +369,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         in_slots += slots * (size_t)a->ring_pages * KVD_PAGE_TOKENS * row;
         a->sink = (uint16_t *)(void *)(rings + in_slots);
         in_slots += slots * (size_t)a->n_sink * row;
+        a->gear.right = (uint16_t *)(void *)(rings + in_slots);
+        in_slots += slots * right_bytes(a);
         at += a->page_bytes * there;
         if ((a->form.k_apart || a->form.v_apart || a->form.exponent) &&
             kvd_cuda_check(
@@ -353,7 +394,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         k->layer[l].apart = k->counts;
         k->layer[l].beyond = k->counts + slots;
     }
-    return 0;
+    return make_prompts(k, slots, stream, err);
 }
 
 static void release(kvd_gpu_method *m)
@@ -363,6 +404,7 @@ static void release(kvd_gpu_method *m)
     (void)cudaFreeHost(k->host_counts);
     free(k->layer);
     free(k->tokens);
+    free(k->prompt);
     free(k);
 }
 
@@ -387,7 +429,8 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
     a->sine = c->sine;
     *(has_window(k, l) ? &k->method.near_page_bytes : &k->method.page_bytes) += a->page_bytes;
     k->method.slot_bytes += (size_t)(a->ring_pages * KVD_PAGE_TOKENS + a->n_sink) *
-                            (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t);
+                                (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t) +
+                            right_bytes(a);
 }
 
 /* Returns true if no channels of turboquant have more bits than others. */
@@ -399,15 +442,56 @@ static bool turns(const kvd_plan *plan)
 
 static bool has_group(const kvd_plan *plan)
 {
+    const kvd_bits_method *const m = plan->bits;
     const int group = (int)kvd_gpu_packed_value(plan, "group");
+    if (m == &kvd_bits_rotatekv)
+        return group % 32 == 0;
     return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_has_floats(plan) ||
-           plan->bits == &kvd_bits_allot || group == 16 || group == 32 || group == 64 ||
-           (plan->bits == &kvd_bits_comet && group % 64 == 0);
+           m == &kvd_bits_allot || m == &kvd_bits_gear || m == &kvd_bits_hetero || group == 16 ||
+           group == 32 || group == 64 || (m == &kvd_bits_comet && group % 64 == 0);
+}
+
+/* Returns true if keys have factors that only tokens at KVD_LEVEL_LOW use. */
+static bool balances(const kvd_plan *plan)
+{
+    return plan->bits == &kvd_bits_hetero && kvd_gpu_packed_value(plan, "balance") > 0;
+}
+
+/* Returns true unless the plan is gear with parameters that the kernels do not support. */
+static bool has_ranks(const kvd_plan *plan)
+{
+    if (plan->bits != &kvd_bits_gear)
+        return true;
+    const kvd_gear s = kvd_gear_of(&plan->bits_values);
+    return s.rank <= KVD_GEAR_RANK && s.rank_later <= KVD_GEAR_RANK && s.buffer <= KVD_GEAR_TOKENS;
+}
+
+/* Fails if the kernels do not support these parameters of gear or hetero. */
+static int check_blocks(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+{
+    if (balances(plan))
+        return kvd_fail(err, "hetero,balance=1: the CUDA engine has no factors of key channels, "
+                             "which only tokens of a low level use");
+    if (!has_ranks(plan))
+        return kvd_fail(err,
+                        "gear,rank=%g,rank2=%g,buffer=%g: the CUDA engine has ranks up to %d and "
+                        "blocks of up to %d tokens",
+                        kvd_gpu_packed_value(plan, "rank"), kvd_gpu_packed_value(plan, "rank2"),
+                        kvd_gpu_packed_value(plan, "buffer"), KVD_GEAR_RANK, KVD_GEAR_TOKENS);
+    return plan->bits == &kvd_bits_gear && kvd_gpu_packed_value(plan, "outliers") > 0 &&
+                   c->max_len > KVD_GEAR_TOKENS
+               ? kvd_fail(err,
+                          "'gear' in the CUDA engine: requests of at most %d tokens, not %zu, "
+                          "because places of outliers have 16 bits (outliers=0 has none)",
+                          KVD_GEAR_TOKENS, c->max_len)
+               : 0;
 }
 
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->info.name;
+    if (check_blocks(plan, c, err))
+        return -1;
     if (plan->dims && kvd_gpu_packed_is_turned(plan))
         return kvd_fail(err,
                         "'%s' after a method of the dims axis: the CUDA engine rotates whole heads "
@@ -424,9 +508,11 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
                               name, c->config->d_head)
                    : 0;
     if (!has_group(plan))
-        return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of 16, 32 or 64%s", name,
+        return kvd_fail(err, "%s,group=%g: the CUDA engine codes groups of %s", name,
                         kvd_gpu_packed_value(plan, "group"),
-                        plan->bits == &kvd_bits_comet ? ", and multiples of 64" : "");
+                        plan->bits == &kvd_bits_comet      ? "16, 32 or 64, and multiples of 64"
+                        : plan->bits == &kvd_bits_rotatekv ? "multiples of 32"
+                                                           : "16, 32 or 64");
     return codes_before_rope(plan, c) && !c->hook.wants_raw
                ? kvd_fail(
                      err,
@@ -447,7 +533,7 @@ static bool generates(const kvd_plan *plan)
     if (!runs(plan))
         return false;
     if (!kvd_gpu_packed_is_turned(plan))
-        return has_group(plan);
+        return has_group(plan) && has_ranks(plan) && !balances(plan);
     return turns(plan) && !plan->dims && plan->bits_self &&
            kvd_turboquant_d_head(plan->bits_self) % 32 == 0;
 }
@@ -518,8 +604,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 
 static bool by_head(const kvd_plan *plan)
 {
-    (void)plan;
-    return true;
+    return !plan->bits->all_heads;
 }
 
 /* Outliers of keys and first tokens in float16 are not counted page by page. */
@@ -530,8 +615,11 @@ static unsigned computes(const kvd_plan *plan)
     const unsigned narrow = KVD_GPU_SINKS | KVD_GPU_SCALE | (lists ? 0 : KVD_GPU_WINDOWS);
     if (kvd_gpu_packed_takes_wide(plan))
         return narrow | KVD_GPU_WIDE;
+    if (plan->bits == &kvd_bits_gear)
+        return KVD_GPU_SINKS | KVD_GPU_SCALE;
     return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_is_turned(plan) ||
-                   plan->bits == &kvd_bits_allot
+                   plan->bits == &kvd_bits_allot || plan->bits == &kvd_bits_hetero ||
+                   plan->bits == &kvd_bits_rotatekv
                ? narrow
                : 0;
 }

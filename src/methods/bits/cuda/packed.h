@@ -1,6 +1,6 @@
 /*
- * Quantised KV caches of the CUDA engine (kivi, kvquant, fp8, mxfp4, nvfp4, turboquant,
- * comet, allot). Pages hold codes, scales and outliers (packed_layout.h).
+ * Quantised KV caches of the CUDA engine (kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet,
+ * allot, gear, hetero, rotatekv). Pages hold codes, scales and outliers (packed_layout.h, gear.h).
  *
  * The newest tokens of a request are bf16, in a ring buffer that belongs to the request's slot. A
  * prompt is stored in bf16 pages, which all layers use in turn, until attention has read it; then
@@ -31,6 +31,8 @@ double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
  * of a layer, without key outliers. The CPU method counts the same number.
  */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
+/* Returns the bits that kvd_gpu_packed_bits returns, of gear after a prompt of `prompt` tokens. */
+double kvd_gpu_packed_gear_bits(const kvd_packed_args *a, int g, size_t m, size_t prompt);
 /*
  * Sets the sizes of `*a` that depend on the numbers of bits of the dimensions of a layer (allot).
  * `first_kv_head` is the model's number of KV head 0 of `*a`. Unless `word` is NULL, writes

@@ -205,7 +205,7 @@ __device__ __forceinline__ void level_keys(const page_of &o, int u, int from, in
             const bool first = whole < a.n_sink,
                        outlier = !first && a.form.k_apart && fabsf(x[j][e] - middle) > half;
             if (first)
-                in_sink(o, whole)[i] = (uint16_t)half_bits(x[j][e]);
+                in_sink(o.a, o.b, o.g, whole)[i] = (uint16_t)half_bits(x[j][e]);
             if (outlier) {
                 put_apart(o, t, i, x[j][e]);
                 apart++;
@@ -249,21 +249,6 @@ __device__ void code_channels(const page_of &o, int side, int u, int from, int t
     else
         even_channels(o, side, u, from, to, x, code, put, lane);
     put_unit(at, o.a.level, bits, code, put);
-}
-
-__device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
-                            int workers, int lane)
-{
-    const int d_qk = a.map.d_qk[g], d_v = a.map.d_v[g];
-    for (int j = first / 8 + worker; 8 * j < m; j += workers) {
-        const uint16_t *const from = in_rows(a, page_number(a, b, j / 8), g);
-        uint16_t *const to = const_cast<uint16_t *>(in_ring(a, b, j / 8, g));
-        for (int i = lane; i < d_qk + d_v; i += 32) {
-            const int at = i < d_qk ? (j % 8 * d_qk + i) * 8
-                                    : KVD_PAGE_TOKENS * d_qk + (j % 8 * d_v + i - d_qk) * 8;
-            *reinterpret_cast<uint4 *>(to + at) = *reinterpret_cast<const uint4 *>(from + at);
-        }
-    }
 }
 
 __device__ __forceinline__ int clamped(int t, int p)
@@ -388,7 +373,7 @@ __global__ void __launch_bounds__(2 * KVD_WIDTH_NARROW)
             const float x = bf16_of(
                 side ? row_pair(o, o.rows, 1, u, h, t, c) : key_pair(o, u, h, t, c), dim % 2);
             if (t0 + t < a.n_sink)
-                in_sink(o, t0 + t)[side * d_qk + dim] = (uint16_t)half_bits(x);
+                in_sink(o.a, o.b, o.g, t0 + t)[side * d_qk + dim] = (uint16_t)half_bits(x);
             if (bits)
                 put_own(words, t, bits,
                         deviation > 0 ? nearest_level(level, bits, (x - mean) / deviation) : 0);
@@ -407,6 +392,10 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         return kvd_packed_code_floats(a, stream);
     if (a->form.norms)
         return kvd_packed_code_turned(a, stream);
+    if (a->form.rows)
+        return kvd_packed_code_rows(a, stream);
+    if (a->form.low_rank)
+        return kvd_packed_code_gear(a, stream);
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
     if (a->form.allotted) {
         code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);

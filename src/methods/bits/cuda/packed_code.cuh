@@ -1,4 +1,4 @@
-/* Device functions shared by packed_code.cu and packed_code_token.cuh. */
+/* Device functions shared by packed_code.cu, packed_code_token.cuh and packed_gear.cu. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 
@@ -41,14 +41,6 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 {
     const float q = step > 0 ? rintf(x / step) : 0;
     return (uint32_t)((q < -top ? -top : q > top ? top : q) + top);
-}
-
-__device__ __forceinline__ uint16_t *in_sink(const page_of &o, int t)
-{
-    const kvd_packed_args &a = o.a;
-    const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
-    return a.sink + ((size_t)a.slot[o.b] * (size_t)a.n_sink + (size_t)t) * (size_t)wide +
-           a.map.kv_offset[o.g] / KVD_PAGE_TOKENS;
 }
 
 /*
@@ -99,6 +91,25 @@ __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float 
         list[4 + at] = half_bits(x) | (uint32_t)(KVD_WIDTH_NARROW * t + i) << 16;
     else
         atomicMax(o.a.beyond, at + 1 - (uint32_t)o.a.form.k_apart);
+}
+
+/*
+ * Copies the tokens first .. m - 1 of a prompt, in whole groups of 8, to the ring buffer. The
+ * groups are divided among `workers` warps, of which `worker` is this one.
+ */
+__device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
+                            int workers, int lane)
+{
+    const int d_qk = a.map.d_qk[g], d_v = a.map.d_v[g];
+    for (int j = first / 8 + worker; 8 * j < m; j += workers) {
+        const uint16_t *const from = in_rows(a, page_number(a, b, j / 8), g);
+        uint16_t *const to = const_cast<uint16_t *>(in_ring(a, b, j / 8, g));
+        for (int i = lane; i < d_qk + d_v; i += 32) {
+            const int at = i < d_qk ? (j % 8 * d_qk + i) * 8
+                                    : KVD_PAGE_TOKENS * d_qk + (j % 8 * d_v + i - d_qk) * 8;
+            *reinterpret_cast<uint4 *>(to + at) = *reinterpret_cast<const uint4 *>(from + at);
+        }
+    }
 }
 
 } // namespace

@@ -97,7 +97,7 @@ __device__ void code_value_part(const page_of &o, int t, int part, int lane)
         const int i = 4 * part + k;
         const float y = k == 0 ? x[0] : k == 1 ? x[1] : k == 2 ? x[2] : x[3];
         if (first)
-            in_sink(o, in_request)[a.map.d_qk[o.g] + i] = (uint16_t)half_bits(y);
+            in_sink(o.a, o.b, o.g, in_request)[a.map.d_qk[o.g] + i] = (uint16_t)half_bits(y);
         const bool whole = first || taken >> k & 1;
         put_bits(words + kvd_packed_words(bits, i / 16, kvd_packed_value_lane(t, i)), a.level, bits,
                  kvd_packed_value_number(t, i),
@@ -129,7 +129,7 @@ __device__ void code_key(const page_of &o, int t, int lane)
         const bool first = in_request < a.n_sink,
                    outlier = !first && a.form.k_apart && fabsf(x - middle) > half;
         if (first)
-            in_sink(o, in_request)[i] = (uint16_t)half_bits(x);
+            in_sink(o.a, o.b, o.g, in_request)[i] = (uint16_t)half_bits(x);
         if (outlier) {
             put_apart(o, t, i, x);
             apart++;

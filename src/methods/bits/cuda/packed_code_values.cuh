@@ -208,7 +208,8 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
             if (!(mine >> r & 1))
                 continue;
             if (t < a.n_sink)
-                in_sink(o, t)[a.map.d_qk[o.g] + dim_of(s, i, db, lane)] = (uint16_t)half_bits(x);
+                in_sink(o.a, o.b, o.g, t)[a.map.d_qk[o.g] + dim_of(s, i, db, lane)] =
+                    (uint16_t)half_bits(x);
             if (!a.level)
                 code[r] = even_code(x, zero[he], step[he], top);
             else if (t >= a.n_sink && !(apart[he] >> (2 * i + db) & 1) && step[he] > 0)

@@ -17,6 +17,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "methods/bits/gear.h"
 #include "methods/bits/packed_layout.h"
 
 #ifdef __cplusplus
@@ -31,6 +32,46 @@ typedef struct {
     const float *scale;   /* [n_kv_heads][2][wide][2] mean and standard deviation */
     const float *level;   /* [2][9][256] quantisation levels of each number of bits, ascending */
 } kvd_packed_allot;
+
+/* Codes with low-rank parts (gear). */
+typedef struct {
+    kvd_gear of;
+    /* Number of outliers of a key channel of a prompt for which a page has room. */
+    int32_t k_room;
+    /*
+     * Number of tokens of each slot that were coded together at the end of the prompt, device
+     * [slots]. A number above the length of the request means all of its coded tokens.
+     */
+    int32_t *prompt;
+    /*
+     * Right factors of prompts in float16, device [slots][map.page_elements / 64][columns]: KV head
+     * after KV head, keys before values.
+     */
+    uint16_t *right;
+    /*
+     * Memory in which several CTAs exchange sums over the rows of a prompt, device [partial_room].
+     * If it is too small, one CTA reads all rows of a head.
+     */
+    float *partial;
+    size_t partial_room;
+} kvd_packed_gear;
+
+/*
+ * Number of floats of the sums of a CTA in kvd_packed_gear.partial. K or V of a head whose rows n
+ * CTAs read takes 2 (n + 1) times this number.
+ */
+enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
+
+/* Codes of single tokens (hetero, rotatekv). */
+typedef struct {
+    kvd_packed_rows of;
+    /* Number of KV heads whose keys are rotated together. 0: nothing is rotated. */
+    int32_t turned;
+    /* Factor by which ranges shrink (rotatekv). 0: steps are those of kvd_quantise_group. */
+    float clip;
+    /* Channel of each code of the joint keys, device [n_kv_heads * d_head]. NULL: in order. */
+    const uint32_t *order;
+} kvd_packed_row_codes;
 
 /* One layer, its memory, and the requests of a batch. */
 typedef struct {
@@ -48,6 +89,8 @@ typedef struct {
     /* With form.allotted: number of bits of a token of each KV head, of keys and of values. */
     uint16_t allotted[2][KVD_HEADS_MAX];
     kvd_packed_allot allot;
+    kvd_packed_gear gear;
+    kvd_packed_row_codes row;
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */
@@ -136,6 +179,13 @@ cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStrea
  */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
+/*
+ * kvd_packed_code of gear. Replaces outliers by NaN in a->rows of prompts and in the ring buffer.
+ */
+cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
+/* kvd_packed_code and kvd_packed_restore of hetero and rotatekv. */
+cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
+cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
 /*
  * Writes K and V of all tokens of the requests to the bf16 working pages a->rows. With a sliding
  * window, starts with the page of the first token of the window.

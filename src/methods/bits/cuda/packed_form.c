@@ -66,6 +66,18 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
+/*
+ * Returns the bits that a token takes in KV head g if tokens are coded one by one. Head 0 counts
+ * the joint keys of all heads.
+ */
+static double row_bits(const kvd_packed_args *a, int side, int g)
+{
+    const kvd_packed_rows *const r = &a->row.of;
+    const bool joint = r->joint && side == KVD_KEYS;
+    const int n = joint ? g ? 0 : a->map.n_kv_heads * a->d_head : a->width[side][g];
+    return n ? (double)n * r->bits[side] + 32.0 * kvd_packed_row_groups(r, side, n) : 0;
+}
+
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m)
 {
     const kvd_packed_form *const f = &a->form;
@@ -80,12 +92,74 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t 
     const double groups = f->k_group ? keys / a->span : 0, scale = f->symmetric ? 16 : 32;
     const size_t n_sink = (size_t)a->n_sink;
     const double sink = (double)beyond(m < n_sink ? m : n_sink, from), plain = (double)(m - from);
-    const double k_bits = f->allotted ? a->allotted[KVD_KEYS][g] : d_qk * f->bits + k_side,
-                 v_bits = f->allotted ? a->allotted[KVD_VALUES][g]
-                                      : d_v * f->bits + v_side + 32 * a->v_apart[g];
+    const double k_bits = f->rows       ? row_bits(a, KVD_KEYS, g)
+                          : f->allotted ? a->allotted[KVD_KEYS][g]
+                                        : d_qk * f->bits + k_side,
+                 v_bits = f->rows       ? row_bits(a, KVD_VALUES, g)
+                          : f->allotted ? a->allotted[KVD_VALUES][g]
+                                        : d_v * f->bits + v_side + 32 * a->v_apart[g];
     return (keys - sink) * k_bits + groups * scale * (d_qk + (f->v_channels ? d_v : 0)) +
            (plain - keys + sink) * d_qk * 16 + (values - sink) * v_bits +
            (plain - values + sink) * d_v * 16;
+}
+
+double kvd_gpu_packed_gear_bits(const kvd_packed_args *a, int g, size_t m, size_t prompt)
+{
+    const kvd_gear *const s = &a->gear.of;
+    const size_t block = (size_t)s->buffer, n = prompt / block * block, blocks = (m - n) / block;
+    double bits = 0;
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        const bool keys = side == KVD_KEYS;
+        const int d = a->width[side][g];
+        bits += (double)(n + blocks * block) * d * s->bits + (double)((m - n) % block) * d * 16 +
+                (n ? kvd_gear_side_bits(s, keys, (int)n, d, true) : 0) +
+                (double)blocks * kvd_gear_side_bits(s, keys, s->buffer, d, false);
+    }
+    return bits;
+}
+
+/*
+ * Sets the largest number of outliers of a key channel of a prompt that one of its pages holds, if
+ * they are divided evenly.
+ */
+static void set_room(kvd_packed_gear *a)
+{
+    for (int n = a->of.buffer; n <= KVD_GEAR_TOKENS; n += a->of.buffer) {
+        const int pages = kvd_gear_pieces(n, KVD_PAGE_TOKENS),
+                  each = kvd_gear_pieces(2 * kvd_gear_apart(&a->of, n), pages);
+        a->k_room = each > a->k_room ? each : a->k_room;
+    }
+}
+
+/* Returns the bytes of the longest area of a page (gear.h). */
+static int32_t area_bytes(const kvd_gear *s, const kvd_gear_page *p)
+{
+    int32_t most = p->prompt + (s->buffer < KVD_PAGE_TOKENS ? 0 : p->record);
+    for (int page = 0; page < s->buffer && page < KVD_PAGE_TOKENS; page++) {
+        const int t = KVD_PAGE_TOKENS * page, skipped = kvd_gear_pieces(t, s->buffer),
+                  blocks = kvd_gear_pieces(t + KVD_PAGE_TOKENS, s->buffer) - skipped,
+                  /* a page with tokens of the prompt does not begin with a later block */
+            mixed = blocks - (blocks && skipped * s->buffer == t);
+        if (most < blocks * p->record)
+            most = blocks * p->record;
+        if (most < p->prompt + mixed * p->record)
+            most = p->prompt + mixed * p->record;
+    }
+    return most;
+}
+
+static int32_t head_bytes(const kvd_packed_args *a, int g)
+{
+    const int d_qk = a->map.d_qk[g], d_v = a->map.d_v[g];
+    const kvd_packed_rows *const r = &a->row.of;
+    if (a->form.rows)
+        return KVD_PAGE_TOKENS * 4 *
+               ((r->joint ? 0 : kvd_packed_row_words(r, KVD_KEYS, d_qk)) +
+                kvd_packed_row_words(r, KVD_VALUES, d_v));
+    if (!a->form.low_rank)
+        return kvd_packed_parts_of(&a->form, d_qk, d_v).bytes;
+    const kvd_gear_page p = kvd_gear_page_of(&a->gear.of, a->gear.k_room, d_qk, d_v);
+    return p.area + area_bytes(&a->gear.of, &p);
 }
 
 static int32_t pages_of(int32_t tokens)
@@ -147,6 +221,25 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
         a->form.v_channels = true;
         a->form.symmetric = kvd_gpu_packed_value(plan, "symmetric") > 0;
         a->k_block = a->span = group;
+    } else if (plan->bits == &kvd_bits_hetero) {
+        a->form.rows = true;
+        a->form.bits = 1;
+        a->form.v_group = KVD_WIDTH_NARROW;
+        a->row.of.bits[KVD_KEYS] = (int32_t)kvd_gpu_packed_value(plan, "k");
+        a->row.of.bits[KVD_VALUES] = (int32_t)kvd_gpu_packed_value(plan, "v");
+        a->k_block = 1;
+    } else if (plan->bits == &kvd_bits_rotatekv) {
+        a->form.rows = true;
+        a->form.v_group = KVD_WIDTH_NARROW;
+        a->row.of =
+            (kvd_packed_rows){.bits = {a->form.bits, a->form.bits}, .group = group, .joint = true};
+        a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
+        a->k_block = 1;
+    } else if (plan->bits == &kvd_bits_gear) {
+        a->form.low_rank = true;
+        a->gear.of = kvd_gear_of(&plan->bits_values);
+        set_room(&a->gear);
+        a->k_block = a->gear.of.buffer;
     } else {
         a->form.k_group = a->form.v_group = a->span = group;
         a->k_block = residual ? residual : group;
@@ -155,9 +248,13 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
     a->ring_pages = pages_of(a->k_block > a->v_newest + 1 ? a->k_block : a->v_newest + 1);
     a->interleaved = c->rope_layout == KVD_ROPE_INTERLEAVED;
     set_widths(plan, head, a);
+    if (a->form.rows && a->row.of.joint)
+        a->page_bytes =
+            (size_t)(KVD_PAGE_TOKENS * 4 *
+                     kvd_packed_row_words(&a->row.of, KVD_KEYS, map->n_kv_heads * c->d_head));
     for (int g = 0; g < map->n_kv_heads; g++) {
         a->head_at[g] = (int32_t)a->page_bytes;
-        a->page_bytes += (size_t)kvd_packed_parts_of(&a->form, map->d_qk[g], map->d_v[g]).bytes;
+        a->page_bytes += (size_t)head_bytes(a, g);
     }
 }
 

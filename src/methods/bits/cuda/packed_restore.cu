@@ -6,8 +6,10 @@
  * symmetric (comet)     x = s (code - (2^(b-1) - 1))
  * own bits (allot)      x = mean + deviation * level[code]
  * level table (kvquant) x = middle + half width * level[code]
+ * low rank (gear)       x = s code + zero + a row of the left factor times a row of the right one
  */
 #include "methods/bits/cuda/packed_floats.cuh"
+#include "methods/bits/cuda/packed_gear.cuh"
 
 namespace
 {
@@ -197,9 +199,7 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
     if (sink <= 0)
         return;
     __syncthreads();
-    const uint16_t *const from =
-        a.sink + ((size_t)a.slot[o.b] * (size_t)a.n_sink + (size_t)t0) * (size_t)wide +
-        a.map.kv_offset[o.g] / KVD_PAGE_TOKENS + (side ? a.map.d_qk[o.g] : 0);
+    const uint16_t *const from = in_sink(a, o.b, o.g, t0) + (side ? a.map.d_qk[o.g] : 0);
     for (int i = tid; i < sink * d; i += 32 * WARPS)
         tile[i / d * TILE_PITCH + i % d] =
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
@@ -211,11 +211,7 @@ __device__ __forceinline__ float number_of(const page_of &o, int side, const flo
     const kvd_packed_args &a = o.a;
     if (side || !a.before_rope || !a.cosine)
         return row[i];
-    const int half = a.d_head / 2, f = a.interleaved ? i / 2 : i % half;
-    const bool low = a.interleaved ? i % 2 == 0 : i < half;
-    const int other = a.interleaved ? i ^ 1 : low ? i + half : i - half;
-    const size_t at = (size_t)(KVD_PAGE_TOKENS * o.p + t) * (size_t)half + (size_t)f;
-    return row[i] * __ldg(a.cosine + at) + (low ? -row[other] : row[other]) * __ldg(a.sine + at);
+    return after_rope(a, row, KVD_PAGE_TOKENS * o.p + t, i);
 }
 
 __device__ void level_side(const page_of &o, int side, const float *level, float *tile)
@@ -283,6 +279,154 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
+/* ---- gear ---- */
+
+/* Coded K or V of a token: codes, scales and right factor of channel 0. */
+template <int SIDE> struct token_of {
+    const uint32_t *planes, *scale, *right;
+    float left[KVD_GEAR_RANK];
+    int pairs; /* of columns of the right factor */
+};
+
+template <int SIDE>
+__device__ __forceinline__ token_of<SIDE> make_token(const head_of &o, int p, int t)
+{
+    const int whole = KVD_PAGE_TOKENS * p + t;
+    const uint32_t *const row =
+        as_words(codes_of(o, p) + o.page.left[SIDE]) + t * o.page.columns_left / 2;
+    token_of<SIDE> r = {planes_at(o, SIDE, whole, 0),
+                        SIDE ? value_scale(o, whole, 0) : key_scales(o, whole),
+                        reinterpret_cast<const uint32_t *>(right_factor(o, SIDE, whole)),
+                        {},
+                        (whole < o.prompt ? o.page.columns : o.page.columns_later) / 2};
+#pragma unroll
+    for (int c = 0; c < KVD_GEAR_RANK; c++)
+        r.left[c] = c / 2 < r.pairs ? half_of(row[c / 2], c % 2) : 0;
+    return r;
+}
+
+/* Returns channels 8 u .. 8 u + 7 of token t of a page, without outliers, as bf16. */
+template <int SIDE>
+__device__ __forceinline__ uint4 restored(const head_of &o, const token_of<SIDE> &r, int t, int u)
+{
+    const int bits = o.a.gear.of.bits, group = o.a.gear.of.group;
+    float y[8];
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        const int i = 8 * u + e;
+        y[e] =
+            decoded(r.scale[SIDE ? i / group : i], code_in(r.planes + (SIDE ? u / 4 : 2 * i) * bits,
+                                                           bits, SIDE ? i % 32 : t % 32));
+    }
+#pragma unroll
+    for (int q = 0; q < KVD_GEAR_RANK / 2; q++)
+        if (q < r.pairs)
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                const uint32_t two = r.right[(8 * u + e) * r.pairs + q];
+                y[e] = fmaf(r.left[2 * q], half_of(two, 0), y[e]);
+                y[e] = fmaf(r.left[2 * q + 1], half_of(two, 1), y[e]);
+            }
+    return make_uint4(bf16_pair(y[0], y[1]), bf16_pair(y[2], y[3]), bf16_pair(y[4], y[5]),
+                      bf16_pair(y[6], y[7]));
+}
+
+/*
+ * Writes K or V of the `left` tokens of a page, of which the first `done` are coded, without
+ * outliers. A lane handles one token, 8 channels at a time.
+ */
+template <int SIDE>
+__device__ void restore_side(const head_of &o, uint16_t *rows, int p, int left, int done)
+{
+    const int warp = (int)threadIdx.x / 32, t = warp % 2 * 32 + (int)threadIdx.x % 32,
+              units = (SIDE ? o.a.map.d_v[o.g] : o.a.map.d_qk[o.g]) / 8;
+    const uint16_t *const ring = in_ring(o.a, o.b, p, o.g);
+    token_of<SIDE> token = {};
+    if (t < done)
+        token = make_token<SIDE>(o, p, t);
+    for (int u = warp / 2; t < (left + 7) / 8 * 8 && u < units; u += WARPS / 2) {
+        const int place = place_of(o, SIDE, t, 8 * u);
+        *reinterpret_cast<uint4 *>(rows + place) =
+            t < done   ? restored<SIDE>(o, token, t, u)
+            : t < left ? *reinterpret_cast<const uint4 *>(ring + place)
+                       : make_uint4(0, 0, 0, 0);
+    }
+}
+
+__device__ __forceinline__ void put_outlier(const head_of &o, uint16_t *rows, int side, int t,
+                                            int i, uint32_t one)
+{
+    if (t >= 0 && t < KVD_PAGE_TOKENS && i < (side ? o.a.width[1][o.g] : o.a.width[0][o.g]))
+        rows[place_of(o, side, t, i)] = (uint16_t)(bf16_pair(half_of(one, 0), 0) & 0xffff);
+}
+
+/*
+ * Writes the outliers of the prompt's keys in page p. The outliers of a channel are in the order of
+ * their tokens, so that the first one of the page is found by bisection.
+ */
+__device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p)
+{
+    const int n = 2 * kvd_gear_apart(&o.a.gear.of, o.prompt), t0 = KVD_PAGE_TOKENS * p;
+    for (int i = (int)threadIdx.x; i < o.a.width[0][o.g]; i += 32 * WARPS) {
+        int e = 0;
+        for (int end = n; e < end;) {
+            const int half = (e + end) / 2;
+            if ((int)(*key_outlier(o, 0, half, i) >> 16) < t0)
+                e = half + 1;
+            else
+                end = half;
+        }
+        for (; e < n; e++) {
+            const uint32_t one = *key_outlier(o, 0, e, i);
+            if ((int)(one >> 16) >= t0 + KVD_PAGE_TOKENS)
+                break;
+            put_outlier(o, rows, 0, (int)(one >> 16) - t0, i, one);
+        }
+    }
+}
+
+/* Writes the outliers of the page's `done` coded tokens. */
+__device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done)
+{
+    const int t0 = KVD_PAGE_TOKENS * p, d = o.a.width[0][o.g], each = o.page.k_later,
+              block = o.a.gear.of.buffer;
+    const uint32_t *const list = as_words(codes_of(o, p) + o.page.v_list);
+    const int apart = 2 * kvd_gear_apart(&o.a.gear.of, o.a.width[1][o.g]);
+    for (int i = (int)threadIdx.x; i < done * apart; i += 32 * WARPS) {
+        const uint32_t one = list[i / apart * o.page.v_apart + i % apart];
+        put_outlier(o, rows, 1, i / apart, (int)(one >> 16), one);
+    }
+    if (t0 < o.prompt)
+        put_prompt_keys(o, rows, p);
+    for (int first = max(o.prompt, block_of(o, t0)); each && first < t0 + done; first += block)
+        for (int i = (int)threadIdx.x; i < each * d; i += 32 * WARPS) {
+            const uint32_t one = *key_outlier(o, first, i / d, i % d);
+            if ((int)(one >> 16) < block)
+                put_outlier(o, rows, 0, first + (int)(one >> 16) - t0, i % d, one);
+        }
+}
+
+__device__ void restore_page(const head_of &o, int p, int left, int done)
+{
+    uint16_t *const rows = in_rows(o.a, page_number(o.a, o.b, p), o.g);
+    restore_side<0>(o, rows, p, left, done);
+    restore_side<1>(o, rows, p, left, done);
+    __syncthreads();
+    if (done > 0)
+        put_outliers(o, rows, p, done);
+}
+
+__global__ void __launch_bounds__(32 * WARPS)
+    restore_gear_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b];
+    const int coded = keys_coded(a, m - 1);
+    const head_of o = make_head(a, b, g, min(a.gear.prompt[a.slot[b]], coded));
+    for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z)
+        restore_page(o, p, min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
+                     min(max(coded - KVD_PAGE_TOKENS * p, 0), (int)KVD_PAGE_TOKENS));
+}
+
 } // namespace
 
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
@@ -295,6 +439,12 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
         return kvd_packed_restore_floats(a, stream);
     if (a->form.norms)
         return kvd_packed_restore_turned(a, stream);
+    if (a->form.rows)
+        return kvd_packed_restore_rows(a, stream);
+    if (a->form.low_rank) {
+        restore_gear_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
+        return cudaGetLastError();
+    }
     if (!a->level && !a->form.allotted) {
         restore_kernel<false><<<grid, 32 * WARPS, 0, stream>>>(*a);
         return cudaGetLastError();

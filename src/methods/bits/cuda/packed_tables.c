@@ -1,5 +1,6 @@
 /*
- * Copies the tables of quantisation methods (kvquant, fp8, nvfp4, turboquant, allot) to the device.
+ * Copies the tables of quantisation methods (kvquant, fp8, nvfp4, turboquant, allot, rotatekv) to
+ * the device.
  */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
@@ -112,6 +113,24 @@ static int copy_allot(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed
     return status;
 }
 
+static int copy_orders(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
+                       kvd_device_memory *memory, kvd_err *err)
+{
+    kvd_rotatekv_tables t;
+    kvd_rotatekv_tables_of(plan->bits_self, &t);
+    const size_t layers = (size_t)c->config->n_layers;
+    const uint32_t *const order =
+        kvd_device_copy(memory, t.order, layers * t.wide * sizeof *order, what, NULL, err);
+    if (!order || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        return -1;
+    for (size_t l = 0; l < layers; l++) {
+        layer[l].row.order = order + l * t.wide;
+        layer[l].row.turned = (int32_t)t.heads;
+        layer[l].row.clip = t.clip;
+    }
+    return 0;
+}
+
 /*
  * Computes the table of RoPE rotations, which all layers use. Does nothing unless keys were
  * quantised before RoPE.
@@ -139,7 +158,8 @@ int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_pa
             (copy_tables(plan, c, layer, memory, err) || make_rope_table(c, layer, memory, err))) ||
                    (kvd_gpu_packed_has_floats(plan) && copy_scales(plan, c, layer, memory, err)) ||
                    (kvd_gpu_packed_is_turned(plan) && copy_turned(plan, c, layer, memory, err)) ||
-                   (plan->bits == &kvd_bits_allot && copy_allot(plan, c, layer, memory, err))
+                   (plan->bits == &kvd_bits_allot && copy_allot(plan, c, layer, memory, err)) ||
+                   (plan->bits == &kvd_bits_rotatekv && copy_orders(plan, c, layer, memory, err))
                ? -1
                : 0;
 }

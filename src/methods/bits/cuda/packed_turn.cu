@@ -89,11 +89,6 @@ __device__ __forceinline__ uint16_t to_bits(float x)
     return (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-__device__ __forceinline__ int element(int t, int i, int d)
-{
-    return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
-}
-
 __device__ __forceinline__ int word_of(int side, int bits, int t, int i)
 {
     return kvd_packed_words(bits, i / 16,
@@ -185,7 +180,7 @@ __global__ void __launch_bounds__(D_MAX)
     uint16_t *const q =
         queries + (size_t)b * (size_t)a.map.q_pitch + a.map.q_offset[g * a.map.group];
     uint16_t *const ring =
-        const_cast<uint16_t *>(in_ring(a, b, p, g)) + element(t % KVD_PAGE_TOKENS, i, d);
+        const_cast<uint16_t *>(in_ring(a, b, p, g)) + page_index(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
     /* Vectors 0 .. group - 1 are queries; the last two are the key and the value. */
@@ -257,7 +252,7 @@ __global__ void __launch_bounds__(D_MAX)
                 coded_rows c;
 #pragma unroll
                 for (int r = 0; r < ROWS; r++)
-                    x[r] = t0 + r < left ? of_bits(rows[element(t0 + r, i, d)]) : 0;
+                    x[r] = t0 + r < left ? of_bits(rows[page_index(t0 + r, i, d)]) : 0;
                 code_rows(s, a, side ? 0 : ~0u, x, c, i);
                 if (i < ROWS && t0 + i < left)
                     put_norms(a, codes, parts, side, t0 + i, c.norm, c.rest);
@@ -292,7 +287,7 @@ __global__ void __launch_bounds__(D_MAX)
     const int t = a.kv_len[b] - 1, p = t / KVD_PAGE_TOKENS, in_page = t % KVD_PAGE_TOKENS;
     if (t < 0)
         return;
-    const uint16_t *const ring = in_ring(a, b, p, g) + element(in_page, i, d);
+    const uint16_t *const ring = in_ring(a, b, p, g) + page_index(in_page, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
     coded_rows c;
@@ -353,7 +348,7 @@ __device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const cha
     turn(s, a.turn_outputs, x, y, i);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        const int t = t0 + r, at = element(t, i, d);
+        const int t = t0 + r, at = page_index(t, i, d);
         if (t >= (left + 7) / 8 * 8)
             break;
         const float norm = half_of(side ? values[32 * (t / 16) + kvd_packed_scale(t)] : keys[t], 0);

@@ -47,6 +47,31 @@ static __device__ __forceinline__ uint16_t *in_rows(const kvd_packed_args &a, in
     return a.rows + (size_t)page * (size_t)a.map.page_elements + a.map.kv_offset[g];
 }
 
+/* Returns the index of channel i of token t in a bf16 page of heads of d channels. */
+static __device__ __forceinline__ int page_index(int t, int i, int d)
+{
+    return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
+}
+
+/* Returns the address of K of KV head g of sink token t of request b in float16; V follows. */
+static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
+{
+    const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
+    return a.sink + ((size_t)a.slot[b] * (size_t)a.n_sink + (size_t)t) * (size_t)wide +
+           a.map.kv_offset[g] / KVD_PAGE_TOKENS;
+}
+
+/* Returns channel i of the key `row` of the token at position t after RoPE. */
+static __device__ __forceinline__ float after_rope(const kvd_packed_args &a, const float *row,
+                                                   int t, int i)
+{
+    const int half = a.d_head / 2, f = a.interleaved ? i / 2 : i % half;
+    const bool low = a.interleaved ? i % 2 == 0 : i < half;
+    const int other = a.interleaved ? i ^ 1 : low ? i + half : i - half;
+    const size_t at = (size_t)t * (size_t)half + (size_t)f;
+    return row[i] * __ldg(a.cosine + at) + (low ? -row[other] : row[other]) * __ldg(a.sine + at);
+}
+
 static __device__ __forceinline__ char *in_codes(const kvd_packed_args &a, int page, int g)
 {
     return a.codes + (size_t)page * a.page_bytes + a.head_at[g];
@@ -232,6 +257,14 @@ static __device__ __forceinline__ float min_of_rows(float x)
 static __device__ __forceinline__ float max_of_rows(float x)
 {
     return -min_of_rows(-x);
+}
+
+static __device__ __forceinline__ float min_of_warp(float x)
+{
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2)
+        x = fminf(x, __shfl_xor_sync(~0u, x, i));
+    return x;
 }
 
 #endif

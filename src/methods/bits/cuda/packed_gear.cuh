@@ -1,0 +1,135 @@
+/*
+ * Addresses of the parts of pages of gear (../gear.h), and decoding of single codes. Included by
+ * packed_gear.cu and packed_restore.cu.
+ */
+#ifndef KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
+#define KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
+
+#include "methods/bits/cuda/packed_words.cuh"
+
+namespace
+{
+
+/* KV head g of request b, whose first `prompt` tokens were coded together. */
+struct head_of {
+    const kvd_packed_args &a;
+    int b, g, prompt;
+    kvd_gear_page page;
+};
+
+__device__ __forceinline__ head_of make_head(const kvd_packed_args &a, int b, int g, int prompt)
+{
+    return {a, b, g, prompt,
+            kvd_gear_page_of(&a.gear.of, a.gear.k_room, a.map.d_qk[g], a.map.d_v[g])};
+}
+
+__device__ __forceinline__ char *codes_of(const head_of &o, int p)
+{
+    return in_codes(o.a, page_number(o.a, o.b, p), o.g);
+}
+
+__device__ __forceinline__ uint32_t *as_words(char *at)
+{
+    return reinterpret_cast<uint32_t *>(at);
+}
+
+/* Returns the record of the block that begins with token `first`. */
+__device__ __forceinline__ char *record_of(const head_of &o, int first)
+{
+    return codes_of(o, first / KVD_PAGE_TOKENS) + o.page.area +
+           kvd_gear_record(&o.a.gear.of, &o.page, first, o.prompt);
+}
+
+__device__ __forceinline__ int block_of(const head_of &o, int t)
+{
+    return t / o.a.gear.of.buffer * o.a.gear.of.buffer;
+}
+
+/* Returns the scales [d_qk] of the group of key token t. */
+__device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
+{
+    const kvd_gear &s = o.a.gear.of;
+    const int d = o.a.map.d_qk[o.g];
+    if (t < o.prompt) {
+        const int first = t / s.group * s.group;
+        return as_words(codes_of(o, first / KVD_PAGE_TOKENS) + o.page.area) +
+               kvd_gear_group(&s, first) * d;
+    }
+    const int first = block_of(o, t);
+    return as_words(record_of(o, first)) + (t - first) / s.group * d;
+}
+
+/* Returns outlier e of a key channel, of the prompt or of the block that begins with `first`. */
+__device__ __forceinline__ uint32_t *key_outlier(const head_of &o, int first, int e, int channel)
+{
+    const int d = o.a.map.d_qk[o.g], room = o.a.gear.k_room;
+    if (first < o.prompt)
+        return as_words(codes_of(o, e / room) + o.page.area) + (o.page.k_groups + e % room) * d +
+               channel;
+    return as_words(record_of(o, first)) + (o.page.k_groups_later + e) * d + channel;
+}
+
+/* Returns the right factor of K or V [channels][columns] of the block of token t. */
+__device__ __forceinline__ uint16_t *right_factor(const head_of &o, int side, int t)
+{
+    const kvd_packed_args &a = o.a;
+    const int d = a.map.d_qk[o.g];
+    if (t < o.prompt) {
+        const size_t row = (size_t)a.slot[o.b] * (size_t)(a.map.page_elements / KVD_PAGE_TOKENS) +
+                           (size_t)(a.map.kv_offset[o.g] / KVD_PAGE_TOKENS + side * d);
+        return a.gear.right + row * (size_t)o.page.columns;
+    }
+    return reinterpret_cast<uint16_t *>(record_of(o, block_of(o, t)) +
+                                        (o.page.k_groups_later + o.page.k_later) * d * 4) +
+           side * d * o.page.columns_later;
+}
+
+/* Returns the index in a bf16 page of channel i of K or V of token t of the page. */
+__device__ __forceinline__ int place_of(const head_of &o, int side, int t, int i)
+{
+    const int d_qk = o.a.map.d_qk[o.g];
+    return side * KVD_PAGE_TOKENS * d_qk + page_index(t, i, side ? o.a.map.d_v[o.g] : d_qk);
+}
+
+/* Returns the bf16 number of a token of a prompt in the pages, or of a step in the ring buffer. */
+__device__ __forceinline__ uint16_t *number_at(const head_of &o, int side, int t, int i)
+{
+    const int p = t / KVD_PAGE_TOKENS;
+    uint16_t *const rows = o.a.q_len ? in_rows(o.a, page_number(o.a, o.b, p), o.g)
+                                     : const_cast<uint16_t *>(in_ring(o.a, o.b, p, o.g));
+    return rows + place_of(o, side, t % KVD_PAGE_TOKENS, i);
+}
+
+/* Returns the bit planes that hold the code of channel i of K or V of token t. */
+__device__ __forceinline__ uint32_t *planes_at(const head_of &o, int side, int t, int i)
+{
+    const int in_page = t % KVD_PAGE_TOKENS, bits = o.a.gear.of.bits;
+    char *const codes = codes_of(o, t / KVD_PAGE_TOKENS);
+    return side ? as_words(codes + o.page.v) +
+                      (in_page * kvd_gear_pieces(o.a.map.d_v[o.g], 32) + i / 32) * bits
+                : as_words(codes) + (i * 2 + in_page / 32) * bits;
+}
+
+__device__ __forceinline__ uint32_t *value_scale(const head_of &o, int t, int i)
+{
+    return as_words(codes_of(o, t / KVD_PAGE_TOKENS) + o.page.v_side) +
+           t % KVD_PAGE_TOKENS * o.page.v_groups + i / o.a.gear.of.group;
+}
+
+__device__ __forceinline__ uint32_t code_in(const uint32_t *planes, int bits, int at)
+{
+    uint32_t code = 0;
+    for (int j = 0; j < bits; j++)
+        code |= (planes[j] >> at & 1) << j;
+    return code;
+}
+
+/* Returns the number of a code, rounded twice, as on the CPU. */
+__device__ __forceinline__ float decoded(uint32_t scale, uint32_t code)
+{
+    return __fadd_rn(__fmul_rn(half_of(scale, 0), (float)code), half_of(scale, 1));
+}
+
+} // namespace
+
+#endif
