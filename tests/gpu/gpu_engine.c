@@ -702,7 +702,9 @@ static void test_refused(void)
     tokens = m.plan;
     tokens.type = KVD_BF16;
     s = spec_of(&set, 100);
-    refused(sinks, &tokens, &s, "attention sinks, which the CUDA engine's kernels of 'leankv' do");
+    /* leankv is sparsity and a bits method; a message names the tokens method. */
+    refused(sinks, &tokens, &s,
+            "attention sinks, which the CUDA engine's kernels of 'sparsity' do");
     kvd_checkpoint_close(sinks);
 }
 
