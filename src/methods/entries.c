@@ -291,7 +291,7 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
                                   .mass = h->mass + from,
                                   .seen = h->seen + from,
                                   .balance = side == KVD_KEYS && h->balanced ? h->balance : NULL,
-                                  .state = &h->stream[side],
+                                  .state = h->stream[side],
                                   .prompt = prompt};
     kvd_bits_count count = {0, 0};
     if (code_block(h, &block, decoded, &count, err)) {

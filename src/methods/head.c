@@ -13,11 +13,12 @@ const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g)
 
 void kvd_head_release(kvd_head *h)
 {
-    void *const all[] = {
-        h->cut[0],     h->cut[1], h->q_cut,   h->o_cut,    h->position,   h->level,      h->x[0],
-        h->x[1],       h->k_read, h->mass,    h->seen,     h->payload[0], h->payload[1], h->side[0],
-        h->side[1],    h->state,  h->score,   h->prob,     h->block,      h->decision,   h->kept,
-        h->statistics, h->keep,   h->balance, h->basis[0], h->basis[1]};
+    void *const all[] = {h->cut[0],   h->cut[1],     h->q_cut,      h->o_cut,   h->position,
+                         h->level,    h->x[0],       h->x[1],       h->k_read,  h->mass,
+                         h->seen,     h->payload[0], h->payload[1], h->side[0], h->side[1],
+                         h->state,    h->score,      h->prob,       h->block,   h->decision,
+                         h->kept,     h->statistics, h->keep,       h->balance, h->basis[0],
+                         h->basis[1], h->stream[0],  h->stream[1]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
@@ -33,7 +34,8 @@ void kvd_head_end_prompt(kvd_head *h)
 int kvd_head_allocate(kvd_head *h, kvd_err *err)
 {
     const kvd_plan *p = h->p;
-    const size_t n = h->most;
+    const size_t n = h->most,
+                 states = p->bits && p->bits->states ? p->bits->states(p->bits_self) : 1;
     size_t bytes = 0;
     bool failed = false;
 #define NEW(pointer, count)                                                                        \
@@ -47,6 +49,7 @@ int kvd_head_allocate(kvd_head *h, kvd_err *err)
         NEW(h->x[side], n * h->width[side]);
         NEW(h->payload[side], n);
         NEW(h->side[side], n);
+        NEW(h->stream[side], states);
     }
     NEW(h->q_cut, h->group * h->step_room * h->read);
     NEW(h->o_cut, h->group * h->step_room * h->width[KVD_VALUES]);

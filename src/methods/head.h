@@ -102,7 +102,7 @@ typedef struct {
     /* Number of cached tokens, from the oldest on, whose K, and whose V, are quantised. */
     size_t coded[KVD_N_SIDES];
     /* State of the entropy coder (kvd_bits_block.state). */
-    uint32_t stream[KVD_N_SIDES];
+    uint32_t *stream[KVD_N_SIDES];
     /*
      * [d] Mask of the n_keep key channels that are not pruned. It applies to the first `pruned`
      * cached tokens.

@@ -31,8 +31,8 @@ typedef struct {
     /* [d] Factors by which key channels are multiplied (kvd_bits_method.balances), or NULL. */
     const float *balance;
     /*
-     * State of the entropy coder, 0 before the first block. A method that writes all blocks to one
-     * stream updates it. NULL: every block is a stream of its own.
+     * State of the entropy coder [kvd_bits_method.states], 0 before the first block. A method whose
+     * streams continue from block to block updates it. NULL: every block is a stream of its own.
      */
     uint32_t *state;
     bool prompt; /* true: the block holds all coded tokens of a prompt */
@@ -74,6 +74,8 @@ struct kvd_bits_method {
      * methods that drop tokens during decoding.
      */
     bool stream;
+    /* Returns the number of elements of kvd_bits_block.state. NULL: 1. */
+    size_t (*states)(const void *self);
     bool draws; /* true: `open` draws random numbers from setup.seed */
     /*
      * Returns true if the method needs calibration activations with these parameters although

@@ -214,3 +214,57 @@ int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const 
                ? 0
                : kvd_fail(err, "an entropy code of %zu symbols does not end with its bytes", n);
 }
+
+void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b)
+{
+    const int n = kvd_stream_count(t->kept);
+    for (int s = 0; s < n; s++)
+        for (int c = kvd_stream_last_group(t->kept, s, n); c >= 0; c -= n)
+            for (int j = KVD_LANES * c; j < KVD_LANES * (c + 1) && j < t->kept; j++) {
+                const kvd_stream_component *const of = &t->component[j];
+                const uint16_t *const start = t->start + of->at + (q[j] - of->least);
+                const uint32_t f = (uint32_t)(start[1] - start[0]);
+                uint32_t *const x = &b->state[s * KVD_LANES + j % KVD_LANES];
+                if (kvd_stream_pushes(*x, f)) {
+                    b->word[(size_t)s * b->pitch + b->n[s]++] = (uint16_t)*x;
+                    *x >>= KVD_STREAM_WORD_BITS;
+                }
+                *x = kvd_stream_put(*x, start[0], f);
+            }
+}
+
+/* Decodes the symbols of one group. Words are popped in a second pass, in the order of the lanes. */
+static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
+                     uint32_t *n, int32_t *q)
+{
+    uint32_t wanted = 0;
+    const int first = KVD_LANES * c,
+              end = first + KVD_LANES < t->kept ? first + KVD_LANES : t->kept;
+    for (int j = first; j < end; j++) {
+        const kvd_stream_component *const of = &t->component[j];
+        const uint16_t *const start = t->start + of->at;
+        uint32_t *const x = &state[j - first];
+        const int i = kvd_stream_find(start, of->n, *x);
+        q[j] = of->least + i;
+        *x = kvd_stream_take(*x, start[i], (uint32_t)(start[i + 1] - start[i]));
+        wanted += *x < KVD_STREAM_LEAST;
+    }
+    if (wanted > *n)
+        return -1;
+    *n -= wanted;
+    for (int j = first, at = 0; j < end; j++)
+        if (state[j - first] < KVD_STREAM_LEAST)
+            state[j - first] = state[j - first] << KVD_STREAM_WORD_BITS | word[*n + (uint32_t)at++];
+    return 0;
+}
+
+int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err)
+{
+    const int n = kvd_stream_count(t->kept);
+    for (int s = 0; s < n; s++)
+        for (int c = s; c < kvd_stream_n_groups(t->kept); c += n)
+            if (pop_group(t, c, b->state + s * KVD_LANES, b->word + (size_t)s * b->pitch, &b->n[s],
+                          q))
+                return kvd_fail(err, "stream %d of an entropy code ends in group %d", s, c);
+    return 0;
+}

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/err.h"
+#include "methods/bits/streams.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
 /*
@@ -81,5 +82,24 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
  */
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
+
+/* Streams of a block (streams.h), of n_streams = kvd_stream_count(kept). */
+typedef struct {
+    uint32_t *state; /* [n_streams][KVD_LANES] */
+    uint16_t *word;  /* [n_streams][pitch] stacks of words */
+    size_t pitch;
+    uint32_t *n; /* [n_streams] number of words of each stack */
+} kvd_stream_block;
+
+/*
+ * Codes the integers q [t->kept] of one token, which must have frequencies. Every stack must have
+ * room for KVD_STREAM_GROUPS * KVD_LANES more words.
+ */
+void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b);
+/*
+ * Decodes the integers of the last kvd_streams_push into q [t->kept] and undoes it. Fails if a
+ * stack has too few words.
+ */
+int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
 #endif

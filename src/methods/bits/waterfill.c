@@ -23,11 +23,14 @@
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/rans.h"
+#include "methods/bits/waterfill.h"
 
-enum { STEP, SINK, ROWS };
+enum { STEP, SINK, BLOCK, ROWS };
 static const kvd_parameter parameters[] = {
     {"step", 0.01, 1e-7, 1, false, "distance of two levels, in roots of nats per token"},
     {"sink", 1, 0, 1024, true, "number of first tokens kept exact"},
+    {"block", 0, 0, 4096, true,
+     "tokens of a block that 32 lanes decode at once (GPUs: 64); 0: all tokens are one stream"},
     {"rows", 16384, 64, 1 << 20, true, "number of calibration tokens read"},
     {NULL, 0, 0, 0, false, NULL},
 };
@@ -38,8 +41,6 @@ static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
  * bytes, with equal frequencies.
  */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Fraction of a step that is added to |y| before it is rounded towards 0. */
-static const double ROUND = 0.4;
 /*
  * Fraction of the mean diagonal of the second moment of gradients that is added to the diagonal, so
  * that its Cholesky factor has an inverse.
@@ -60,6 +61,13 @@ typedef struct {
      * other than 0. Decoding adds it to |q|.
      */
     double offset;
+    /*
+     * Frequencies of the multiples, for blocks. `component` [wide] and `start` [n_starts] are those
+     * of `table`; components after `kept` were always 0 in the calibration data.
+     */
+    kvd_stream_component *component;
+    uint16_t *start;
+    size_t n_starts, kept;
 } coder;
 
 typedef struct {
@@ -71,7 +79,7 @@ typedef struct {
 
 static double multiple_of(double y, double step)
 {
-    return copysign(floor(fabs(y) / step + ROUND), y);
+    return copysign(floor(fabs(y) / step + KVD_WATERFILL_ROUND), y);
 }
 
 typedef struct {
@@ -134,6 +142,17 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
     return 0;
 }
 
+/* Adds the frequencies of component j, of symbols least .. most, to those of blocks. */
+static void add_component(coder *to, size_t j, int least, int most)
+{
+    const size_t n = (size_t)(most - least + 1);
+    to->component[j] =
+        (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
+    memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
+    to->n_starts += n + 1;
+    to->kept = n > 1 || !j ? j + 1 : to->kept;
+}
+
 /*
  * Counts the multiples of the step that occur in calibration data, and makes the frequency tables.
  * Other multiples become escapes.
@@ -145,6 +164,7 @@ static void count_multiples(coder *to, const float *y, size_t n, size_t d, doubl
     for (size_t i = 0; i < KVD_RANS_SYMBOLS; i++)
         equal[i] = 1;
     kvd_rans_table_make(&to->table[d], equal, KVD_RANS_SYMBOLS);
+    to->n_starts = 0;
     for (size_t j = 0; j < d; j++) {
         uint64_t count[KVD_RANS_SYMBOLS] = {0};
         int least = ZERO, most = ZERO;
@@ -163,6 +183,7 @@ static void count_multiples(coder *to, const float *y, size_t n, size_t d, doubl
             count[s]++;
         count[ESCAPE]++;
         kvd_rans_table_make(&to->table[j], count, KVD_RANS_SYMBOLS);
+        add_component(to, j, least, most);
     }
     to->offset = others > 0 ? sum / others : 0;
 }
@@ -227,6 +248,8 @@ static void close_method(void *self)
         free(w->coder[i].to);
         free(w->coder[i].from);
         free(w->coder[i].table);
+        free(w->coder[i].component);
+        free(w->coder[i].start);
     }
     free(w->coder);
     free(w);
@@ -258,8 +281,11 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
         w->coder[i] = (coder){.mean = malloc(wide * sizeof(float)),
                               .to = malloc(wide * wide * sizeof(float)),
                               .from = malloc(wide * wide * sizeof(float)),
-                              .table = malloc((wide + 1) * sizeof(kvd_rans_table))};
-        all = w->coder[i].mean && w->coder[i].to && w->coder[i].from && w->coder[i].table;
+                              .table = malloc((wide + 1) * sizeof(kvd_rans_table)),
+                              .component = malloc(wide * sizeof(kvd_stream_component)),
+                              .start = malloc(wide * KVD_RANS_SYMBOLS * sizeof(uint16_t))};
+        all = w->coder[i].mean && w->coder[i].to && w->coder[i].from && w->coder[i].table &&
+              w->coder[i].component && w->coder[i].start;
     }
     if (!all ? kvd_no_memory(err, "transforms", 2 * wide * wide * sizeof(float))
              : calibrate(w, s, pre, err)) {
@@ -275,7 +301,8 @@ typedef struct {
     uint16_t *context; /* [room] index of each symbol's frequency table */
     uint8_t *symbol;   /* [room] */
     uint8_t *stream;
-    size_t n; /* number of symbols */
+    size_t n;                 /* number of symbols */
+    const uint32_t *position; /* [n] position of each token in its sequence */
 } buffers;
 
 /* Returns true if the multiple q of component j has a symbol of its own and needs no escape. */
@@ -328,13 +355,12 @@ static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, doub
     }
 }
 
-static int code_rows(const coder *c, buffers *w, size_t n, size_t wide, double step,
-                     uint32_t *state, kvd_bits_count *count, kvd_err *err)
+/* Codes the components w->y [n][wide] as part of one stream, and decodes them. */
+static int code_stream(const coder *c, buffers *w, size_t n, size_t wide, double step,
+                       uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {
     const uint32_t before = *state;
     size_t bytes;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)wide, (blasint)wide,
-                1, w->x, (blasint)wide, c->to, (blasint)wide, 0, w->y, (blasint)wide);
     if (set_symbols(c, w, n, wide, step, err) ||
         kvd_rans_push(c->table, w->context, w->symbol, w->n, state, w->stream, &bytes, err))
         return -1;
@@ -345,11 +371,112 @@ static int code_rows(const coder *c, buffers *w, size_t n, size_t wide, double s
     if (before && check != before)
         return kvd_fail(err, "an entropy code does not end in the state that it began with");
     read_symbols(c, w, n, wide, step);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)wide, (blasint)wide,
-                1, w->y, (blasint)wide, c->from, (blasint)wide, 0, w->x, (blasint)wide);
     count->payload += 8 * (double)bytes;
     count->side += before ? 0 : 8 * (double)sizeof *state;
     return 0;
+}
+
+static size_t n_states(size_t kept)
+{
+    return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
+}
+
+/* Memory of code_token: states before and after the token, its integers, and its words. */
+typedef struct {
+    uint32_t *before, *check, *n;
+    int32_t *q, *read;
+    uint16_t *word;
+} token_buffers;
+
+/*
+ * Codes the components y [wide] of one token in the streams of its block, and decodes them. Returns
+ * the number of bits that the block grew by, or a negative number on failure.
+ */
+static double code_token(const coder *c, float *y, size_t wide, double step, uint32_t *state,
+                         const token_buffers *w, kvd_err *err)
+{
+    const kvd_stream_tables tables = {(int32_t)c->kept, c->component, c->start};
+    const size_t states = n_states(c->kept), n = states / KVD_LANES;
+    double bits = 0;
+    for (size_t j = 0; j < c->kept; j++) {
+        const double q = multiple_of((double)y[j], step);
+        if (fabs(q) > INT32_MAX)
+            return kvd_fail(err, "step = %g is too small: a component is %g", step, (double)y[j]);
+        const bool has = kvd_stream_has(c->component[j], (int32_t)q);
+        w->q[j] = has ? (int32_t)q : 0;
+        bits += has ? 0 : KVD_STREAM_EXCEPTION_BITS;
+        y[j] = (float)((q + (q > 0) * c->offset - (q < 0) * c->offset) * step);
+    }
+    memset(y + c->kept, 0, (wide - c->kept) * sizeof *y);
+    memcpy(w->before, state, states * sizeof *state);
+    memset(w->n, 0, n * sizeof *w->n);
+    kvd_stream_block block = {state, w->word, KVD_STREAM_GROUPS * KVD_LANES, w->n};
+    kvd_streams_push(&tables, w->q, &block);
+    for (size_t s = 0; s < n; s++)
+        bits += KVD_STREAM_WORD_BITS * (double)w->n[s];
+    memcpy(w->check, state, states * sizeof *state);
+    block.state = w->check;
+    if (kvd_streams_pop(&tables, &block, w->read, err))
+        return -1;
+    if (memcmp(w->check, w->before, states * sizeof *state) != 0 ||
+        memcmp(w->read, w->q, c->kept * sizeof *w->q) != 0)
+        return kvd_fail(err, "the streams of a block do not decode what was coded");
+    return bits;
+}
+
+/* Codes the components w->y [n][wide] in blocks of `block` positions, and decodes them. */
+static int code_blocks(const coder *c, const buffers *w, size_t n, size_t wide, double step,
+                       size_t block, uint32_t *state, kvd_bits_count *count, kvd_err *err)
+{
+    const size_t states = n_states(c->kept), streams = states / KVD_LANES;
+    const size_t words = streams * KVD_STREAM_GROUPS * KVD_LANES;
+    const size_t bytes = (2 * states + streams) * sizeof(uint32_t) + 2 * c->kept * sizeof(int32_t) +
+                         words * sizeof(uint16_t);
+    uint32_t *const memory = malloc(bytes);
+    if (!memory)
+        return kvd_no_memory(err, "a block of the cache", bytes);
+    token_buffers t = {.before = memory, .check = memory + states, .n = memory + 2 * states};
+    t.q = (int32_t *)(void *)(t.n + streams);
+    t.read = t.q + c->kept;
+    t.word = (uint16_t *)(void *)(t.read + c->kept);
+    int status = 0;
+    for (size_t i = 0; !status && i < n; i++) {
+        if (!state[0] || w->position[i] % block == 0) {
+            for (size_t k = 0; k < states; k++)
+                state[k] = KVD_STREAM_LEAST;
+            count->side += (double)streams * KVD_STREAM_HEADER_BITS;
+        }
+        const double bits = code_token(c, w->y + i * wide, wide, step, state, &t, err);
+        status = bits < 0 ? -1 : 0;
+        count->payload += bits;
+    }
+    free(memory);
+    return status;
+}
+
+/* Codes and decodes the n tokens in w->x. */
+static int code_rows(const waterfill *t, const coder *c, buffers *w, size_t n, uint32_t *state,
+                     kvd_bits_count *count, kvd_err *err)
+{
+    const size_t wide = t->wide, block = (size_t)t->v->value[BLOCK];
+    const double step = t->v->value[STEP];
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)wide, (blasint)wide,
+                1, w->x, (blasint)wide, c->to, (blasint)wide, 0, w->y, (blasint)wide);
+    if (block ? code_blocks(c, w, n, wide, step, block, state, count, err)
+              : code_stream(c, w, n, wide, step, state, count, err))
+        return -1;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)wide, (blasint)wide,
+                1, w->y, (blasint)wide, c->from, (blasint)wide, 0, w->x, (blasint)wide);
+    return 0;
+}
+
+static size_t states(const void *self)
+{
+    const waterfill *const t = self;
+    size_t most = 1;
+    for (int i = 0; t->v->value[BLOCK] > 0 && i < t->n_layers * KVD_N_SIDES; i++)
+        most = n_states(t->coder[i].kept) > most ? n_states(t->coder[i].kept) : most;
+    return most;
 }
 
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
@@ -358,14 +485,17 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const waterfill *const t = self;
     const coder *const c = &t->coder[b->layer * KVD_N_SIDES + (int)b->side];
     const size_t wide = t->wide, sink = (size_t)t->v->value[SINK], size = b->n * wide,
-                 room = (1 + ESCAPE_BYTES) * size,
-                 bytes = 2 * size * sizeof(float) + 3 * room + kvd_rans_room(room);
-    uint32_t own = 0, *const state = b->state ? b->state : &own;
+                 room = (1 + ESCAPE_BYTES) * size, own = b->state ? 0 : states(t),
+                 words = 2 * size + own + b->n,
+                 bytes = words * sizeof(float) + 3 * room + kvd_rans_room(room);
     float *const memory = malloc(bytes);
     if (!memory)
         return kvd_no_memory(err, "a block of the cache", bytes);
-    buffers w = {.x = memory, .y = memory + size};
-    w.context = (uint16_t *)(void *)(memory + 2 * size);
+    uint32_t *const state = b->state ? b->state : (uint32_t *)(void *)(memory + 2 * size);
+    uint32_t *const position = (uint32_t *)(void *)(memory + 2 * size + own);
+    memset(state, 0, own * sizeof *state);
+    buffers w = {.x = memory, .y = memory + size, .position = position};
+    w.context = (uint16_t *)(void *)(memory + words);
     w.symbol = (uint8_t *)(w.context + room);
     w.stream = w.symbol + room;
     size_t n = 0;
@@ -375,10 +505,11 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
                 decoded[i * wide + j] = kvd_round_f16(b->x[i * wide + j]);
             else
                 w.x[n * wide + j] = b->x[i * wide + j] - c->mean[j];
+        position[n] = b->position[i];
         n += b->position[i] >= sink;
     }
     *count = (kvd_bits_count){16.0 * (double)((b->n - n) * wide), 0};
-    const int status = n ? code_rows(c, &w, n, wide, t->v->value[STEP], state, count, err) : 0;
+    const int status = n ? code_rows(t, c, &w, n, state, count, err) : 0;
     n = 0;
     for (size_t i = 0; !status && i < b->n; i++)
         if (b->position[i] >= sink) {
@@ -388,6 +519,34 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
         }
     free(memory);
     return status;
+}
+
+void kvd_waterfill_coder_of(const void *self, int layer, kvd_side side, kvd_waterfill_coder *to)
+{
+    const waterfill *const t = self;
+    const coder *const c = &t->coder[layer * KVD_N_SIDES + (int)side];
+    *to = (kvd_waterfill_coder){.wide = t->wide,
+                                .mean = c->mean,
+                                .to = c->to,
+                                .from = c->from,
+                                .step = t->v->value[STEP],
+                                .offset = c->offset,
+                                .streams = {(int32_t)c->kept, c->component, c->start},
+                                .n_starts = c->n_starts};
+}
+
+double kvd_waterfill_expected_bits(const kvd_waterfill_coder *c, size_t tokens)
+{
+    double bits = 0;
+    for (int j = 0; j < c->streams.kept; j++) {
+        const kvd_stream_component *const of = &c->streams.component[j];
+        for (uint32_t i = of->at; i < of->at + of->n; i++) {
+            const double p =
+                (double)(c->streams.start[i + 1] - c->streams.start[i]) / (1 << KVD_STREAM_SHIFT);
+            bits -= p * log2(p);
+        }
+    }
+    return bits * (double)tokens;
 }
 
 const kvd_bits_method kvd_bits_waterfill = {
@@ -402,6 +561,7 @@ const kvd_bits_method kvd_bits_waterfill = {
     .keys_before_rope = true,
     .all_heads = true,
     .stream = true,
+    .states = states,
     .open = open,
     .close = close_method,
     .code = code,

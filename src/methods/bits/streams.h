@@ -1,0 +1,126 @@
+/*
+ * Blocks of an entropy code that many lanes decode at once: the format, shared by the CPU methods
+ * and the kernels (cuda/streams.cu).
+ *
+ * A block has the integers q [tokens][kept] of consecutive tokens. Components are divided into
+ * groups of KVD_LANES. Group c belongs to stream c % n_streams and component 32 c + i to lane i. A
+ * lane is a rANS coder with a 32-bit state x in [2^16, 2^32). The lanes of a stream share one array
+ * of 16-bit words (Giesen 2014, "Interleaved entropy coders", arXiv 1402.3392), which works as a
+ * stack. The encoder codes token after token and, of a token, the groups of a stream from the last
+ * to the first. In each group:
+ *
+ *   encode  if x >= 2^18 f, push the low 16 bits of x and shift x right by 16;
+ *           then x = (x / f) 2^14 + x % f + start
+ *   decode  q has start <= x % 2^14 < start + f; x = f (x / 2^14) + x % 2^14 - start;
+ *           if x < 2^16, pop a word: x = 2^16 x + word
+ *
+ * Words of one group are pushed in the order of the lanes. The decoder reads tokens from the newest
+ * to the oldest and groups from the first to the last, so a block can grow token by token.
+ *
+ * An integer without a frequency is coded as 0 and listed as an exception of its stream.
+ *
+ * Bits of a block: 16 per word, 64 per exception and, for each stream, 32 for the state of each lane
+ * and 16 for each of the numbers of words and of exceptions.
+ */
+#ifndef KVD_METHODS_BITS_STREAMS_H
+#define KVD_METHODS_BITS_STREAMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define KVD_STREAM_INLINE static __host__ __device__ __forceinline__
+#else
+#define KVD_STREAM_INLINE static inline
+#endif
+
+enum {
+    KVD_LANES = 32,
+    KVD_STREAM_GROUPS = 8, /* largest number of groups of a stream */
+    KVD_STREAM_SHIFT = 14, /* frequencies of a component add up to 2^14 */
+    KVD_STREAM_WORD_BITS = 16,
+    KVD_STREAM_EXCEPTION_BITS = 64,
+    KVD_STREAM_HEADER_BITS = 32 * KVD_LANES + 2 * 16
+};
+/* State of a lane before its first symbol, and smallest state between two symbols. */
+#define KVD_STREAM_LEAST (1u << 16)
+
+/*
+ * Integers of a component that have frequencies: least .. least + n - 1. Integer least + i has the
+ * numbers start[at + i] .. start[at + i + 1] - 1 of kvd_stream_tables.start.
+ */
+typedef struct {
+    uint32_t at;
+    int16_t least;
+    uint16_t n;
+} kvd_stream_component;
+
+/* Frequencies of one layer and side. `start` is increasing within a component. 0 has a frequency. */
+typedef struct {
+    int32_t kept;                          /* number of coded components */
+    const kvd_stream_component *component; /* [kept] */
+    const uint16_t *start;
+} kvd_stream_tables;
+
+/* An integer without a frequency: component + 2^16 * (token of the block). */
+typedef struct {
+    uint32_t place;
+    int32_t q;
+} kvd_stream_exception;
+
+KVD_STREAM_INLINE int kvd_stream_n_groups(int kept)
+{
+    return (kept + KVD_LANES - 1) / KVD_LANES;
+}
+
+KVD_STREAM_INLINE int kvd_stream_count(int kept)
+{
+    return (kvd_stream_n_groups(kept) + KVD_STREAM_GROUPS - 1) / KVD_STREAM_GROUPS;
+}
+
+/* Returns the last group of stream s, of n streams. Its groups are s, s + n, ... */
+KVD_STREAM_INLINE int kvd_stream_last_group(int kept, int s, int n)
+{
+    return s + (kvd_stream_n_groups(kept) - 1 - s) / n * n;
+}
+
+/* Returns true if the integer q of a component has a frequency. */
+KVD_STREAM_INLINE bool kvd_stream_has(kvd_stream_component c, int32_t q)
+{
+    return q >= c.least && q < c.least + c.n;
+}
+
+/* Returns true if coding a symbol of frequency f pushes a word first. */
+KVD_STREAM_INLINE bool kvd_stream_pushes(uint32_t x, uint32_t f)
+{
+    return (x >> (32 - KVD_STREAM_SHIFT)) >= f;
+}
+
+KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f)
+{
+    return ((x / f) << KVD_STREAM_SHIFT) + x % f + start;
+}
+
+/* Returns the state after the symbol at the top of x, before a word is popped. */
+KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t f)
+{
+    return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
+}
+
+/* Returns the index i of the integer least + i at the top of x. */
+KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
+{
+    const uint32_t number = x & ((1u << KVD_STREAM_SHIFT) - 1);
+    int low = 0, high = n;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (start[middle] <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+#endif
