@@ -101,7 +101,7 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
                         "method '%s' stores the inputs of layers, which kvdim-eval and kvdim-tasks "
                         "give on the CPU alone",
                         m->name);
-    if ((needs & KVD_NEEDS_FISHER) && !s->fisher)
+    if ((needs & KVD_NEEDS_FISHER) && !s->fisher && !(s->drawn && m->needs & KVD_NEEDS_FISHER))
         return kvd_fail(err, "method '%s' needs squared gradients: give --fisher", m->name);
     return 0;
 }

@@ -277,6 +277,35 @@ static void test_restore(const problem *p)
 }
 
 /*
+ * Tests that rows of the newest tokens stay as they are, and that the others are those of a run for
+ * all tokens, which is repeated at the end.
+ */
+static void test_newest(const problem *p)
+{
+    const latent_case *const c = p->c;
+    const size_t n = PAGES * p->page;
+    kvd_latent_restore_args a = restored(p);
+    uint16_t *const all = fetch(p->pages, n);
+    a.newest = 3;
+    fill_bytes(p->pages, 0xff, n * sizeof *all);
+    check(kvd_latent_restore(&a, NULL), "restore");
+    uint16_t *const got = fetch(p->pages, n);
+    size_t wrong = 0, rows = 0;
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < (c->kv_len[b] + 7) / 8 * 8; t++)
+            for (int h = 0; h < 2 * c->kv; h++)
+                for (int i = 0; i < (h % 2 ? p->map.d_v[h / 2] : c->d); i++, rows++) {
+                    const size_t at = page_index(p, b, t, h / 2, h % 2, i);
+                    wrong += got[at] != (t < c->kv_len[b] - 3 ? all[at] : 0xffff);
+                }
+    report(rows && !wrong, c->name, "newest tokens left out", (double)wrong, 0);
+    a.newest = 0;
+    check(kvd_latent_restore(&a, NULL), "restore");
+    free(all);
+    free(got);
+}
+
+/*
  * Tests the kernel that writes queries in groups of 8 rows (prompts) or row-major (decode steps).
  */
 static void test_put(problem *p)
@@ -503,6 +532,8 @@ static void test_leading(void)
 static const latent_case cases[] = {
     {"a token", 64, 2, 1, 4, {32, 48}, 0, 1, 0, 0, 1, {1}, {1}},
     {"groups", 128, 8, 4, 16, {256, 192}, 0, 1, 0, 0, 4, {1, 64, 200, 577}, {1, 64, 31, 5}},
+    {"a part of the ranks at a time", 128, 8, 8, 8, {1040, 784}, 0, 1, 0, 0, 2, {70, 300}, {70, 2}},
+    {"narrow heads, wide latents", 32, 4, 4, 4, {800, 16}, 0, 1, 1, 0, 2, {33, 16}, {1, 1}},
     {"values as latents", 128, 4, 2, 4, {80, 112}, 1, 1, 0, 0, 3, {65, 7, 130}, {65, 7, 100}},
     {"pairs", 96, 2, 2, 6, {144, 96}, 0, 1, 1, 0, 3, {100, 15, 17}, {9, 15, 16}},
     {"no RoPE", 80, 3, 1, 3, {16, 64}, 0, 0, 0, 0, 5, {33, 1, 8, 9, 300}, {1, 1, 1, 1, 1}},
@@ -539,6 +570,7 @@ int main(int argc, char **argv)
             continue;
         make(&p, &cases[i]);
         test_restore(&p);
+        test_newest(&p);
         test_put(&p);
         if (!p.c->direct && p.c->group == 1)
             test_gather(&p);

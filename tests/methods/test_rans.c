@@ -196,11 +196,65 @@ static void streams_continue(void **state)
     assert_memory_equal(read_again, symbol, N);
 }
 
+enum { KEPT = 300, TOKENS = 50, ROOM = KVD_STREAM_GROUPS * KVD_LANES * TOKENS };
+
+/* Streams must decode what was coded, token by token, and end in the state that they began with. */
+static void streams_of_a_block(void **state)
+{
+    (void)state;
+    static uint16_t start[KEPT * 40], words[2][ROOM];
+    static int32_t q[TOKENS][KEPT], read[KEPT];
+    static kvd_stream_component component[KEPT];
+    const kvd_stream_tables t = {KEPT, component, start};
+    uint32_t states[2 * KVD_LANES], n[2] = {0, 0}, at = 0;
+    kvd_stream_block block = {states, words[0], ROOM, n};
+    kvd_err err = {""};
+    double bits = 0;
+    kvd_rng r;
+    kvd_rng_seed(&r, 5, 1);
+    assert_int_equal(kvd_stream_count(KEPT), 2);
+    for (int j = 0; j < KEPT; j++) {
+        const int most = 1 + (KEPT - j) / 10, below = (int)kvd_rng_below(&r, (uint64_t)most);
+        uint64_t count[40];
+        kvd_rans_table table;
+        for (int i = 0; i < most; i++)
+            count[i] = 1 + kvd_rng_below(&r, 100);
+        kvd_rans_table_make(&table, count, (size_t)most);
+        component[j] = (kvd_stream_component){at, (int16_t)-below, (uint16_t)most};
+        memcpy(start + at, table.start, (size_t)(most + 1) * sizeof *start);
+        at += (uint32_t)most + 1;
+    }
+    for (int i = 0; i < 2 * KVD_LANES; i++)
+        states[i] = KVD_STREAM_LEAST;
+    for (int i = 0; i < TOKENS; i++) {
+        for (int j = 0; j < KEPT; j++) {
+            const uint16_t *const of = start + component[j].at;
+            const int k = kvd_stream_find(of, component[j].n, (uint32_t)kvd_rng_below(&r, 1 << 14));
+            q[i][j] = component[j].least + k;
+            bits -= log2((of[k + 1] - of[k]) / 16384.0);
+        }
+        kvd_streams_push(&t, q[i], &block);
+    }
+    const double stored = 16.0 * (n[0] + n[1]);
+    assert_true(stored < 1.01 * bits && stored > bits - 16 * 2 * KVD_LANES - 0.01 * bits);
+    for (int i = TOKENS - 1; i >= 0; i--) {
+        assert_int_equal(kvd_streams_pop(&t, &block, read, &err), 0);
+        assert_memory_equal(read, q[i], sizeof read);
+    }
+    assert_int_equal(n[0] + n[1], 0);
+    for (int i = 0; i < 2 * KVD_LANES; i++)
+        assert_int_equal(states[i], KVD_STREAM_LEAST);
+    for (int i = 0; i < 2 * KVD_LANES; i++) /* states that need words at once */
+        states[i] = KVD_STREAM_LEAST;
+    assert_int_equal(kvd_streams_pop(&t, &block, read, &err), -1);
+    assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_of_input), cmocka_unit_test(contexts),
-        cmocka_unit_test(what_is_refused), cmocka_unit_test(rare_symbols),
-        cmocka_unit_test(streams_continue)};
+        cmocka_unit_test(streams_of_a_block), cmocka_unit_test(every_kind_of_input),
+        cmocka_unit_test(contexts),           cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(rare_symbols),       cmocka_unit_test(streams_continue)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

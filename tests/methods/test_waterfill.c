@@ -13,6 +13,7 @@
 
 #include "calibration_dump.h"
 #include "common/rng.h"
+#include "methods/bits/streams.h"
 #include "methods/method.h"
 
 enum { N = 600, WIDE = HEADS * D };
@@ -62,7 +63,7 @@ static double code(const char *text, kvd_side side, size_t each, float *to, kvd_
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
     const double *const f = moment[side] + WIDE * WIDE;
     double trace = 0, loss = 0;
-    uint32_t stream = 0;
+    uint32_t stream[KVD_LANES] = {0};
     kvd_method m;
     void *self = NULL;
     kvd_err err = {""};
@@ -78,7 +79,7 @@ static double code(const char *text, kvd_side side, size_t each, float *to, kvd_
                                   .d = WIDE,
                                   .x = x + i * WIDE,
                                   .position = position + i,
-                                  .state = &stream};
+                                  .state = stream};
         if (m.plan.bits->code(self, &b, to + i * WIDE, &count, &err))
             fail_msg("%s", err.msg);
         sum->payload += count.payload;
@@ -149,6 +150,36 @@ static void streams_continue(void **state)
 }
 
 /*
+ * Blocks must give the same bits whether tokens are coded together or one by one. They must decode
+ * to the numbers of one stream, except that components which calibration rounded to 0 are 0.
+ */
+static void blocks_grow(void **state)
+{
+    (void)state;
+    const size_t blocks[] = {1, 10, 64, 1000};
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        kvd_bits_count one, whole, rows;
+        read_rows((kvd_side)side);
+        const double loss = code("waterfill,step=0.1,sink=3", (kvd_side)side, N, y, &one);
+        for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+            char text[60];
+            (void)snprintf(text, sizeof text, "waterfill,step=0.1,sink=3,block=%zu", blocks[i]);
+            const double whole_loss = code(text, (kvd_side)side, N, y, &whole),
+                         rows_loss = code(text, (kvd_side)side, 1, again, &rows);
+            /* The first block has no token that is coded if all of them are below `sink`. */
+            const size_t n = (N - 1) / blocks[i] - 3 / blocks[i] + 1;
+            assert_true(fabs(whole.side - (double)(n * KVD_STREAM_HEADER_BITS)) < 0.5);
+            assert_true(fabs(rows.side - whole.side) < 0.5);
+            if (!(fabs(rows.payload - whole.payload) <= 64 + 0.002 * whole.payload))
+                fail_msg("%s: %g bits row by row, %g together", text, rows.payload, whole.payload);
+            if (!(whole.payload < 1.05 * one.payload))
+                fail_msg("%s: %g bits, %g as a stream", text, whole.payload, one.payload);
+            assert_true(fabs(whole_loss / loss - 1) < 0.02 && fabs(rows_loss / loss - 1) < 0.02);
+        }
+    }
+}
+
+/*
  * With tiny gradients, the step is much larger than the numbers. All tokens but the first two
  * (sink=2) must then be decoded as the mean, for almost no bits.
  */
@@ -192,6 +223,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_step_predicts_the_loss), cmocka_unit_test(streams_continue),
-        cmocka_unit_test(sinks_and_no_rate), cmocka_unit_test(refused)};
+        cmocka_unit_test(blocks_grow), cmocka_unit_test(sinks_and_no_rate),
+        cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, set_up, close_dump);
 }

@@ -25,6 +25,7 @@
 #ifndef KVD_METHODS_BITS_STREAMS_H
 #define KVD_METHODS_BITS_STREAMS_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -68,6 +69,15 @@ typedef struct {
     uint32_t place;
     int32_t q;
 } kvd_stream_exception;
+
+/* Fraction of a step that is added to |y| before it is rounded towards 0. */
+#define KVD_STREAM_ROUND 0.4
+
+/* Returns the multiple of `step` to which y is rounded, with a dead zone around 0. */
+KVD_STREAM_INLINE double kvd_stream_multiple(double y, double step)
+{
+    return copysign(floor(fabs(y) / step + KVD_STREAM_ROUND), y);
+}
 
 KVD_STREAM_INLINE int kvd_stream_n_groups(int kept)
 {

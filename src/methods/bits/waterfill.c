@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "common/linalg.h"
+#include "common/rng.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/rans.h"
@@ -75,12 +76,8 @@ typedef struct {
     int n_layers;
     size_t wide; /* n_kv_heads * d_head */
     coder *coder;
+    bool drawn; /* true: tables are drawn for timing */
 } waterfill;
-
-static double multiple_of(double y, double step)
-{
-    return copysign(floor(fabs(y) / step + KVD_WATERFILL_ROUND), y);
-}
 
 typedef struct {
     /* x and y are [n][wide], head is [2][n][d_head]. */
@@ -142,15 +139,31 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
     return 0;
 }
 
-/* Adds the frequencies of component j, of symbols least .. most, to those of blocks. */
-static void add_component(coder *to, size_t j, int least, int most)
+/*
+ * Makes the frequency table of component j, in proportion to count [KVD_RANS_SYMBOLS]. The symbols
+ * least .. most and ESCAPE get a frequency above 0. Changes the counts.
+ */
+static void make_component(coder *to, size_t j, uint64_t *count, int least, int most)
 {
     const size_t n = (size_t)(most - least + 1);
+    for (int s = 0; s < KVD_RANS_SYMBOLS; s++)
+        count[s] = 64 * count[s] + ((s >= least && s <= most) || s == ESCAPE);
+    kvd_rans_table_make(&to->table[j], count, KVD_RANS_SYMBOLS);
     to->component[j] =
         (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
     memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
     to->n_starts += n + 1;
     to->kept = n > 1 || !j ? j + 1 : to->kept;
+}
+
+/* Makes the table of the bytes after ESCAPE, and forgets the tables of the components. */
+static void begin_tables(coder *to, size_t d)
+{
+    uint64_t equal[KVD_RANS_SYMBOLS];
+    for (size_t i = 0; i < KVD_RANS_SYMBOLS; i++)
+        equal[i] = 1;
+    kvd_rans_table_make(&to->table[d], equal, KVD_RANS_SYMBOLS);
+    to->n_starts = 0;
 }
 
 /*
@@ -159,31 +172,23 @@ static void add_component(coder *to, size_t j, int least, int most)
  */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
-    uint64_t equal[KVD_RANS_SYMBOLS];
     double sum = 0, others = 0;
-    for (size_t i = 0; i < KVD_RANS_SYMBOLS; i++)
-        equal[i] = 1;
-    kvd_rans_table_make(&to->table[d], equal, KVD_RANS_SYMBOLS);
-    to->n_starts = 0;
+    begin_tables(to, d);
     for (size_t j = 0; j < d; j++) {
         uint64_t count[KVD_RANS_SYMBOLS] = {0};
         int least = ZERO, most = ZERO;
         for (size_t i = 0; i < n; i++) {
-            const double q = multiple_of((double)y[i * d + j], step);
+            const double q = kvd_stream_multiple((double)y[i * d + j], step);
             if (fabs(q) > 0) {
                 sum += fabs((double)y[i * d + j]) / step - fabs(q);
                 others++;
             }
             const int s = fabs(q) <= ZERO ? ZERO + (int)q : ESCAPE;
-            count[s] += 64;
+            count[s]++;
             least = s < least ? s : least;
             most = s < ESCAPE && s > most ? s : most;
         }
-        for (int s = least; s <= most; s++)
-            count[s]++;
-        count[ESCAPE]++;
-        kvd_rans_table_make(&to->table[j], count, KVD_RANS_SYMBOLS);
-        add_component(to, j, least, most);
+        make_component(to, j, count, least, most);
     }
     to->offset = others > 0 ? sum / others : 0;
 }
@@ -240,6 +245,73 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
+/*
+ * Standard deviations of the multiples of the first and of the last component of drawn tables.
+ * Their logarithms fall evenly, with which a token takes about 1.4 bits per number of variance 1.
+ */
+static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
+enum { DRAWN_ROWS = 16384 };
+
+/* Makes the table of component j for multiples with the standard deviation sigma. */
+static void draw_component(coder *to, size_t j, double sigma)
+{
+    const int most = (int)fmin(6 * sigma + KVD_STREAM_ROUND, ZERO);
+    const double wide = sqrt(2) * sigma;
+    uint64_t count[KVD_RANS_SYMBOLS] = {0};
+    for (int q = -most; q <= most; q++) {
+        const double low = abs(q) - KVD_STREAM_ROUND, up = erf((low + 1) / wide);
+        count[ZERO + q] = (uint64_t)(DRAWN_ROWS * (q ? (up - erf(low / wide)) / 2 : up));
+    }
+    make_component(to, j, count, ZERO - most, ZERO + most);
+}
+
+/* Draws a coder for timing, whose transform is a reflection I - 2 v v^T and a scale. */
+static void draw(coder *to, size_t d, double step, kvd_rng *r)
+{
+    float *const v = to->mean; /* the mean becomes 0 */
+    double square = 0;
+    begin_tables(to, d);
+    for (size_t i = 0; i < d; i++) {
+        v[i] = (float)kvd_rng_normal(r);
+        square += (double)v[i] * (double)v[i];
+    }
+    for (size_t j = 0; j < d; j++) {
+        const double sigma = DRAWN_FIRST * pow(DRAWN_LAST / DRAWN_FIRST, (double)j / (double)d);
+        draw_component(to, j, sigma);
+        for (size_t i = 0; i < d; i++) {
+            const double x = (i == j) - 2 * (double)v[i] * (double)v[j] / square;
+            to->to[i * d + j] = (float)(x * step * sigma);
+            to->from[j * d + i] = (float)(x / (step * sigma));
+        }
+    }
+    memset(v, 0, d * sizeof *v);
+}
+
+static int draw_all(waterfill *w, const kvd_method_setup *s)
+{
+    kvd_rng r;
+    kvd_rng_seed(&r, s->seed, 0);
+    for (int i = 0; i < w->n_layers * KVD_N_SIDES; i++)
+        draw(&w->coder[i], w->wide, w->v->value[STEP], &r);
+    return 0;
+}
+
+/* Fails unless --calibration and --fisher have what the method reads. */
+static int check_inputs(const kvd_method_setup *s, bool pre, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
+    if (kvd_calibration_fits(s, pre, err))
+        return -1;
+    if (s->fisher->first_layer != 0 || s->fisher->n_layers != c->n_layers)
+        return kvd_fail(err, "--fisher holds layers %d to %d, the model has %d",
+                        s->fisher->first_layer, s->fisher->first_layer + s->fisher->n_layers - 1,
+                        c->n_layers);
+    if (!s->fisher->moment[KVD_KEYS] || !s->fisher->moment[KVD_VALUES])
+        return kvd_fail(err, "--fisher has no /moment/k_pre and /moment/v, which 'waterfill' "
+                             "needs: make it again with kvdim-collect --fisher");
+    return 0;
+}
+
 static void close_method(void *self)
 {
     waterfill *const w = self;
@@ -260,21 +332,15 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     const kvd_config *const c = s->config;
     const bool pre = c->positions == KVD_POSITIONS_ROPE;
     const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head;
-    if (kvd_calibration_fits(s, pre, err))
+    if (!s->drawn && check_inputs(s, pre, err))
         return -1;
-    if (s->fisher->first_layer != 0 || s->fisher->n_layers != c->n_layers)
-        return kvd_fail(err, "--fisher holds layers %d to %d, the model has %d",
-                        s->fisher->first_layer, s->fisher->first_layer + s->fisher->n_layers - 1,
-                        c->n_layers);
-    if (!s->fisher->moment[KVD_KEYS] || !s->fisher->moment[KVD_VALUES])
-        return kvd_fail(err, "--fisher has no /moment/k_pre and /moment/v, which 'waterfill' "
-                             "needs: make it again with kvdim-collect --fisher");
     waterfill *const w = calloc(1, sizeof *w);
     if (!w)
         return kvd_no_memory(err, "a method", sizeof *w);
     *w = (waterfill){.v = v,
                      .n_layers = c->n_layers,
                      .wide = wide,
+                     .drawn = s->drawn,
                      .coder = calloc((size_t)c->n_layers * KVD_N_SIDES, sizeof *w->coder)};
     bool all = w->coder;
     for (int i = 0; all && i < c->n_layers * KVD_N_SIDES; i++) {
@@ -287,8 +353,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
         all = w->coder[i].mean && w->coder[i].to && w->coder[i].from && w->coder[i].table &&
               w->coder[i].component && w->coder[i].start;
     }
-    if (!all ? kvd_no_memory(err, "transforms", 2 * wide * wide * sizeof(float))
-             : calibrate(w, s, pre, err)) {
+    if (!all       ? kvd_no_memory(err, "transforms", 2 * wide * wide * sizeof(float))
+        : s->drawn ? draw_all(w, s)
+                   : calibrate(w, s, pre, err)) {
         close_method(w);
         return -1;
     }
@@ -323,7 +390,7 @@ static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double
     w->n = 0;
     for (size_t i = 0; i < n * wide; i++) {
         const size_t j = i % wide;
-        const double q = multiple_of((double)w->y[i], step);
+        const double q = kvd_stream_multiple((double)w->y[i], step);
         if (fabs(q) > INT32_MAX)
             return kvd_fail(err, "step = %g is too small: a component is %g", step,
                             (double)w->y[i]);
@@ -399,7 +466,7 @@ static double code_token(const coder *c, float *y, size_t wide, double step, uin
     const size_t states = n_states(c->kept), n = states / KVD_LANES;
     double bits = 0;
     for (size_t j = 0; j < c->kept; j++) {
-        const double q = multiple_of((double)y[j], step);
+        const double q = kvd_stream_multiple((double)y[j], step);
         if (fabs(q) > INT32_MAX)
             return kvd_fail(err, "step = %g is too small: a component is %g", step, (double)y[j]);
         const bool has = kvd_stream_has(c->component[j], (int32_t)q);
@@ -532,7 +599,8 @@ void kvd_waterfill_coder_of(const void *self, int layer, kvd_side side, kvd_wate
                                 .step = t->v->value[STEP],
                                 .offset = c->offset,
                                 .streams = {(int32_t)c->kept, c->component, c->start},
-                                .n_starts = c->n_starts};
+                                .n_starts = c->n_starts,
+                                .drawn = t->drawn};
 }
 
 double kvd_waterfill_expected_bits(const kvd_waterfill_coder *c, size_t tokens)
@@ -557,7 +625,9 @@ const kvd_bits_method kvd_bits_waterfill = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE | KVD_NEEDS_FISHER,
+            .gpu = &kvd_gpu_streams,
         },
+    .drawn = true,
     .keys_before_rope = true,
     .all_heads = true,
     .stream = true,

@@ -7,7 +7,7 @@
 
 /*
  * The coder of K or V of one layer. A token x [wide] has the components y = (x - mean) * to. Their
- * first streams.kept components are rounded to the multiples q of `step` (kvd_waterfill_multiple)
+ * first streams.kept components are rounded to the multiples q of `step` (kvd_stream_multiple)
  * and coded; the others are not stored. Decoding gives y_j = (q_j + sign(q_j) offset) step and x =
  * mean + y * from. The open method owns the arrays.
  */
@@ -19,10 +19,8 @@ typedef struct {
     double step, offset;
     kvd_stream_tables streams;
     size_t n_starts; /* number of elements of streams.start */
+    bool drawn;      /* true: the tables are drawn for timing and fit no data */
 } kvd_waterfill_coder;
-
-/* Fraction of a step that is added to |y| before it is rounded towards 0. */
-#define KVD_WATERFILL_ROUND 0.4
 
 /* Fills `*to`. The method must have block > 0. */
 void kvd_waterfill_coder_of(const void *self, int layer, kvd_side side, kvd_waterfill_coder *to);

@@ -2,7 +2,8 @@
  * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side (K or
  * V), where L are latents and B is a projection matrix. The layout's blocks of 8 x 8 are mma.sync
  * fragments in memory order. So latents go directly from global memory to registers, and results
- * directly back. The kernel is memory-bound up to ranks of about d_head.
+ * directly back. The kernel is memory-bound up to ranks of about d_head. Of ranks above RANK_WHOLE, the rows of B
+ * are loaded to shared memory in parts, once for every 128 tokens.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -11,7 +12,7 @@
 namespace
 {
 
-enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_MAX = 768 };
+enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_WHOLE = 768, RANK_PART = 384 };
 
 __device__ __forceinline__ size_t latent_at(int t)
 {
@@ -75,6 +76,12 @@ __host__ __device__ constexpr int pitch_of(int rank)
     return rank + 8;
 }
 
+/* Number of rows of B that are in shared memory at the same time. */
+__host__ __device__ constexpr int part_of(int max_rank)
+{
+    return max_rank > RANK_WHOLE ? RANK_PART : max_rank;
+}
+
 enum { AHEAD = 4 /* number of blocks of 16 ranks that are loaded at once */ };
 
 /*
@@ -91,7 +98,19 @@ __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
             x[i][e] = k + i < steps ? __ldg(from + (k + i) * 512 + e / 2 * 256 + e % 2 * 32) : 0;
 }
 
-template <int W16>
+/* Loads the ranks first .. first + n - 1 of B^T [d][rank] to shared memory [d][pitch]. */
+__device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank, int first, int n,
+                                          int pitch, uint16_t *to)
+{
+    for (int i = static_cast<int>(threadIdx.x); i < d * (n / 8); i += THREADS) {
+        const int row = i / (n / 8), run = i % (n / 8);
+        *reinterpret_cast<uint4 *>(to + row * pitch + 8 * run) = __ldg(
+            reinterpret_cast<const uint4 *>(from + static_cast<size_t>(row) * rank + first) + run);
+    }
+}
+
+/* PARTS is true if B is loaded in parts. */
+template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
 {
@@ -100,30 +119,29 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int b = static_cast<int>(blockIdx.y), side = static_cast<int>(blockIdx.z) % 2,
               d = 16 * W16;
     const kvd_latent_head h = a.head[blockIdx.z / 2];
-    const int rank = h.rank[side], steps = rank / 16, length = __ldg(a.kv_len + b),
-              units = (length + 15) / 16;
-    const bool applies_rope = side == 0 && a.cosine;
-    const int pitch = pitch_of(rank);
+    const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
+              units = (length + 15) / 16, part = PARTS ? part_of(a.max_rank) : rank;
+    const bool applies_rope = side == 0 && a.cosine, zeroes = !a.newest;
+    const int pitch = pitch_of(part);
+    const uint16_t *const matrix =
+        static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
+        (a.slot ? static_cast<size_t>(__ldg(a.slot + b)) * a.matrix_slot : 0);
     if (static_cast<int>(blockIdx.x) * WARPS >= units)
         return;
-    if (h.matrix[side] >= 0) {
-        const uint16_t *const from =
-            static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
-            (a.slot ? static_cast<size_t>(__ldg(a.slot + b)) * a.matrix_slot : 0);
-        for (int i = static_cast<int>(threadIdx.x); i < d * (rank / 8); i += THREADS) {
-            const int row = i / (rank / 8), run = i % (rank / 8);
-            *reinterpret_cast<uint4 *>(b_smem + row * pitch + 8 * run) = __ldg(
-                reinterpret_cast<const uint4 *>(from + static_cast<size_t>(row) * rank) + run);
-        }
+    if (!PARTS && h.matrix[side] >= 0) {
+        load_part(matrix, d, rank, 0, rank, pitch, b_smem);
         __syncthreads();
     }
     const uint32_t smem =
         static_cast<uint32_t>(__cvta_generic_to_shared(b_smem)) +
         static_cast<uint32_t>(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
-    for (int u = static_cast<int>(blockIdx.x) * WARPS + warp; u < units;
-         u += WARPS * static_cast<int>(gridDim.x)) {
-        const int token = 16 * u, octet = u % 4 * 2;
-        const size_t page = page_of(a.page_table, a.max_pages, b, token);
+    for (int group = static_cast<int>(blockIdx.x) * WARPS; group < units;
+         group += WARPS * static_cast<int>(gridDim.x)) {
+        const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
+        /* Without parts no thread waits for another one below. */
+        if (!PARTS && u >= units)
+            break;
+        const size_t page = page_of(a.page_table, a.max_pages, b, min(token, length - 1));
         const uint32_t *const from =
             reinterpret_cast<const uint32_t *>(static_cast<const uint16_t *>(a.latents) +
                                                page * a.latent_page + h.latent[side] + octet * 64) +
@@ -134,44 +152,60 @@ __global__ void __launch_bounds__(THREADS, 2)
                                          h.page[side] + octet * 8 * width) +
             lane;
         const bool there[2] = {token + lane / 4 < length, token + lane / 4 + 8 < length};
-        if (h.matrix[side] < 0) {
+        if (!PARTS && h.matrix[side] < 0) {
 #pragma unroll 4
             for (int r = 0; r < rank / 8; r++) {
                 const uint32_t x = __ldg(from + r * 256), y = __ldg(from + r * 256 + 32);
-                to[r * 32] = there[0] ? x : 0;
-                to[4 * width + r * 32] = there[1] ? y : 0;
+                if (there[0] || zeroes)
+                    to[r * 32] = there[0] ? x : 0;
+                if (there[1] || zeroes)
+                    to[4 * width + r * 32] = there[1] ? y : 0;
             }
             continue;
         }
         float c[2 * W16][4] = {};
-        uint32_t next[AHEAD][4];
-        fetch(from, 0, steps, next);
-        for (int first = 0; first < steps; first += AHEAD) {
-            uint32_t x[AHEAD][4];
+        for (int at = 0; at < rank; at += part) {
+            const int end = min(at + part, rank) / 16;
+            if (PARTS) {
+                __syncthreads();
+                load_part(matrix, d, rank, at, 16 * end - at, pitch, b_smem);
+                __syncthreads();
+                if (u >= units)
+                    continue;
+            }
+            uint32_t next[AHEAD][4];
+            fetch(from, at / 16, end, next);
+            for (int first = at / 16; first < end; first += AHEAD) {
+                uint32_t x[AHEAD][4];
 #pragma unroll
-            for (int i = 0; i < 4 * AHEAD; i++)
-                x[i / 4][i % 4] = next[i / 4][i % 4];
-            fetch(from, first + AHEAD, steps, next);
+                for (int i = 0; i < 4 * AHEAD; i++)
+                    x[i / 4][i % 4] = next[i / 4][i % 4];
+                fetch(from, first + AHEAD, end, next);
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++)
-                if (first + i < steps) {
+                for (int i = 0; i < AHEAD; i++)
+                    if (first + i < end) {
 #pragma unroll
-                    for (int n = 0; n < W16; n++) {
-                        uint32_t y[4];
-                        ldmatrix(smem +
-                                     static_cast<uint32_t>((n * 16 * pitch + (first + i) * 16) * 2),
-                                 y);
-                        mma<true>(c[2 * n], x[i], y[0], y[1]);
-                        mma<true>(c[2 * n + 1], x[i], y[2], y[3]);
+                        for (int n = 0; n < W16; n++) {
+                            uint32_t y[4];
+                            ldmatrix(smem + static_cast<uint32_t>(
+                                                (n * 16 * pitch + (first + i) * 16 - at) * 2),
+                                     y);
+                            mma<true>(c[2 * n], x[i], y[0], y[1]);
+                            mma<true>(c[2 * n + 1], x[i], y[2], y[3]);
+                        }
                     }
-                }
+            }
         }
+        if (PARTS && u >= units)
+            continue;
         if (applies_rope)
             apply_rope<W16>(a, c, token, length, lane);
 #pragma unroll
         for (int n = 0; n < 2 * W16; n++) {
-            to[n * 32] = there[0] ? pack<true>(c[n][0], c[n][1]) : 0;
-            to[4 * d + n * 32] = there[1] ? pack<true>(c[n][2], c[n][3]) : 0;
+            if (there[0] || zeroes)
+                to[n * 32] = there[0] ? pack<true>(c[n][0], c[n][1]) : 0;
+            if (there[1] || zeroes)
+                to[4 * d + n * 32] = there[1] ? pack<true>(c[n][2], c[n][3]) : 0;
         }
     }
 }
@@ -445,13 +479,13 @@ __global__ void __launch_bounds__(THREADS)
 
 typedef void (*restore_kernel)(kvd_latent_restore_args);
 
-template <int W16> restore_kernel restore_of(int w16)
+template <int W16> restore_kernel restore_of(int w16, bool parts)
 {
     if constexpr (W16 > 1) {
         if (w16 < W16)
-            return restore_of<W16 - 1>(w16);
+            return restore_of<W16 - 1>(w16, parts);
     }
-    return restore<W16>;
+    return parts ? restore<W16, true> : restore<W16, false>;
 }
 
 /*
@@ -490,10 +524,11 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
 {
     const int w16 = a->d_head / 16;
     if (a->n < 1 || a->n > 65535 || a->n_kv_heads < 1 || a->d_head % 16 || w16 < 1 ||
-        w16 > KVD_WIDTH_NARROW / 16 || a->max_rank > RANK_MAX || a->n_sms < 1)
+        w16 > KVD_WIDTH_NARROW / 16 || a->max_rank > KVD_LATENT_RANK_MAX || a->n_sms < 1 ||
+        a->newest < 0)
         return cudaErrorInvalidValue;
-    const restore_kernel kernel = restore_of<KVD_WIDTH_NARROW / 16>(w16);
-    const int bytes = a->d_head * pitch_of(a->max_rank) * 2;
+    const restore_kernel kernel = restore_of<KVD_WIDTH_NARROW / 16>(w16, a->max_rank > RANK_WHOLE);
+    const int bytes = a->d_head * pitch_of(part_of(a->max_rank)) * 2;
     const cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)

@@ -104,8 +104,14 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
  * RoPE applied to keys. Rows after the last token are set to 0 up to a multiple of 8. Later rows
  * may be left as they are.
  */
+enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
+    /*
+     * Number of newest tokens of each request that are not restored. If it is not 0, rows from the
+     * first of them on are left as they are.
+     */
+    int32_t newest;
     /* Device memory: kv_len is [n], page_table is [n][max_pages]. */
     const int32_t *kv_len, *page_table;
     /* Slot of each request, [n], in device memory. If NULL, all requests use the same matrices. */

@@ -1,0 +1,562 @@
+/*
+ * Method waterfill in the CUDA engine. Pages hold blocks of an entropy code (streams.h), which the
+ * CPU method writes in the same format. A decode step restores the bf16 pages of one layer after
+ * another: `decode` gives the components of all tokens, and the kernel that rebuilds latents
+ * (dims/cuda/latents.h) multiplies them by the inverse transform. The mean is a row of that matrix,
+ * whose component is always 1. New tokens are coded after their attention.
+ */
+#include "methods/bits/cuda/streams.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/bits/waterfill.h"
+#include "methods/cuda/paged_cache.h"
+#include "methods/dims/cuda/latents.h"
+#include "model/checkpoint/cuda/random.h"
+
+static const char what[] = "streams of codes";
+
+typedef struct {
+    kvd_stream_side side[KVD_N_SIDES];
+    /*
+     * Matrix `to` as a sum of two bf16 matrices [2][wide][pitch], on the device, so that products
+     * with bf16 numbers have 16 bits of it.
+     */
+    const uint16_t *to[KVD_N_SIDES];
+    /* Matrices that restore K and V of each KV head [KVD_N_SIDES n_kv_heads][d_head][rank]. */
+    const uint16_t *from;
+    const kvd_latent_head *head; /* device [n_kv_heads] */
+    uint16_t *sink;
+} layer_of;
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    size_t wide, pitch;    /* pitch: elements of a row of `to` and of y */
+    int32_t n_sink;
+    bool drawn; /* true: tables are drawn for timing, so blocks may lack room */
+    layer_of *layer;
+    size_t latent_page; /* elements */
+    uint16_t *latents;  /* components of the layer that is being restored */
+    float *y;           /* [max_tokens][pitch] components of new tokens */
+    /*
+     * Device [slots + 1]: number of 16-bit units of the blocks of each slot, then the largest number
+     * of words for which a stream had no room.
+     */
+    uint32_t *units, *host_units;
+    size_t slots;
+    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
+    double held;
+    kvd_device_memory memory;
+} streams;
+
+static streams *of(const kvd_gpu_method *m)
+{
+    return (streams *)(void *)m;
+}
+
+static double held(const kvd_gpu_method *m)
+{
+    return of(m)->held;
+}
+
+static double slot_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const streams *const k = of(m);
+    const size_t n = k->tokens[slot], sink = (size_t)k->n_sink, exact = n < sink ? n : sink;
+    const size_t blocks = n > sink ? (n - 1) / KVD_PAGE_TOKENS - sink / KVD_PAGE_TOKENS + 1 : 0;
+    double bits = KVD_STREAM_WORD_BITS * (double)k->host_units[slot];
+    for (int l = 0; l < m->cache->config->n_layers; l++)
+        for (int side = 0; side < KVD_N_SIDES; side++)
+            bits +=
+                (double)blocks * k->layer[l].side[side].room.n_streams * KVD_STREAM_HEADER_BITS +
+                16.0 * (double)(exact * k->wide);
+    return bits;
+}
+
+static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    streams *const k = of(m);
+    const uint32_t beyond = k->host_units[k->slots];
+    double bits = 0;
+    if (beyond && !k->drawn)
+        return kvd_fail(
+            err,
+            "method '%s': a stream of a page of 64 tokens needs %u words, some have room "
+            "for %d: the text differs from --calibration; use a larger step",
+            m->plan->bits->info.name, beyond, k->layer[0].side[0].room.words);
+    for (size_t i = 0; i < it->n_slices; i++)
+        k->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
+    for (size_t s = 0; s < k->slots; s++)
+        bits += k->tokens[s] ? slot_bits(m, s) : 0;
+    k->held = bits / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            k->tokens[it->slice[i].slot] = 0;
+    return 0;
+}
+
+static size_t lacking(const kvd_gpu_method *m)
+{
+    const streams *const k = of(m);
+    return k->host_units ? k->host_units[k->slots] : 0;
+}
+
+static kvd_stream_batch batch_of(const streams *k, const kvd_paged_rows *r, bool prompts)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const size_t first = prompts ? r->steps : 0;
+    return (kvd_stream_batch){.n = (int32_t)(prompts ? r->prompts : r->steps),
+                              .max_pages = (int32_t)c->pages->max_pages,
+                              .n_sink = k->n_sink,
+                              .kv_len = c->batch->device.kv_len + first,
+                              .slot = c->batch->device.slot + first,
+                              .q_len = prompts ? c->batch->device.q_len + first : NULL,
+                              .start = prompts ? c->batch->device.start + first : NULL,
+                              .live = prompts ? NULL : c->batch->device.live,
+                              .page_table = c->pages->device + first * c->pages->max_pages,
+                              .n_sms = c->n_sms};
+}
+
+static int32_t larger(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
+static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const layer_of *const l = &k->layer[r->layer];
+    const kvd_stream_batch b = batch_of(k, r, false);
+    const kvd_latent_restore_args a = {.n = b.n,
+                                       .max_pages = b.max_pages,
+                                       .n_kv_heads = c->share->n_kv_heads,
+                                       .d_head = c->config->d_head,
+                                       .max_rank = larger(l->side[0].rank, l->side[1].rank),
+                                       .newest = 1,
+                                       .kv_len = b.kv_len,
+                                       .page_table = b.page_table,
+                                       .head = l->head,
+                                       .latents = k->latents,
+                                       .matrix = l->from,
+                                       .latent_page = k->latent_page,
+                                       .page = (size_t)c->layer[r->layer].map.page_elements,
+                                       .cosine = c->cosine,
+                                       .sine = c->sine,
+                                       .interleaved =
+                                           c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+                                       .pages = kvd_paged_cache_pool(c, r->layer),
+                                       .n_sms = c->n_sms};
+    return kvd_cuda_check(kvd_streams_decode(&b, l->side, k->latents, k->latent_page, r->stream),
+                          what, err) ||
+                   kvd_cuda_check(kvd_latent_restore(&a, r->stream), what, err) ||
+                   kvd_cuda_check(kvd_streams_sink(&b, &c->layer[r->layer].map, a.pages, l->sink,
+                                                   true, r->stream),
+                                  what, err)
+               ? -1
+               : 0;
+}
+
+/* Restores all tokens but the new one of each decode step, which is in its page already. */
+static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    return !r->steps ? 0
+           : restore(of(m), r, err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+/* Computes y = x * to for n rows of K or V, x in bf16. */
+static int transform(const streams *k, const kvd_paged_rows *r, int side, size_t n, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const layer_of *const l = &k->layer[r->layer];
+    const size_t from = (size_t)(c->share->n_heads * c->config->d_head) + (size_t)side * k->wide;
+    const float one = 1, zero = 0;
+    for (size_t part = 0; part < 2; part++)
+        if (kvd_cublas_check(c->worker->lib->cublasGemmEx(
+                                 c->worker->blas, CUBLAS_OP_N, CUBLAS_OP_N,
+                                 l->side[side].tables.kept, (int)n, (int)k->wide, &one,
+                                 l->to[side] + part * k->wide * k->pitch, CUDA_R_16BF,
+                                 (int)k->pitch, (const uint16_t *)r->x + from, CUDA_R_16BF,
+                                 (int)r->ld, part ? &one : &zero, k->y, CUDA_R_32F, (int)k->pitch,
+                                 CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                             what, err))
+            return -1;
+    return 0;
+}
+
+static int forget(const streams *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->method.cache->batch;
+    for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
+        if (kvd_cuda_check(cudaMemsetAsync(k->units + b->host.slot[r->steps + i], 0,
+                                           sizeof *k->units, r->stream),
+                           what, err))
+            return -1;
+    return 0;
+}
+
+/* Codes K or V of the new tokens of decode steps, or of prompts, from their components k->y. */
+static int code(const streams *k, const kvd_paged_rows *r, int side, bool prompts, kvd_err *err)
+{
+    const kvd_stream_batch b = batch_of(k, r, prompts);
+    const size_t most = prompts ? k->method.cache->batch->n_tokens - r->steps : 1;
+    return kvd_cuda_check(kvd_streams_code(&b, &k->layer[r->layer].side[side],
+                                           k->y + (prompts ? r->steps * k->pitch : 0), k->pitch,
+                                           most, k->units, k->units + k->slots, r->stream),
+                          what, err);
+}
+
+static int keep_sinks(const streams *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const kvd_stream_batch b = batch_of(k, r, prompts);
+    return kvd_cuda_check(kvd_streams_sink(&b, &c->layer[r->layer].map,
+                                           kvd_paged_cache_pool(c, r->layer),
+                                           k->layer[r->layer].sink, false, r->stream),
+                          what, err);
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const streams *const k = of(m);
+    const size_t n = r->prompts ? m->cache->batch->n_tokens : r->steps;
+    if (forget(k, r, err) || (r->prompts && keep_sinks(k, r, true, err)) ||
+        (r->steps && keep_sinks(k, r, false, err)))
+        return -1;
+    for (int side = 0; side < KVD_N_SIDES; side++)
+        if (transform(k, r, side, n, err) || (r->prompts && code(k, r, side, true, err)) ||
+            (r->steps && code(k, r, side, false, err)))
+            return -1;
+    if (r->layer + 1 < m->cache->config->n_layers)
+        return 0;
+    return kvd_cuda_check(cudaMemcpyAsync(k->host_units, k->units,
+                                          (k->slots + 1) * sizeof *k->units, cudaMemcpyDeviceToHost,
+                                          r->stream),
+                          what, err);
+}
+
+/* Returns device memory filled with random numbers, for runs that time caches never written. */
+static void *filled(streams *k, size_t bytes, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    void *const p = kvd_device_new(&k->memory, bytes, "the cache", err);
+    return p && !kvd_cuda_check(
+                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream),
+                    what, err)
+               ? p
+               : NULL;
+}
+
+/* Allocates the pools of blocks and of sinks. */
+static int make_pools(streams *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const size_t latents = k->latent_page * sizeof(uint16_t);
+    char *blocks = filled(k, (k->method.page_bytes - latents) * (pages + 1), stream, err);
+    char *sinks = blocks ? filled(k, k->method.slot_bytes * slots, stream, err) : NULL;
+    if (!sinks || !(k->latents = filled(k, latents * (pages + 1), stream, err)))
+        return -1;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        for (int side = 0; side < KVD_N_SIDES; side++) {
+            kvd_stream_side *const s = &k->layer[l].side[side];
+            s->blocks = blocks;
+            blocks += kvd_stream_parts_of(s->room).bytes * (pages + 1);
+            if (kvd_cuda_check(kvd_streams_make_plausible(s, pages + 1, stream), what, err))
+                return -1;
+        }
+        k->layer[l].sink = (uint16_t *)(void *)sinks;
+        sinks += k->method.slot_bytes / (size_t)c->config->n_layers * slots;
+    }
+    return 0;
+}
+
+static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    streams *const k = of(m);
+    k->slots = slots;
+    k->tokens = calloc(slots, sizeof *k->tokens);
+    if (!k->tokens)
+        return kvd_no_memory(err, what, slots * sizeof *k->tokens);
+    const size_t bytes = (slots + 1) * sizeof *k->units;
+    if (make_pools(k, pages, slots, stream, err) ||
+        !(k->y = kvd_device_new(&k->memory, m->cache->batch->max_tokens * k->pitch * sizeof *k->y,
+                                what, err)) ||
+        !(k->units = kvd_device_new(&k->memory, bytes, what, err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)&k->host_units, bytes), what, err) ||
+        kvd_cuda_check(cudaMemsetAsync(k->units, 0, bytes, stream), what, err))
+        return -1;
+    memset(k->host_units, 0, bytes);
+    return 0;
+}
+
+static void release(kvd_gpu_method *m)
+{
+    streams *const k = of(m);
+    kvd_device_release(&k->memory);
+    (void)cudaFreeHost(k->host_units);
+    free(k->layer);
+    free(k->tokens);
+    free(k);
+}
+
+/* Sets the capacities of a block. `room` is the number of words of a stream; 0: the default. */
+static kvd_stream_room room_of(const kvd_waterfill_coder *c, size_t room)
+{
+    const int32_t n = kvd_stream_count(c->streams.kept);
+    const double expected =
+                     kvd_waterfill_expected_bits(c, KVD_PAGE_TOKENS) / KVD_STREAM_WORD_BITS / n,
+                 wanted = room ? (double)room : 1.6 * expected + 160;
+    const int32_t words = ((int32_t)wanted + 7) / 8 * 8;
+    return (kvd_stream_room){n, words, words / KVD_STREAM_WORDS_PER_EXCEPTION + 1};
+}
+
+/* Host copies of the tables of one layer and side, before they go to the device. */
+typedef struct {
+    uint16_t *to;   /* [2][wide][pitch] */
+    uint16_t *from; /* [n_kv_heads][d_head][rank] */
+    float *bias;    /* [kept] */
+} host_tables;
+
+static void split(float x, uint16_t *high, uint16_t *low)
+{
+    float rounded, rest;
+    kvd_from_f32(KVD_BF16, &x, high, 1);
+    kvd_to_f32(KVD_BF16, high, &rounded, 1);
+    rest = x - rounded;
+    kvd_from_f32(KVD_BF16, &rest, low, 1);
+}
+
+static void fill(const streams *k, const kvd_waterfill_coder *c, int32_t rank, const host_tables *t)
+{
+    const size_t kept = (size_t)c->streams.kept, d = (size_t)k->method.cache->config->d_head;
+    for (size_t j = 0; j < kept; j++) {
+        double sum = 0;
+        for (size_t i = 0; i < c->wide; i++) {
+            const float x = c->to[i * c->wide + j];
+            sum += (double)c->mean[i] * (double)x;
+            split(x, t->to + i * k->pitch + j, t->to + (c->wide + i) * k->pitch + j);
+        }
+        t->bias[j] = (float)sum;
+    }
+    for (size_t i = 0; i < c->wide; i++)
+        for (size_t j = 0; j <= kept; j++)
+            kvd_from_f32(KVD_BF16, j < kept ? &c->from[j * c->wide + i] : &c->mean[i],
+                         t->from + (i / d * d + i % d) * (size_t)rank + j, 1);
+}
+
+/* Device arrays of all layers, and the places in them of the next layer and side. */
+typedef struct {
+    uint16_t *to, *from, *start;
+    float *bias;
+    kvd_stream_component *component;
+} device_tables;
+
+/* Copies the tables of one layer and side to the device, and moves `at` behind them. */
+static int copy_side(const streams *k, layer_of *l, int side, const kvd_waterfill_coder *c,
+                     device_tables *at, kvd_err *err)
+{
+    kvd_stream_side *const s = &l->side[side];
+    const size_t kept = (size_t)c->streams.kept, n_to = 2 * k->wide * k->pitch,
+                 n_from = k->wide * (size_t)s->rank;
+    const host_tables t = {calloc(n_to, sizeof *t.to), calloc(n_from, sizeof *t.from),
+                           calloc(kept, sizeof *t.bias)};
+    int status = t.to && t.from && t.bias ? 0 : kvd_no_memory(err, what, n_to * sizeof *t.to);
+    if (!status)
+        fill(k, c, s->rank, &t);
+    status = status || kvd_device_put(at->to, t.to, n_to * sizeof *t.to, what, err) ||
+             kvd_device_put(at->from, t.from, n_from * sizeof *t.from, what, err) ||
+             kvd_device_put(at->bias, t.bias, kept * sizeof *t.bias, what, err) ||
+             kvd_device_put(at->component, c->streams.component,
+                            kept * sizeof *c->streams.component, what, err) ||
+             kvd_device_put(at->start, c->streams.start, c->n_starts * sizeof *c->streams.start,
+                            what, err);
+    l->to[side] = at->to;
+    l->from = side ? l->from : at->from;
+    s->bias = at->bias;
+    s->tables = (kvd_stream_tables){c->streams.kept, at->component, at->start};
+    at->to += n_to;
+    at->from += n_from;
+    at->bias += kept;
+    at->component += kept;
+    at->start += c->n_starts;
+    free(t.to);
+    free(t.from);
+    free(t.bias);
+    return status ? -1 : 0;
+}
+
+/* Fills the places of the KV heads of layer l in pages, latents and matrices. */
+static void place_heads(const streams *k, int l, kvd_latent_head *head)
+{
+    const kvd_attn_map *const map = &k->method.cache->layer[l].map;
+    const kvd_stream_side *const s = k->layer[l].side;
+    for (int g = 0; g < map->n_kv_heads; g++)
+        for (int side = 0; side < KVD_N_SIDES; side++) {
+            head[g].latent[side] = s[side].latent_at;
+            head[g].rank[side] = s[side].rank;
+            head[g].page[side] = map->kv_offset[g] + (side ? KVD_PAGE_TOKENS * map->d_qk[g] : 0);
+            head[g].matrix[side] = (side ? (int32_t)k->wide * s[0].rank : 0) +
+                                   g * k->method.cache->config->d_head * s[side].rank;
+        }
+}
+
+static int copy_heads(streams *k, kvd_err *err)
+{
+    const size_t layers = (size_t)k->method.cache->config->n_layers,
+                 heads = (size_t)k->method.cache->config->n_kv_heads, n = layers * heads;
+    kvd_latent_head *const head = calloc(n, sizeof *head), *device;
+    if (!head)
+        return kvd_no_memory(err, what, n * sizeof *head);
+    for (size_t l = 0; l < layers; l++)
+        place_heads(k, (int)l, head + l * heads);
+    device = kvd_device_new(&k->memory, n * sizeof *head, what, err);
+    const int status = !device || kvd_device_put(device, head, n * sizeof *head, what, err);
+    for (size_t l = 0; l < layers; l++)
+        k->layer[l].head = device + l * heads;
+    free(head);
+    return status ? -1 : 0;
+}
+
+/* Sums of the sizes of all layers, in elements. */
+typedef struct {
+    size_t from, kept, starts;
+} table_sizes;
+
+/* Sets the sizes of all layers and sides. */
+static table_sizes describe(streams *k)
+{
+    kvd_paged_cache *const c = k->method.cache;
+    table_sizes sum = {0, 0, 0};
+    for (int l = 0; l < c->config->n_layers; l++) {
+        size_t latent = 0;
+        for (int side = 0; side < KVD_N_SIDES; side++) {
+            kvd_stream_side *const s = &k->layer[l].side[side];
+            kvd_waterfill_coder coder;
+            kvd_waterfill_coder_of(k->method.plan->bits_self, l, (kvd_side)side, &coder);
+            const size_t kept = (size_t)coder.streams.kept;
+            k->drawn = coder.drawn;
+            s->room = room_of(&coder, c->outliers);
+            s->step = coder.step;
+            s->offset = (float)coder.offset;
+            s->rank = (int32_t)(kept / 16 + 1) * 16;
+            s->latent_at = (int32_t)latent;
+            latent += (size_t)s->rank * KVD_PAGE_TOKENS;
+            k->method.page_bytes += kvd_stream_parts_of(s->room).bytes;
+            k->pitch = kept > k->pitch ? (kept + 7) / 8 * 8 : k->pitch;
+            sum.from += k->wide * (size_t)s->rank;
+            sum.kept += kept;
+            sum.starts += coder.n_starts;
+        }
+        k->latent_page = latent > k->latent_page ? latent : k->latent_page;
+    }
+    k->method.page_bytes += k->latent_page * sizeof *k->latents;
+    k->method.slot_bytes =
+        (size_t)c->config->n_layers * (size_t)k->n_sink * 2 * k->wide * sizeof(uint16_t);
+    return sum;
+}
+
+static int copy_tables(streams *k, kvd_err *err)
+{
+    const int layers = k->method.cache->config->n_layers;
+    const table_sizes n = describe(k);
+    const size_t n_to = (size_t)layers * KVD_N_SIDES * 2 * k->wide * k->pitch;
+    device_tables at = {0};
+    if (!(at.to = kvd_device_new(&k->memory, n_to * sizeof *at.to, what, err)) ||
+        !(at.from = kvd_device_new(&k->memory, n.from * sizeof *at.from, what, err)) ||
+        !(at.bias = kvd_device_new(&k->memory, n.kept * sizeof *at.bias, what, err)) ||
+        !(at.component = kvd_device_new(&k->memory, n.kept * sizeof *at.component, what, err)) ||
+        !(at.start = kvd_device_new(&k->memory, n.starts * sizeof *at.start, what, err)))
+        return -1;
+    for (int l = 0; l < layers; l++)
+        for (int side = 0; side < KVD_N_SIDES; side++) {
+            kvd_waterfill_coder coder;
+            kvd_waterfill_coder_of(k->method.plan->bits_self, l, (kvd_side)side, &coder);
+            if (copy_side(k, &k->layer[l], side, &coder, &at, err))
+                return -1;
+        }
+    return copy_heads(k, err);
+}
+
+static double value_of(const kvd_plan *plan, const char *key)
+{
+    const kvd_parameter *const p = plan->bits->info.parameter;
+    size_t i = 0;
+    while (strcmp(p[i].key, key) != 0)
+        i++;
+    return plan->bits_values.value[i];
+}
+
+/* Returns true if blocks are pages. */
+static bool fits(const kvd_plan *plan)
+{
+    return fabs(value_of(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
+}
+
+static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+{
+    const char *const name = plan->bits->info.name;
+    const size_t wide = (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
+    const double block = value_of(plan, "block");
+    if (!fits(plan))
+        return kvd_fail(err,
+                        "%s,block=%g: the CUDA engine decodes blocks of %d tokens, use block=%d",
+                        name, block, KVD_PAGE_TOKENS, KVD_PAGE_TOKENS);
+    if (wide >= KVD_LATENT_RANK_MAX)
+        return kvd_fail(err,
+                        "'%s' in the CUDA engine: up to %d numbers per token and side, not %zu",
+                        name, KVD_LATENT_RANK_MAX - 1, wide);
+    return c->cosine && !c->hook.wants_raw
+               ? kvd_fail(err,
+                          "'%s' codes keys before RoPE, which the CUDA engine does not have in "
+                          "models with biases or norms of Q and K, or with partial RoPE",
+                          name)
+               : 0;
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                       kvd_err *err)
+{
+    if (check(plan, cache, err))
+        return -1;
+    streams *const k = calloc(1, sizeof *k);
+    const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
+    if (!k || !(k->layer = calloc(1, bytes))) {
+        free(k);
+        return kvd_no_memory(err, what, bytes);
+    }
+    k->method = (kvd_gpu_method){.cache = cache,
+                                 .plan = plan,
+                                 .one_layer = true,
+                                 .anywhere = true,
+                                 .whole_prompts = true,
+                                 .make = make,
+                                 .ended = ended,
+                                 .lacking = lacking,
+                                 .held = held,
+                                 .bits = slot_bits,
+                                 .appended = appended,
+                                 .attended = attended,
+                                 .free = release};
+    k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
+    k->n_sink = (int32_t)value_of(plan, "sink");
+    /* The cache releases the method, also after a failure. */
+    *m = &k->method;
+    return copy_tables(k, err);
+}
+
+static bool runs(const kvd_plan *plan)
+{
+    return !plan->layers && !plan->tokens && !plan->maker && !plan->channels && !plan->dims &&
+           !plan->dims_low;
+}
+
+static bool generates(const kvd_plan *plan)
+{
+    return runs(plan) && fits(plan);
+}
+
+const kvd_gpu_kind kvd_gpu_streams = {.runs = runs, .generates = generates, .open = open_method};

@@ -1,0 +1,329 @@
+#include "methods/bits/cuda/streams.h"
+
+#include <cuda_bf16.h>
+
+namespace
+{
+
+enum { WARPS = 4 };
+
+struct block_of {
+    uint32_t *state, *counts;
+    uint16_t *word;
+    kvd_stream_exception *exception;
+};
+
+/* Returns the parts of stream s of a block. */
+__device__ __forceinline__ block_of block_at(const kvd_stream_side &side, int page, int s)
+{
+    const kvd_stream_parts p = kvd_stream_parts_of(side.room);
+    char *const from = side.blocks + (size_t)page * p.bytes;
+    return {reinterpret_cast<uint32_t *>(from) + s * KVD_LANES,
+            reinterpret_cast<uint32_t *>(from + p.counts) + 2 * s,
+            reinterpret_cast<uint16_t *>(from + p.words) + (size_t)s * (size_t)side.room.words,
+            reinterpret_cast<kvd_stream_exception *>(from + p.exceptions) +
+                (size_t)s * (size_t)side.room.exceptions};
+}
+
+__device__ __forceinline__ int page_number(const kvd_stream_batch &a, int b, int p)
+{
+    return __ldg(a.page_table + (size_t)b * (size_t)a.max_pages + p);
+}
+
+__device__ __forceinline__ int rank_in(uint32_t mask, int lane)
+{
+    return __popc(mask & ((1u << lane) - 1));
+}
+
+/* Index of component j of token t in a page of latents (dims/cuda/latents.h). */
+__device__ __forceinline__ int latent_index(int j, int t)
+{
+    return j / 8 * (8 * KVD_PAGE_TOKENS) + t / 8 * 64 + t % 8 * 8 + j % 8;
+}
+
+/* Index of token t and dim i in a BLOCKED matrix [64][d] (kernels/layout.h). */
+__device__ __forceinline__ int blocked(int t, int i, int d)
+{
+    return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
+}
+
+__device__ __forceinline__ uint16_t bf16_bits(float x)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+__device__ __forceinline__ uint16_t decoded(const kvd_stream_side &side, int32_t q)
+{
+    const float x = (float)q + (q > 0 ? side.offset : q < 0 ? -side.offset : 0.0f);
+    return bf16_bits(x * (float)side.step);
+}
+
+/* Writes the exceptions of one stream, which the decoder has read as 0. */
+__device__ void put_exceptions(const kvd_stream_side &side, const block_of &from, uint16_t *to,
+                               int lane)
+{
+    const int n = min((int)from.counts[1], side.room.exceptions);
+    for (int i = lane; i < n; i += KVD_LANES) {
+        const kvd_stream_exception e = from.exception[i];
+        const int j = (int)(e.place & 0xffff), t = (int)(e.place >> 16) % KVD_PAGE_TOKENS;
+        if (j < side.tables.kept)
+            to[latent_index(j, t)] = decoded(side, e.q);
+    }
+}
+
+/* Decodes the tokens first .. end - 1 of stream s of a page, from the newest to the oldest. */
+__device__ void decode_stream(const kvd_stream_side &side, const block_of &from, int s, int first,
+                              int end, uint16_t *to, int lane)
+{
+    const int n = side.room.n_streams, groups = kvd_stream_n_groups(side.tables.kept);
+    kvd_stream_component of[KVD_STREAM_GROUPS];
+    uint32_t x = from.state[lane];
+    int at = min((int)from.counts[0], side.room.words);
+#pragma unroll
+    for (int k = 0; k < KVD_STREAM_GROUPS; k++) {
+        const int j = KVD_LANES * (s + k * n) + lane;
+        of[k].n = 0;
+        if (j < side.tables.kept)
+            of[k] = side.tables.component[j];
+    }
+    for (int t = end - 1; t >= first; t--) {
+#pragma unroll
+        for (int k = 0; k < KVD_STREAM_GROUPS; k++) {
+            const int c = s + k * n;
+            if (c >= groups)
+                break;
+            const bool here = of[k].n > 0;
+            if (here) {
+                const uint16_t *const start = side.tables.start + of[k].at;
+                const int i = kvd_stream_find(start, of[k].n, x);
+                const uint32_t low = start[i], f = start[i + 1] - low;
+                x = kvd_stream_take(x, low, f);
+                to[latent_index(KVD_LANES * c + lane, t)] = decoded(side, of[k].least + i);
+            }
+            const bool wants = here && x < KVD_STREAM_LEAST;
+            const uint32_t mask = __ballot_sync(~0u, wants);
+            at = max(at - __popc(mask), 0);
+            if (wants)
+                x = x << KVD_STREAM_WORD_BITS |
+                    from.word[min(at + rank_in(mask, lane), side.room.words - 1)];
+        }
+    }
+}
+
+struct decode_args {
+    kvd_stream_batch batch;
+    kvd_stream_side side[2];
+    uint16_t *latents;
+    size_t latent_page;
+};
+
+__global__ void __launch_bounds__(32 * WARPS) decode_kernel(const __grid_constant__ decode_args a)
+{
+    const kvd_stream_side &side = a.side[blockIdx.z];
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = side.room.n_streams,
+              coded = __ldg(a.batch.kv_len + b) - 1;
+    for (int item = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
+         KVD_PAGE_TOKENS * (item / n) < coded; item += (int)gridDim.x * WARPS) {
+        const int p = item / n, s = item % n, t0 = KVD_PAGE_TOKENS * p;
+        const int first = max(a.batch.n_sink - t0, 0), end = min(coded - t0, (int)KVD_PAGE_TOKENS);
+        const int page = page_number(a.batch, b, p);
+        const block_of from = block_at(side, page, s);
+        uint16_t *const to = a.latents + (size_t)page * a.latent_page + side.latent_at;
+        if (first >= end)
+            continue;
+        decode_stream(side, from, s, first, end, to, lane);
+        const int kept = side.tables.kept, rest = side.rank - kept;
+        for (int i = lane; s == 0 && i < rest * (end - first); i += KVD_LANES)
+            to[latent_index(kept + i % rest, first + i / rest)] = bf16_bits(i % rest ? 0 : 1);
+        __syncwarp();
+        put_exceptions(side, from, to, lane);
+    }
+}
+
+struct code_args {
+    kvd_stream_batch batch;
+    kvd_stream_side side;
+    const float *y;
+    size_t ld;
+    uint32_t *units, *beyond;
+};
+
+/* Number of words and of exceptions of a stream, and the states of its lanes. */
+struct growing {
+    uint32_t x;
+    int words, exceptions;
+};
+
+/* Codes one group of a token: lane `lane` codes the component y of tables.component[j]. */
+__device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
+                                           int t, const float *y, int lane, growing &g)
+{
+    const bool here = j < side.tables.kept;
+    const kvd_stream_component of = here ? side.tables.component[j] : kvd_stream_component{0, 0, 1};
+    const float v = here ? y[j] - side.bias[j] : 0;
+    const double q = fmin(fmax(kvd_stream_multiple((double)v, side.step), -2e9), 2e9);
+    const bool has = kvd_stream_has(of, (int32_t)q), apart = here && !has;
+    const uint32_t others = __ballot_sync(~0u, apart);
+    const int place = g.exceptions + rank_in(others, lane);
+    if (apart && place < side.room.exceptions)
+        to.exception[place] = {(uint32_t)j | (uint32_t)t << 16, (int32_t)q};
+    g.exceptions += __popc(others);
+    const uint16_t *const start = side.tables.start + of.at + ((has ? (int)q : 0) - of.least);
+    const uint32_t low = here ? start[0] : 0, f = here ? start[1] - low : 1u << KVD_STREAM_SHIFT;
+    const bool pushes = here && kvd_stream_pushes(g.x, f);
+    const uint32_t mask = __ballot_sync(~0u, pushes);
+    const int at = g.words + rank_in(mask, lane);
+    if (pushes && at < side.room.words)
+        to.word[at] = (uint16_t)g.x;
+    g.words += __popc(mask);
+    g.x = pushes ? g.x >> KVD_STREAM_WORD_BITS : g.x;
+    g.x = here ? kvd_stream_put(g.x, low, f) : g.x;
+}
+
+__device__ void code_stream(const code_args &a, int b, int p, int s, int lane)
+{
+    const kvd_stream_side &side = a.side;
+    const int m = __ldg(a.batch.kv_len + b), old = m - (a.batch.q_len ? a.batch.q_len[b] : 1),
+              t0 = KVD_PAGE_TOKENS * p, begin = max(t0, a.batch.n_sink), from = max(begin, old),
+              end = min(m, t0 + (int)KVD_PAGE_TOKENS), n = side.room.n_streams;
+    if (from >= end)
+        return;
+    const block_of to = block_at(side, page_number(a.batch, b, p), s);
+    growing g = {KVD_STREAM_LEAST, 0, 0};
+    if (from > begin)
+        g = {to.state[lane], min((int)to.counts[0], side.room.words),
+             min((int)to.counts[1], side.room.exceptions)};
+    const int words = g.words, exceptions = g.exceptions;
+    __syncwarp();
+    for (int t = from; t < end; t++) {
+        const float *const y =
+            a.y + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
+        for (int c = kvd_stream_last_group(side.tables.kept, s, n); c >= 0; c -= n)
+            code_group(side, to, KVD_LANES * c + lane, t - t0, y, lane, g);
+    }
+    to.state[lane] = g.x;
+    if (lane)
+        return;
+    to.counts[0] = (uint32_t)g.words;
+    to.counts[1] = (uint32_t)g.exceptions;
+    atomicAdd(a.units + a.batch.slot[b],
+              (uint32_t)(g.words - words) +
+                  (uint32_t)(g.exceptions - exceptions) * (KVD_STREAM_EXCEPTION_BITS / 16));
+    const int wanted = max(
+        g.words > side.room.words ? g.words : 0,
+        g.exceptions > side.room.exceptions ? g.exceptions * KVD_STREAM_WORDS_PER_EXCEPTION : 0);
+    if (wanted)
+        atomicMax(a.beyond, (uint32_t)wanted);
+}
+
+__global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant__ code_args a)
+{
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = a.side.room.n_streams;
+    if (a.batch.live && b >= __ldg(a.batch.live))
+        return;
+    const int m = __ldg(a.batch.kv_len + b),
+              first = (m - (a.batch.q_len ? a.batch.q_len[b] : 1)) / KVD_PAGE_TOKENS;
+    for (int item = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
+         KVD_PAGE_TOKENS * (first + item / n) < m; item += (int)gridDim.x * WARPS)
+        code_stream(a, b, first + item / n, item % n, lane);
+}
+
+struct sink_args {
+    kvd_stream_batch batch;
+    kvd_attn_map map;
+    uint16_t *pages, *sink;
+    bool back;
+};
+
+__global__ void sink_kernel(const __grid_constant__ sink_args a)
+{
+    const int t = (int)blockIdx.x, b = (int)blockIdx.y, m = __ldg(a.batch.kv_len + b),
+              old = m - (a.batch.q_len ? a.batch.q_len[b] : 1),
+              row = a.map.page_elements / KVD_PAGE_TOKENS;
+    if ((a.batch.live && b >= __ldg(a.batch.live)) || (a.back ? t >= m - 1 : t < old || t >= m))
+        return;
+    uint16_t *const page = a.pages + (size_t)page_number(a.batch, b, t / KVD_PAGE_TOKENS) *
+                                         (size_t)a.map.page_elements;
+    uint16_t *const sink =
+        a.sink + ((size_t)a.batch.slot[b] * (size_t)a.batch.n_sink + (size_t)t) * (size_t)row;
+    for (int g = 0; g < a.map.n_kv_heads; g++)
+        for (int i = (int)threadIdx.x; i < a.map.d_qk[g] + a.map.d_v[g]; i += (int)blockDim.x) {
+            const int v = i >= a.map.d_qk[g], d = v ? a.map.d_v[g] : a.map.d_qk[g],
+                      dim = v ? i - a.map.d_qk[g] : i;
+            uint16_t *const at = page + a.map.kv_offset[g] +
+                                 (v ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0) +
+                                 blocked(t % KVD_PAGE_TOKENS, dim, d);
+            uint16_t *const in = sink + a.map.kv_offset[g] / KVD_PAGE_TOKENS + i;
+            *(a.back ? at : in) = *(a.back ? in : at);
+        }
+}
+
+__global__ void plausible_kernel(const __grid_constant__ kvd_stream_side side)
+{
+    for (int s = (int)threadIdx.x; s < side.room.n_streams; s += (int)blockDim.x) {
+        uint32_t *const counts = block_at(side, (int)blockIdx.x, s).counts;
+        counts[0] = (uint32_t)side.room.words;
+        counts[1] = 0;
+    }
+}
+
+int bad(const kvd_stream_batch *b)
+{
+    return b->n < 1 || b->n > 65535 || b->max_pages < 1 || b->n_sink < 0 || b->n_sms < 1;
+}
+
+/* Returns the number of CTAs among which `items` warps of each of `times` requests are divided. */
+unsigned ctas(size_t items, size_t times, int n_sms)
+{
+    const size_t want = (items + WARPS - 1) / WARPS, most = (32 * (size_t)n_sms + times) / times;
+    return (unsigned)(want < most ? want : most);
+}
+
+} // namespace
+
+cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
+                               uint16_t *latents, size_t latent_page, cudaStream_t stream)
+{
+    const decode_args a = {*b, {side[0], side[1]}, latents, latent_page};
+    const int n = side[0].room.n_streams > side[1].room.n_streams ? side[0].room.n_streams
+                                                                  : side[1].room.n_streams;
+    if (bad(b) || side[0].room.n_streams < 1 || side[1].room.n_streams < 1)
+        return cudaErrorInvalidValue;
+    const dim3 grid(ctas((size_t)b->max_pages * (size_t)n, 2 * (size_t)b->n, b->n_sms),
+                    (unsigned)b->n, 2);
+    decode_kernel<<<grid, 32 * WARPS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, const float *y,
+                             size_t ld, size_t most, uint32_t *units, uint32_t *beyond,
+                             cudaStream_t stream)
+{
+    const code_args a = {*b, *side, y, ld, units, beyond};
+    const size_t pages = (most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + (b->q_len ? 1 : 0);
+    if (bad(b) || side->room.n_streams < 1 || most < 1)
+        return cudaErrorInvalidValue;
+    code_kernel<<<dim3(ctas(pages * (size_t)side->room.n_streams, (size_t)b->n, b->n_sms),
+                       (unsigned)b->n),
+                  32 * WARPS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
+                             uint16_t *sink, bool back, cudaStream_t stream)
+{
+    const sink_args a = {*b, *map, pages, sink, back};
+    if (bad(b))
+        return cudaErrorInvalidValue;
+    if (!b->n_sink)
+        return cudaSuccess;
+    sink_kernel<<<dim3((unsigned)b->n_sink, (unsigned)b->n), 256, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_streams_make_plausible(const kvd_stream_side *side, size_t pages,
+                                       cudaStream_t stream)
+{
+    plausible_kernel<<<(unsigned)pages, 32, 0, stream>>>(*side);
+    return cudaGetLastError();
+}

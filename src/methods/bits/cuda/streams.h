@@ -1,0 +1,106 @@
+/*
+ * Kernels that code and decode blocks of entropy-coded components (streams.h), one block per page
+ * of KVD_PAGE_TOKENS tokens, layer and side (K or V). A warp codes or decodes one stream.
+ *
+ * The first n_sink tokens of a request are not coded; their rows of the bf16 pages are copied.
+ * Lengths, slots and page numbers are read on the device. Launchers queue work and never wait.
+ */
+#ifndef KVD_METHODS_BITS_CUDA_STREAMS_H
+#define KVD_METHODS_BITS_CUDA_STREAMS_H
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/layout.h"
+#include "methods/bits/streams.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Room of a block in memory. Capacities are per stream; `words` is a multiple of 8. */
+typedef struct {
+    int32_t n_streams, words, exceptions;
+} kvd_stream_room;
+
+/*
+ * Byte offsets of the parts of a block. state: uint32_t [n_streams][KVD_LANES]. counts: uint32_t
+ * [n_streams][2], numbers of words and of exceptions. words: uint16_t [n_streams][room.words].
+ * exceptions: kvd_stream_exception [n_streams][room.exceptions].
+ */
+typedef struct {
+    size_t counts, words, exceptions, bytes;
+} kvd_stream_parts;
+
+KVD_STREAM_INLINE kvd_stream_parts kvd_stream_parts_of(kvd_stream_room r)
+{
+    const size_t n = (size_t)r.n_streams;
+    kvd_stream_parts p = {0, 0, 0, 0};
+    p.counts = n * KVD_LANES * sizeof(uint32_t);
+    p.words = (p.counts + 2 * n * sizeof(uint32_t) + 15) / 16 * 16;
+    p.exceptions = p.words + n * (size_t)r.words * sizeof(uint16_t);
+    p.bytes =
+        (p.exceptions + n * (size_t)r.exceptions * sizeof(kvd_stream_exception) + 15) / 16 * 16;
+    return p;
+}
+
+/* K or V of one layer. Pointers are device memory. */
+typedef struct {
+    kvd_stream_tables tables;
+    kvd_stream_room room;
+    double step;
+    float offset;      /* added to |q| of an integer q other than 0 when it is decoded */
+    const float *bias; /* [tables.kept] subtracted from y before it is rounded */
+    char *blocks;      /* [pages][bytes of kvd_stream_parts] */
+    int32_t rank;      /* number of components of a latent, at least tables.kept + 1 */
+    /* Offset of this side in a page of latents, in elements. */
+    int32_t latent_at;
+} kvd_stream_side;
+
+/* Tokens of the requests of a batch. Arrays are device memory. */
+typedef struct {
+    int32_t n, max_pages, n_sink;
+    const int32_t *kv_len, *slot; /* [n] */
+    /*
+     * [n] Number of new tokens, which are the last of a request's kv_len tokens. NULL: one token
+     * per request (decode steps).
+     */
+    const int32_t *q_len;
+    /* [n] Row of the first new token of each request. NULL: row b belongs to request b. */
+    const int32_t *start;
+    /* [1] Requests from this number on are padding. NULL: there is no padding. */
+    const int32_t *live;
+    const int32_t *page_table; /* [n][max_pages] */
+    int32_t n_sms;
+} kvd_stream_batch;
+
+/*
+ * Decodes all tokens but the newest of each request into latents [pages][latent_page], bf16, in the
+ * order of dims/cuda/latents.h. Component tables.kept of a latent is 1, later components are 0.
+ */
+cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
+                               uint16_t *latents, size_t latent_page, cudaStream_t stream);
+/*
+ * Codes the components y [rows][ld] of the new tokens of each request, at most `most` of one
+ * request. Adds the number of 16-bit units that the blocks grew by to units [slots]. Sets `*beyond`
+ * to the largest number of words of a stream for which there was no room (an exception counts as
+ * KVD_STREAM_WORDS_PER_EXCEPTION words), if that is larger.
+ */
+enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 };
+cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, const float *y,
+                             size_t ld, size_t most, uint32_t *units, uint32_t *beyond,
+                             cudaStream_t stream);
+/*
+ * Copies rows of tokens below n_sink between bf16 pages of a layer and sink [slots][n_sink][row],
+ * with row = map.page_elements / KVD_PAGE_TOKENS: K and V of one KV head after another. If `back`,
+ * copies all tokens but the newest of each request to the pages, else the new tokens to `sink`.
+ */
+cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
+                             uint16_t *sink, bool back, cudaStream_t stream);
+/* Makes `pages` blocks of random bytes decodable, for timing. */
+cudaError_t kvd_streams_make_plausible(const kvd_stream_side *side, size_t pages,
+                                       cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
