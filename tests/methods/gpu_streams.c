@@ -338,8 +338,7 @@ static void test_decode(const problem *p)
 }
 
 /*
- * Tests a coder without room: the numbers of missing words are reported, and nothing behind a block
- * is written.
+ * Tests a coder without room: it must report the number of missing words and write no other block.
  */
 static void test_no_room(void)
 {

@@ -233,7 +233,7 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
             }
 }
 
-/* Decodes the symbols of one group. Words are popped in a second pass, in the order of the lanes. */
+/* Decodes the symbols of one group. A second pass pops words, in the order of the lanes. */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
 {

@@ -19,8 +19,8 @@
  *
  * An integer without a frequency is coded as 0 and listed as an exception of its stream.
  *
- * Bits of a block: 16 per word, 64 per exception and, for each stream, 32 for the state of each lane
- * and 16 for each of the numbers of words and of exceptions.
+ * A block takes 16 bits per word and 64 per exception. Each stream takes 32 bits for the state of
+ * each lane, and 16 for each of the numbers of words and of exceptions.
  */
 #ifndef KVD_METHODS_BITS_STREAMS_H
 #define KVD_METHODS_BITS_STREAMS_H
@@ -57,7 +57,7 @@ typedef struct {
     uint16_t n;
 } kvd_stream_component;
 
-/* Frequencies of one layer and side. `start` is increasing within a component. 0 has a frequency. */
+/* Frequencies of one layer and side. `start` rises within a component. 0 has a frequency. */
 typedef struct {
     int32_t kept;                          /* number of coded components */
     const kvd_stream_component *component; /* [kept] */

@@ -41,8 +41,8 @@ typedef struct {
     uint16_t *latents;  /* components of the layer that is being restored */
     float *y;           /* [max_tokens][pitch] components of new tokens */
     /*
-     * Device [slots + 1]: number of 16-bit units of the blocks of each slot, then the largest number
-     * of words for which a stream had no room.
+     * Device [slots + 1]: number of 16-bit units of the blocks of each slot. The last element is
+     * the largest number of words for which a stream had no room.
      */
     uint32_t *units, *host_units;
     size_t slots;
@@ -355,7 +355,7 @@ typedef struct {
     kvd_stream_component *component;
 } device_tables;
 
-/* Copies the tables of one layer and side to the device, and moves `at` behind them. */
+/* Copies the tables of one layer and side to the device, and moves `at` to the next place. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_waterfill_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -509,6 +509,8 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
         return kvd_fail(err,
                         "'%s' in the CUDA engine: up to %d numbers per token and side, not %zu",
                         name, KVD_LATENT_RANK_MAX - 1, wide);
+    if (c->config->rope_local_theta > 0)
+        return kvd_fail(err, "'%s' in the CUDA engine: one RoPE base, the model has two", name);
     return c->cosine && !c->hook.wants_raw
                ? kvd_fail(err,
                           "'%s' codes keys before RoPE, which the CUDA engine does not have in "

@@ -2,8 +2,8 @@
  * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side (K or
  * V), where L are latents and B is a projection matrix. The layout's blocks of 8 x 8 are mma.sync
  * fragments in memory order. So latents go directly from global memory to registers, and results
- * directly back. The kernel is memory-bound up to ranks of about d_head. Of ranks above RANK_WHOLE, the rows of B
- * are loaded to shared memory in parts, once for every 128 tokens.
+ * directly back. The kernel is memory-bound up to ranks of about d_head. If ranks are above
+ * RANK_WHOLE, B is loaded to shared memory in parts, once for every 128 tokens.
  */
 #include "methods/dims/cuda/latents.h"
 
