@@ -133,4 +133,29 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
     return low;
 }
 
+/*
+ * The coder of K or V of one layer (method waterfill). A token x [wide] has the components y = (x -
+ * mean) * to. Their first streams.kept components are rounded to the multiples q of `step`
+ * (kvd_stream_multiple) and coded; the others are not stored. Decoding gives y_j = (q_j + sign(q_j)
+ * offset) step and x = mean + y * from. The open method owns the arrays.
+ */
+typedef struct {
+    size_t wide;       /* n_kv_heads * d_head */
+    const float *mean; /* [wide] */
+    const float *to;   /* [wide][wide] */
+    const float *from; /* [wide][wide] */
+    double step, offset;
+    kvd_stream_tables streams;
+    size_t n_starts; /* number of elements of streams.start */
+    bool drawn;      /* true: the tables are drawn for timing and fit no data */
+} kvd_stream_coder;
+
+/* Fills `*to` from an open waterfill with block > 0. `side` is a kvd_side. */
+void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
+/*
+ * Returns the number of bits of a block of `tokens` tokens that the frequencies predict, without
+ * states and exceptions.
+ */
+double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
+
 #endif

@@ -24,7 +24,6 @@
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/rans.h"
-#include "methods/bits/waterfill.h"
 
 enum { STEP, SINK, BLOCK, ROWS };
 static const kvd_parameter parameters[] = {
@@ -588,22 +587,22 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     return status;
 }
 
-void kvd_waterfill_coder_of(const void *self, int layer, kvd_side side, kvd_waterfill_coder *to)
+void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to)
 {
     const waterfill *const t = self;
-    const coder *const c = &t->coder[layer * KVD_N_SIDES + (int)side];
-    *to = (kvd_waterfill_coder){.wide = t->wide,
-                                .mean = c->mean,
-                                .to = c->to,
-                                .from = c->from,
-                                .step = t->v->value[STEP],
-                                .offset = c->offset,
-                                .streams = {(int32_t)c->kept, c->component, c->start},
-                                .n_starts = c->n_starts,
-                                .drawn = t->drawn};
+    const coder *const c = &t->coder[layer * KVD_N_SIDES + side];
+    *to = (kvd_stream_coder){.wide = t->wide,
+                             .mean = c->mean,
+                             .to = c->to,
+                             .from = c->from,
+                             .step = t->v->value[STEP],
+                             .offset = c->offset,
+                             .streams = {(int32_t)c->kept, c->component, c->start},
+                             .n_starts = c->n_starts,
+                             .drawn = t->drawn};
 }
 
-double kvd_waterfill_expected_bits(const kvd_waterfill_coder *c, size_t tokens)
+double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens)
 {
     double bits = 0;
     for (int j = 0; j < c->streams.kept; j++) {

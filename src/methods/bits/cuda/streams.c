@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/bits/waterfill.h"
 #include "methods/cuda/paged_cache.h"
 #include "methods/dims/cuda/latents.h"
 #include "model/checkpoint/cuda/random.h"
@@ -304,11 +303,10 @@ static void release(kvd_gpu_method *m)
 }
 
 /* Sets the capacities of a block. `room` is the number of words of a stream; 0: the default. */
-static kvd_stream_room room_of(const kvd_waterfill_coder *c, size_t room)
+static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
 {
     const int32_t n = kvd_stream_count(c->streams.kept);
-    const double expected =
-                     kvd_waterfill_expected_bits(c, KVD_PAGE_TOKENS) / KVD_STREAM_WORD_BITS / n,
+    const double expected = kvd_stream_expected_bits(c, KVD_PAGE_TOKENS) / KVD_STREAM_WORD_BITS / n,
                  wanted = room ? (double)room : 1.6 * expected + 160;
     const int32_t words = ((int32_t)wanted + 7) / 8 * 8;
     return (kvd_stream_room){n, words, words / KVD_STREAM_WORDS_PER_EXCEPTION + 1};
@@ -330,7 +328,7 @@ static void split(float x, uint16_t *high, uint16_t *low)
     kvd_from_f32(KVD_BF16, &rest, low, 1);
 }
 
-static void fill(const streams *k, const kvd_waterfill_coder *c, int32_t rank, const host_tables *t)
+static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, const host_tables *t)
 {
     const size_t kept = (size_t)c->streams.kept, d = (size_t)k->method.cache->config->d_head;
     for (size_t j = 0; j < kept; j++) {
@@ -356,7 +354,7 @@ typedef struct {
 } device_tables;
 
 /* Copies the tables of one layer and side to the device, and moves `at` to the next place. */
-static int copy_side(const streams *k, layer_of *l, int side, const kvd_waterfill_coder *c,
+static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
     kvd_stream_side *const s = &l->side[side];
@@ -435,8 +433,8 @@ static table_sizes describe(streams *k)
         size_t latent = 0;
         for (int side = 0; side < KVD_N_SIDES; side++) {
             kvd_stream_side *const s = &k->layer[l].side[side];
-            kvd_waterfill_coder coder;
-            kvd_waterfill_coder_of(k->method.plan->bits_self, l, (kvd_side)side, &coder);
+            kvd_stream_coder coder;
+            kvd_waterfill_coder_of(k->method.plan->bits_self, l, side, &coder);
             const size_t kept = (size_t)coder.streams.kept;
             k->drawn = coder.drawn;
             s->room = room_of(&coder, c->outliers);
@@ -473,8 +471,8 @@ static int copy_tables(streams *k, kvd_err *err)
         return -1;
     for (int l = 0; l < layers; l++)
         for (int side = 0; side < KVD_N_SIDES; side++) {
-            kvd_waterfill_coder coder;
-            kvd_waterfill_coder_of(k->method.plan->bits_self, l, (kvd_side)side, &coder);
+            kvd_stream_coder coder;
+            kvd_waterfill_coder_of(k->method.plan->bits_self, l, side, &coder);
             if (copy_side(k, &k->layer[l], side, &coder, &at, err))
                 return -1;
         }
