@@ -108,6 +108,29 @@ static void wider_steps_lose_more_and_store_less(void **state)
     assert_true(stored < 1.2 * N * D); /* nine of ten numbers need much less than one bit */
 }
 
+/* Streams of lanes must decode to the same numbers, for a few bits more per block. */
+static void lanes_decode_the_same(void **state)
+{
+    (void)state;
+    static float single[N * D];
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        const kvd_bits_count one = code("cachegen,group=8,groups=8", (kvd_side)side, 1, 1);
+        memcpy(single, y, sizeof y);
+        const kvd_bits_count lanes =
+            code("cachegen,group=8,groups=8,lanes=1", (kvd_side)side, 1, 1);
+        assert_memory_equal(single, y, sizeof y);
+        const double blocks = (N + 63) / 64;
+        assert_true(fabs(lanes.side - (32.0 * N / 8 + blocks * KVD_STREAM_HEADER_BITS)) < 0.5);
+        assert_true(lanes.payload < one.payload && lanes.payload > 0.8 * one.payload);
+    }
+    kvd_method m;
+    void *self = NULL;
+    kvd_err err = {""};
+    assert_int_equal(kvd_method_parse("cachegen,own=1,lanes=1", &m, &err), 0);
+    assert_int_equal(m.plan.bits->open(&m.plan.bits_values, setup(), &self, &err), -1);
+    assert_non_null(strstr(err.msg, "use lanes=0"));
+}
+
 /*
  * With own=1, the tables are made from each block, and all channels use the same one. The code must
  * not be much longer, because channels divided by their steps have the same distribution.
@@ -180,9 +203,11 @@ static void a_stream_loses_no_entry(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_and_bits), cmocka_unit_test(wider_steps_lose_more_and_store_less),
-        cmocka_unit_test(blocks_with_tables_of_their_own), cmocka_unit_test(other_numbers),
-        cmocka_unit_test(a_stream_loses_no_entry)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lanes_decode_the_same),
+                                       cmocka_unit_test(steps_and_bits),
+                                       cmocka_unit_test(wider_steps_lose_more_and_store_less),
+                                       cmocka_unit_test(blocks_with_tables_of_their_own),
+                                       cmocka_unit_test(other_numbers),
+                                       cmocka_unit_test(a_stream_loses_no_entry)};
     return cmocka_run_group_tests(tests, set_up, close_dump);
 }

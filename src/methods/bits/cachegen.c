@@ -12,7 +12,7 @@
 #include "methods/bits/calibration.h"
 #include "methods/bits/rans.h"
 
-enum { BIN, GROUP, GROUPS, OWN, ROWS };
+enum { BIN, GROUP, GROUPS, OWN, LANES, ROWS };
 static const kvd_parameter parameters[] = {
     {"bin", 1, 0.1, 8, false,
      "step of differences in the middle layers, in root mean squares of a channel's differences"},
@@ -20,6 +20,8 @@ static const kvd_parameter parameters[] = {
     {"groups", 1, 1, 1 << 16, true, "groups per block after the prompt"},
     {"own", 0, 0, 1, true,
      "1: blocks store their own steps and frequencies; 0: those of --calibration"},
+    {"lanes", 0, 0, 1, true,
+     "1: a block is coded as streams that 32 lanes decode at once (GPUs: groups * group = 64)"},
     {"rows", 4096, 64, 1 << 20, true, "number of calibration tokens read"},
     {NULL, 0, 0, 0, false, NULL},
 };
@@ -38,6 +40,11 @@ typedef struct {
      * one per channel. NULL if `own` is 1.
      */
     kvd_rans_table *table;
+    /*
+     * [wide] Places of the codes of anchor tokens, and of differences, in the tables of one head and
+     * side. NULL unless `lanes` is 1.
+     */
+    kvd_stream_component *anchor, *difference;
 } cachegen;
 
 static double unit_of(const cachegen *c, int layer)
@@ -92,6 +99,45 @@ static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d
     return differences;
 }
 
+/*
+ * Makes the frequency table of n codes. Codes that do not occur in the calibration data may occur
+ * in other texts, so every code gets a frequency above 0. Changes the counts.
+ */
+static void make_table(kvd_rans_table *t, uint64_t *count, size_t n)
+{
+    for (size_t s = 0; s < n; s++)
+        count[s] = 64 * count[s] + 1;
+    kvd_rans_table_make(t, count, n);
+}
+
+/* Makes the table of n codes that are normally distributed around `middle`. */
+static void draw_table(kvd_rans_table *t, size_t n, double middle, double sigma)
+{
+    enum { ROWS_SEEN = 4096 };
+    uint64_t count[KVD_RANS_SYMBOLS] = {0};
+    for (size_t s = 0; s < n; s++) {
+        const double low = ((double)s - 0.5 - middle) / (sqrt(2) * sigma),
+                     high = ((double)s + 0.5 - middle) / (sqrt(2) * sigma);
+        count[s] = (uint64_t)(ROWS_SEEN * (erf(high) - erf(low)) / 2);
+    }
+    make_table(t, count, n);
+}
+
+/* Makes steps and tables for timing, those of independent normal numbers with variance 1. */
+static int draw(cachegen *c)
+{
+    const size_t each = c->n_kv_heads * KVD_N_SIDES;
+    for (size_t at = 0; at < (size_t)c->n_layers * each; at++) {
+        const double unit = unit_of(c, (int)(at / each));
+        draw_table(&c->table[at * (1 + c->wide)], KVD_RANS_SYMBOLS, 127.5, 45);
+        for (size_t j = 0; j < c->wide; j++) {
+            c->step[at * c->wide + j] = (float)(unit * sqrt(2));
+            draw_table(&c->table[at * (1 + c->wide) + 1 + j], CODES, ZERO, 1 / unit);
+        }
+    }
+    return 0;
+}
+
 /* `unit` is the quantisation step, in units of the root mean square of a channel's differences. */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
@@ -112,14 +158,8 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
             step[j] = (float)(unit * sqrt(square[j] / (double)n));
         (void)read_rows(c, r->cut, r->n, d, seq_len, step, NULL, count, y, code);
         for (size_t k = 0; n && k <= d; k++) {
-            /*
-             * Codes that do not occur in the calibration data may occur in other texts, so every
-             * code gets a frequency above 0.
-             */
             const size_t codes = k ? CODES : KVD_RANS_SYMBOLS;
-            for (size_t s = 0; s < codes; s++)
-                count[k][s] = 64 * count[k][s] + 1;
-            kvd_rans_table_make(&c->table[at * (1 + c->wide) + k], count[k], codes);
+            make_table(&c->table[at * (1 + c->wide) + k], count[k], codes);
         }
     }
     free(code);
@@ -164,14 +204,33 @@ static void close(void *self)
     cachegen *const c = self;
     free(c->step);
     free(c->table);
+    free(c->anchor);
+    free(c->difference);
     free(c);
+}
+
+/* Sets the places of codes in the tables of one head and side, which are KVD_RANS_TABLE apart. */
+static int place_codes(cachegen *c, kvd_err *err)
+{
+    const uint32_t apart = sizeof(kvd_rans_table) / sizeof(uint16_t);
+    c->anchor = malloc(c->wide * sizeof *c->anchor);
+    c->difference = malloc(c->wide * sizeof *c->difference);
+    if (!c->anchor || !c->difference)
+        return kvd_no_memory(err, "tables", 2 * c->wide * sizeof *c->anchor);
+    for (size_t j = 0; j < c->wide; j++) {
+        c->anchor[j] = (kvd_stream_component){0, 0, KVD_RANS_SYMBOLS};
+        c->difference[j] = (kvd_stream_component){(uint32_t)(1 + j) * apart, -ZERO, CODES};
+    }
+    return 0;
 }
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const bool latent = s->dims && s->dims->rebuild,
                pre = s->config->positions == KVD_POSITIONS_ROPE && latent;
-    if (calibrated(v) && kvd_calibration_fits(s, pre, err))
+    if (!calibrated(v) && v->value[LANES] > 0)
+        return kvd_fail(err, "'cachegen' with own=1 stores a table per block: use lanes=0");
+    if (calibrated(v) && !s->drawn && kvd_calibration_fits(s, pre, err))
         return -1;
     cachegen *const c = calloc(1, sizeof *c);
     if (!c)
@@ -189,7 +248,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     c->table = calloc(places * (1 + c->wide), sizeof *c->table);
     if (!c->step || !c->table
             ? kvd_no_memory(err, "tables", places * (1 + c->wide) * sizeof *c->table)
-            : calibrate(c, s, pre, err)) {
+            : (v->value[LANES] > 0 && place_codes(c, err)) ||
+                  (s->drawn ? draw(c) : calibrate(c, s, pre, err))) {
         close(c);
         *self = NULL;
         return -1;
@@ -283,6 +343,75 @@ static void read_codes(const cachegen *c, const kvd_bits_block *b, const buffers
     }
 }
 
+/* Memory of code_lanes: states, words and numbers of words of a block, and integers of a token. */
+typedef struct {
+    kvd_stream_block block;
+    size_t n_streams;
+    int32_t *q;
+} lane_buffers;
+
+/* Codes a block of n tokens from the newest to the oldest, and decodes it. */
+static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *code, size_t n,
+                      size_t d, lane_buffers *w, kvd_err *err)
+{
+    const uint16_t *const start = (const uint16_t *)(const void *)table;
+    const kvd_stream_tables anchors = {(int32_t)d, c->anchor, start},
+                            differences = {(int32_t)d, c->difference, start};
+    for (size_t i = 0; i < w->n_streams * KVD_LANES; i++)
+        w->block.state[i] = KVD_STREAM_LEAST;
+    memset(w->block.n, 0, w->n_streams * sizeof *w->block.n);
+    for (size_t i = n; i-- > 0;) {
+        for (size_t j = 0; j < d; j++)
+            w->q[j] = code[i * d + j] - (i % c->group ? ZERO : 0);
+        kvd_streams_push(i % c->group ? &differences : &anchors, w->q, &w->block);
+    }
+    /* The block is decoded from a copy of the numbers of words, which are counted. */
+    uint32_t *const words = w->block.n, *const left = words + w->n_streams;
+    memcpy(left, words, w->n_streams * sizeof *words);
+    w->block.n = left;
+    int status = 0;
+    for (size_t i = 0; !status && i < n; i++) {
+        status = kvd_streams_pop(i % c->group ? &differences : &anchors, &w->block, w->q, err);
+        for (size_t j = 0; !status && j < d; j++)
+            code[i * d + j] = (uint8_t)(w->q[j] + (i % c->group ? ZERO : 0));
+    }
+    w->block.n = words;
+    for (size_t i = 0; !status && i < w->n_streams * KVD_LANES; i++)
+        if (w->block.state[i] != KVD_STREAM_LEAST)
+            status = kvd_fail(err, "the streams of a block do not decode what was coded");
+    return status;
+}
+
+/* Codes and decodes b->n tokens in blocks. Adds the bits of words and headers to `*count`. */
+static int code_all_lanes(const cachegen *c, const kvd_bits_block *b, const kvd_rans_table *table,
+                          uint8_t *code, kvd_bits_count *count, kvd_err *err)
+{
+    const size_t d = b->d, streams = (size_t)kvd_stream_count((int)d),
+                 block = (size_t)c->v->value[GROUPS] * c->group,
+                 pitch = block * KVD_STREAM_GROUPS * KVD_LANES,
+                 numbers = streams * (KVD_LANES + 2) + d,
+                 bytes = numbers * sizeof(uint32_t) + streams * pitch * sizeof(uint16_t);
+    uint32_t *const memory = malloc(bytes);
+    if (!memory)
+        return kvd_no_memory(err, "a block of the cache", bytes);
+    lane_buffers w = {.block = {.state = memory,
+                                .word = (uint16_t *)(void *)(memory + numbers),
+                                .pitch = pitch,
+                                .n = memory + streams * KVD_LANES},
+                      .n_streams = streams,
+                      .q = (int32_t *)(void *)(memory + streams * (KVD_LANES + 2))};
+    int status = 0;
+    for (size_t i = 0; !status && i < b->n; i += block) {
+        const size_t n = b->n - i < block ? b->n - i : block;
+        status = code_lanes(c, table, code + i * d, n, d, &w, err);
+        for (size_t s = 0; s < streams; s++)
+            count->payload += KVD_STREAM_WORD_BITS * (double)w.block.n[s];
+        count->side += (double)streams * KVD_STREAM_HEADER_BITS;
+    }
+    free(memory);
+    return status;
+}
+
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err)
 {
@@ -309,13 +438,18 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     code_differences(c, b, &w, decoded);
     if (!c->step)
         status = set_own_tables(&w, size, &table_bytes, err);
-    status = status || kvd_rans_encode(w.table, w.context, w.code, size, w.stream, &bytes, err);
-    memset(w.code, 0, size);
-    status = status || kvd_rans_decode(w.table, w.context, w.stream, bytes, w.code, size, err);
+    *count = (kvd_bits_count){0, 32 * (double)((b->n + c->group - 1) / c->group)};
+    if (c->anchor) {
+        status = status || code_all_lanes(c, b, w.table, w.code, count, err);
+    } else {
+        status = status || kvd_rans_encode(w.table, w.context, w.code, size, w.stream, &bytes, err);
+        memset(w.code, 0, size);
+        status = status || kvd_rans_decode(w.table, w.context, w.stream, bytes, w.code, size, err);
+    }
     if (!status)
         read_codes(c, b, &w, decoded);
     free(memory);
-    *count = (kvd_bits_count){8 * (double)bytes, 32 * (double)((b->n + c->group - 1) / c->group)};
+    count->payload += 8 * (double)bytes;
     count->side += c->step ? 0 : 16 * (double)b->d + 8 * (double)table_bytes;
     return status ? -1 : 0;
 }
@@ -328,6 +462,7 @@ const kvd_bits_method kvd_bits_cachegen = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
         },
+    .drawn = true,
     .stream = true,
     .calibrated = calibrated,
     .window = window,
