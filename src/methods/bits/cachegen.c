@@ -27,12 +27,14 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"bin", 0.1, 4, true, NULL, 0, 0};
 
-enum { ANCHOR_BITS = 8, ZERO = 127 /* code of a difference of 0 */, CODES = 2 * ZERO + 1 };
+enum { ANCHOR_BITS = 8, ZERO = KVD_CACHEGEN_ZERO, CODES = KVD_CACHEGEN_CODES };
+_Static_assert(sizeof(kvd_rans_table) == KVD_STREAM_TABLE * sizeof(uint16_t), "tables of streams");
 
 typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
     size_t n_kv_heads, wide, group;
+    bool drawn; /* true: steps and tables are made for timing */
     /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps, or NULL if `own` is 1 */
     float *step;
     /*
@@ -209,17 +211,17 @@ static void close(void *self)
     free(c);
 }
 
-/* Sets the places of codes in the tables of one head and side, which are KVD_RANS_TABLE apart. */
+/* Sets the places of codes in the tables of one head and side. */
 static int place_codes(cachegen *c, kvd_err *err)
 {
-    const uint32_t apart = sizeof(kvd_rans_table) / sizeof(uint16_t);
     c->anchor = malloc(c->wide * sizeof *c->anchor);
     c->difference = malloc(c->wide * sizeof *c->difference);
     if (!c->anchor || !c->difference)
         return kvd_no_memory(err, "tables", 2 * c->wide * sizeof *c->anchor);
     for (size_t j = 0; j < c->wide; j++) {
         c->anchor[j] = (kvd_stream_component){0, 0, KVD_RANS_SYMBOLS};
-        c->difference[j] = (kvd_stream_component){(uint32_t)(1 + j) * apart, -ZERO, CODES};
+        c->difference[j] =
+            (kvd_stream_component){(uint32_t)(1 + j) * KVD_STREAM_TABLE, -ZERO, CODES};
     }
     return 0;
 }
@@ -239,7 +241,8 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                     .n_layers = s->config->n_layers,
                     .n_kv_heads = (size_t)s->config->n_kv_heads,
                     .wide = (size_t)s->config->d_head * (size_t)(latent ? s->dims->heads : 1),
-                    .group = (size_t)v->value[GROUP]};
+                    .group = (size_t)v->value[GROUP],
+                    .drawn = s->drawn};
     *self = c;
     if (!calibrated(v))
         return 0;
@@ -454,6 +457,16 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     return status ? -1 : 0;
 }
 
+void kvd_cachegen_coder_of(const void *self, kvd_cachegen_coder *to)
+{
+    const cachegen *const c = self;
+    *to = (kvd_cachegen_coder){.wide = c->wide,
+                               .group = c->group,
+                               .step = c->step,
+                               .table = (const uint16_t *)(const void *)c->table,
+                               .drawn = c->drawn};
+}
+
 const kvd_bits_method kvd_bits_cachegen = {
     .info =
         {
@@ -461,6 +474,7 @@ const kvd_bits_method kvd_bits_cachegen = {
             .summary = "differences to anchor tokens, coarser in later layers, entropy-coded",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_cachegen,
         },
     .drawn = true,
     .stream = true,

@@ -1,5 +1,6 @@
 #include "methods/bits/rans.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Smallest state between two symbols. The encoder starts with this state. */
@@ -267,4 +268,14 @@ int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q,
                           q))
                 return kvd_fail(err, "stream %d of an entropy code ends in group %d", s, c);
     return 0;
+}
+
+double kvd_stream_entropy(const uint16_t *start, size_t n)
+{
+    double bits = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double p = (double)(start[i + 1] - start[i]) / (1 << KVD_STREAM_SHIFT);
+        bits -= p > 0 ? p * log2(p) : 0;
+    }
+    return bits;
 }

@@ -158,4 +158,31 @@ void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_co
  */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
+enum {
+    KVD_STREAM_TABLE = 289,  /* elements from one table of kvd_cachegen_coder to the next */
+    KVD_CACHEGEN_ZERO = 127, /* code of a difference of 0 */
+    KVD_CACHEGEN_CODES = 2 * KVD_CACHEGEN_ZERO + 1
+};
+
+/*
+ * Steps and frequencies of cachegen. Of each group of `group` tokens, the first is coded by itself
+ * with 256 codes, the others as differences with KVD_CACHEGEN_CODES codes. A block is coded from its
+ * newest token to its oldest. The open method owns the arrays.
+ */
+typedef struct {
+    size_t wide, group;
+    const float *step; /* [n_layers][n_kv_heads][2][wide] */
+    /*
+     * [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Start of each code, and the end of the
+     * last one: a table for first tokens, then one per channel.
+     */
+    const uint16_t *table;
+    bool drawn; /* true: the tables are drawn for timing and fit no data */
+} kvd_cachegen_coder;
+
+/* Fills `*to` from an open cachegen with lanes=1. */
+void kvd_cachegen_coder_of(const void *self, kvd_cachegen_coder *to);
+/* Returns the mean number of bits of a code with the frequencies start [n + 1]. */
+double kvd_stream_entropy(const uint16_t *start, size_t n);
+
 #endif

@@ -607,11 +607,7 @@ double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens)
     double bits = 0;
     for (int j = 0; j < c->streams.kept; j++) {
         const kvd_stream_component *const of = &c->streams.component[j];
-        for (uint32_t i = of->at; i < of->at + of->n; i++) {
-            const double p =
-                (double)(c->streams.start[i + 1] - c->streams.start[i]) / (1 << KVD_STREAM_SHIFT);
-            bits -= p * log2(p);
-        }
+        bits += kvd_stream_entropy(c->streams.start + of->at, of->n);
     }
     return bits * (double)tokens;
 }

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/cuda/paged_cache.h"
 #include "methods/dims/cuda/latents.h"
 #include "model/checkpoint/cuda/random.h"
 
@@ -39,14 +38,7 @@ typedef struct {
     size_t latent_page; /* elements */
     uint16_t *latents;  /* components of the layer that is being restored */
     float *y;           /* [max_tokens][pitch] components of new tokens */
-    /*
-     * Device [slots + 1]: number of 16-bit units of the blocks of each slot. The last element is
-     * the largest number of words for which a stream had no room.
-     */
-    uint32_t *units, *host_units;
-    size_t slots;
-    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
-    double held;
+    kvd_stream_slots slots;
     kvd_device_memory memory;
 } streams;
 
@@ -55,17 +47,122 @@ static streams *of(const kvd_gpu_method *m)
     return (streams *)(void *)m;
 }
 
+int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
+                          cudaStream_t stream, kvd_err *err)
+{
+    const size_t bytes = (n + 1) * sizeof *s->units;
+    s->n = n;
+    if (!(s->tokens = calloc(n, sizeof *s->tokens)))
+        return kvd_no_memory(err, what, n * sizeof *s->tokens);
+    if (!(s->units = kvd_device_new(memory, bytes, what, err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)&s->host_units, bytes), what, err) ||
+        kvd_cuda_check(cudaMemsetAsync(s->units, 0, bytes, stream), what, err))
+        return -1;
+    memset(s->host_units, 0, bytes);
+    return 0;
+}
+
+void kvd_stream_slots_release(kvd_stream_slots *s)
+{
+    (void)cudaFreeHost(s->host_units);
+    free(s->tokens);
+}
+
+int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
+                            const kvd_paged_rows *r, kvd_err *err)
+{
+    for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
+        if (kvd_cuda_check(cudaMemsetAsync(s->units + b->host.slot[r->steps + i], 0,
+                                           sizeof *s->units, r->stream),
+                           what, err))
+            return -1;
+    return 0;
+}
+
+int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
+                           const kvd_paged_rows *r, kvd_err *err)
+{
+    if (r->layer + 1 < m->cache->config->n_layers)
+        return 0;
+    return kvd_cuda_check(cudaMemcpyAsync(s->host_units, s->units, (s->n + 1) * sizeof *s->units,
+                                          cudaMemcpyDeviceToHost, r->stream),
+                          what, err);
+}
+
+int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
+                          int32_t room, kvd_err *err)
+{
+    double bits = 0;
+    if (room && s->host_units[s->n])
+        return kvd_fail(
+            err,
+            "method '%s': a stream of a page of 64 tokens needs %u words, some have room "
+            "for %d: the text differs from --calibration; use a larger step",
+            m->plan->bits->info.name, s->host_units[s->n], room);
+    for (size_t i = 0; i < it->n_slices; i++)
+        s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
+    for (size_t i = 0; i < s->n; i++)
+        bits += s->tokens[i] ? m->bits(m, i) : 0;
+    s->held = bits / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            s->tokens[it->slice[i].slot] = 0;
+    return 0;
+}
+
+kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
+                                     bool prompts, int32_t n_sink)
+{
+    const size_t first = prompts ? r->steps : 0;
+    return (kvd_stream_batch){.n = (int32_t)(prompts ? r->prompts : r->steps),
+                              .max_pages = (int32_t)c->pages->max_pages,
+                              .n_sink = n_sink,
+                              .kv_len = c->batch->device.kv_len + first,
+                              .slot = c->batch->device.slot + first,
+                              .q_len = prompts ? c->batch->device.q_len + first : NULL,
+                              .start = prompts ? c->batch->device.start + first : NULL,
+                              .live = prompts ? NULL : c->batch->device.live,
+                              .page_table = c->pages->device + first * c->pages->max_pages,
+                              .n_sms = c->n_sms};
+}
+
+void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    void *const p = kvd_device_new(memory, bytes, "the cache", err);
+    return p && !kvd_cuda_check(
+                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream),
+                    what, err)
+               ? p
+               : NULL;
+}
+
+double kvd_stream_value(const kvd_plan *plan, const char *key)
+{
+    const kvd_parameter *const p = plan->bits->info.parameter;
+    size_t i = 0;
+    while (strcmp(p[i].key, key) != 0)
+        i++;
+    return plan->bits_values.value[i];
+}
+
+int32_t kvd_stream_words(double bits, size_t room)
+{
+    const double wanted = room ? (double)room : 1.6 * bits / KVD_STREAM_WORD_BITS + 160;
+    return ((int32_t)wanted + 7) / 8 * 8;
+}
+
 static double held(const kvd_gpu_method *m)
 {
-    return of(m)->held;
+    return of(m)->slots.held;
 }
 
 static double slot_bits(const kvd_gpu_method *m, size_t slot)
 {
     const streams *const k = of(m);
-    const size_t n = k->tokens[slot], sink = (size_t)k->n_sink, exact = n < sink ? n : sink;
+    const size_t n = k->slots.tokens[slot], sink = (size_t)k->n_sink, exact = n < sink ? n : sink;
     const size_t blocks = n > sink ? (n - 1) / KVD_PAGE_TOKENS - sink / KVD_PAGE_TOKENS + 1 : 0;
-    double bits = KVD_STREAM_WORD_BITS * (double)k->host_units[slot];
+    double bits = KVD_STREAM_WORD_BITS * (double)k->slots.host_units[slot];
     for (int l = 0; l < m->cache->config->n_layers; l++)
         for (int side = 0; side < KVD_N_SIDES; side++)
             bits +=
@@ -77,45 +174,14 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     streams *const k = of(m);
-    const uint32_t beyond = k->host_units[k->slots];
-    double bits = 0;
-    if (beyond && !k->drawn)
-        return kvd_fail(
-            err,
-            "method '%s': a stream of a page of 64 tokens needs %u words, some have room "
-            "for %d: the text differs from --calibration; use a larger step",
-            m->plan->bits->info.name, beyond, k->layer[0].side[0].room.words);
-    for (size_t i = 0; i < it->n_slices; i++)
-        k->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    for (size_t s = 0; s < k->slots; s++)
-        bits += k->tokens[s] ? slot_bits(m, s) : 0;
-    k->held = bits / 8;
-    for (size_t i = 0; i < it->n_slices; i++)
-        if (it->slice[i].last)
-            k->tokens[it->slice[i].slot] = 0;
-    return 0;
+    return kvd_stream_slots_note(&k->slots, m, it, k->drawn ? 0 : k->layer[0].side[0].room.words,
+                                 err);
 }
 
 static size_t lacking(const kvd_gpu_method *m)
 {
-    const streams *const k = of(m);
-    return k->host_units ? k->host_units[k->slots] : 0;
-}
-
-static kvd_stream_batch batch_of(const streams *k, const kvd_paged_rows *r, bool prompts)
-{
-    const kvd_paged_cache *const c = k->method.cache;
-    const size_t first = prompts ? r->steps : 0;
-    return (kvd_stream_batch){.n = (int32_t)(prompts ? r->prompts : r->steps),
-                              .max_pages = (int32_t)c->pages->max_pages,
-                              .n_sink = k->n_sink,
-                              .kv_len = c->batch->device.kv_len + first,
-                              .slot = c->batch->device.slot + first,
-                              .q_len = prompts ? c->batch->device.q_len + first : NULL,
-                              .start = prompts ? c->batch->device.start + first : NULL,
-                              .live = prompts ? NULL : c->batch->device.live,
-                              .page_table = c->pages->device + first * c->pages->max_pages,
-                              .n_sms = c->n_sms};
+    const kvd_stream_slots *const s = &of(m)->slots;
+    return s->host_units ? s->host_units[s->n] : 0;
 }
 
 static int32_t larger(int32_t a, int32_t b)
@@ -127,7 +193,7 @@ static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
     const layer_of *const l = &k->layer[r->layer];
-    const kvd_stream_batch b = batch_of(k, r, false);
+    const kvd_stream_batch b = kvd_stream_batch_of(c, r, false, k->n_sink);
     const kvd_latent_restore_args a = {.n = b.n,
                                        .max_pages = b.max_pages,
                                        .n_kv_heads = c->share->n_kv_heads,
@@ -187,32 +253,22 @@ static int transform(const streams *k, const kvd_paged_rows *r, int side, size_t
     return 0;
 }
 
-static int forget(const streams *k, const kvd_paged_rows *r, kvd_err *err)
-{
-    const kvd_step_batch *const b = k->method.cache->batch;
-    for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
-        if (kvd_cuda_check(cudaMemsetAsync(k->units + b->host.slot[r->steps + i], 0,
-                                           sizeof *k->units, r->stream),
-                           what, err))
-            return -1;
-    return 0;
-}
-
 /* Codes K or V of the new tokens of decode steps, or of prompts, from their components k->y. */
 static int code(const streams *k, const kvd_paged_rows *r, int side, bool prompts, kvd_err *err)
 {
-    const kvd_stream_batch b = batch_of(k, r, prompts);
+    const kvd_stream_batch b = kvd_stream_batch_of(k->method.cache, r, prompts, k->n_sink);
     const size_t most = prompts ? k->method.cache->batch->n_tokens - r->steps : 1;
     return kvd_cuda_check(kvd_streams_code(&b, &k->layer[r->layer].side[side],
                                            k->y + (prompts ? r->steps * k->pitch : 0), k->pitch,
-                                           most, k->units, k->units + k->slots, r->stream),
+                                           most, k->slots.units, k->slots.units + k->slots.n,
+                                           r->stream),
                           what, err);
 }
 
 static int keep_sinks(const streams *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
-    const kvd_stream_batch b = batch_of(k, r, prompts);
+    const kvd_stream_batch b = kvd_stream_batch_of(k->method.cache, r, prompts, k->n_sink);
     return kvd_cuda_check(kvd_streams_sink(&b, &c->layer[r->layer].map,
                                            kvd_paged_cache_pool(c, r->layer),
                                            k->layer[r->layer].sink, false, r->stream),
@@ -223,31 +279,14 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const streams *const k = of(m);
     const size_t n = r->prompts ? m->cache->batch->n_tokens : r->steps;
-    if (forget(k, r, err) || (r->prompts && keep_sinks(k, r, true, err)) ||
-        (r->steps && keep_sinks(k, r, false, err)))
+    if (kvd_stream_slots_forget(&k->slots, m->cache->batch, r, err) ||
+        (r->prompts && keep_sinks(k, r, true, err)) || (r->steps && keep_sinks(k, r, false, err)))
         return -1;
     for (int side = 0; side < KVD_N_SIDES; side++)
         if (transform(k, r, side, n, err) || (r->prompts && code(k, r, side, true, err)) ||
             (r->steps && code(k, r, side, false, err)))
             return -1;
-    if (r->layer + 1 < m->cache->config->n_layers)
-        return 0;
-    return kvd_cuda_check(cudaMemcpyAsync(k->host_units, k->units,
-                                          (k->slots + 1) * sizeof *k->units, cudaMemcpyDeviceToHost,
-                                          r->stream),
-                          what, err);
-}
-
-/* Returns device memory filled with random numbers, for runs that time caches never written. */
-static void *filled(streams *k, size_t bytes, cudaStream_t stream, kvd_err *err)
-{
-    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    void *const p = kvd_device_new(&k->memory, bytes, "the cache", err);
-    return p && !kvd_cuda_check(
-                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream),
-                    what, err)
-               ? p
-               : NULL;
+    return kvd_stream_slots_fetch(&k->slots, m, r, err);
 }
 
 /* Allocates the pools of blocks and of sinks. */
@@ -255,9 +294,11 @@ static int make_pools(streams *k, size_t pages, size_t slots, cudaStream_t strea
 {
     const kvd_paged_cache *const c = k->method.cache;
     const size_t latents = k->latent_page * sizeof(uint16_t);
-    char *blocks = filled(k, (k->method.page_bytes - latents) * (pages + 1), stream, err);
-    char *sinks = blocks ? filled(k, k->method.slot_bytes * slots, stream, err) : NULL;
-    if (!sinks || !(k->latents = filled(k, latents * (pages + 1), stream, err)))
+    char *blocks =
+        kvd_stream_pool(&k->memory, (k->method.page_bytes - latents) * (pages + 1), stream, err);
+    char *sinks =
+        blocks ? kvd_stream_pool(&k->memory, k->method.slot_bytes * slots, stream, err) : NULL;
+    if (!sinks || !(k->latents = kvd_stream_pool(&k->memory, latents * (pages + 1), stream, err)))
         return -1;
     for (int l = 0; l < c->config->n_layers; l++) {
         for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -276,39 +317,29 @@ static int make_pools(streams *k, size_t pages, size_t slots, cudaStream_t strea
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     streams *const k = of(m);
-    k->slots = slots;
-    k->tokens = calloc(slots, sizeof *k->tokens);
-    if (!k->tokens)
-        return kvd_no_memory(err, what, slots * sizeof *k->tokens);
-    const size_t bytes = (slots + 1) * sizeof *k->units;
-    if (make_pools(k, pages, slots, stream, err) ||
-        !(k->y = kvd_device_new(&k->memory, m->cache->batch->max_tokens * k->pitch * sizeof *k->y,
-                                what, err)) ||
-        !(k->units = kvd_device_new(&k->memory, bytes, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&k->host_units, bytes), what, err) ||
-        kvd_cuda_check(cudaMemsetAsync(k->units, 0, bytes, stream), what, err))
-        return -1;
-    memset(k->host_units, 0, bytes);
-    return 0;
+    return make_pools(k, pages, slots, stream, err) ||
+                   !(k->y = kvd_device_new(&k->memory,
+                                           m->cache->batch->max_tokens * k->pitch * sizeof *k->y,
+                                           what, err)) ||
+                   kvd_stream_slots_make(&k->slots, slots, &k->memory, stream, err)
+               ? -1
+               : 0;
 }
 
 static void release(kvd_gpu_method *m)
 {
     streams *const k = of(m);
     kvd_device_release(&k->memory);
-    (void)cudaFreeHost(k->host_units);
+    kvd_stream_slots_release(&k->slots);
     free(k->layer);
-    free(k->tokens);
     free(k);
 }
 
 /* Sets the capacities of a block. `room` is the number of words of a stream; 0: the default. */
 static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
 {
-    const int32_t n = kvd_stream_count(c->streams.kept);
-    const double expected = kvd_stream_expected_bits(c, KVD_PAGE_TOKENS) / KVD_STREAM_WORD_BITS / n,
-                 wanted = room ? (double)room : 1.6 * expected + 160;
-    const int32_t words = ((int32_t)wanted + 7) / 8 * 8;
+    const int32_t n = kvd_stream_count(c->streams.kept),
+                  words = kvd_stream_words(kvd_stream_expected_bits(c, KVD_PAGE_TOKENS) / n, room);
     return (kvd_stream_room){n, words, words / KVD_STREAM_WORDS_PER_EXCEPTION + 1};
 }
 
@@ -479,26 +510,17 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-static double value_of(const kvd_plan *plan, const char *key)
-{
-    const kvd_parameter *const p = plan->bits->info.parameter;
-    size_t i = 0;
-    while (strcmp(p[i].key, key) != 0)
-        i++;
-    return plan->bits_values.value[i];
-}
-
 /* Returns true if blocks are pages. */
 static bool fits(const kvd_plan *plan)
 {
-    return fabs(value_of(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
+    return fabs(kvd_stream_value(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
 }
 
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->info.name;
     const size_t wide = (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
-    const double block = value_of(plan, "block");
+    const double block = kvd_stream_value(plan, "block");
     if (!fits(plan))
         return kvd_fail(err,
                         "%s,block=%g: the CUDA engine decodes blocks of %d tokens, use block=%d",
@@ -542,7 +564,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .attended = attended,
                                  .free = release};
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
-    k->n_sink = (int32_t)value_of(plan, "sink");
+    k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
     /* The cache releases the method, also after a failure. */
     *m = &k->method;
     return copy_tables(k, err);

@@ -1,6 +1,7 @@
 #include "methods/bits/cuda/streams.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 namespace
 {
@@ -13,16 +14,21 @@ struct block_of {
     kvd_stream_exception *exception;
 };
 
-/* Returns the parts of stream s of a block. */
-__device__ __forceinline__ block_of block_at(const kvd_stream_side &side, int page, int s)
+/* Returns the parts of stream s of the block at address `from`. */
+__device__ __forceinline__ block_of parts_of(char *from, kvd_stream_room room, int s)
 {
-    const kvd_stream_parts p = kvd_stream_parts_of(side.room);
-    char *const from = side.blocks + (size_t)page * p.bytes;
+    const kvd_stream_parts p = kvd_stream_parts_of(room);
     return {reinterpret_cast<uint32_t *>(from) + s * KVD_LANES,
             reinterpret_cast<uint32_t *>(from + p.counts) + 2 * s,
-            reinterpret_cast<uint16_t *>(from + p.words) + (size_t)s * (size_t)side.room.words,
+            reinterpret_cast<uint16_t *>(from + p.words) + (size_t)s * (size_t)room.words,
             reinterpret_cast<kvd_stream_exception *>(from + p.exceptions) +
-                (size_t)s * (size_t)side.room.exceptions};
+                (size_t)s * (size_t)room.exceptions};
+}
+
+__device__ __forceinline__ block_of block_at(const kvd_stream_side &side, int page, int s)
+{
+    return parts_of(side.blocks + (size_t)page * kvd_stream_parts_of(side.room).bytes, side.room,
+                    s);
 }
 
 __device__ __forceinline__ int page_number(const kvd_stream_batch &a, int b, int p)
@@ -33,6 +39,37 @@ __device__ __forceinline__ int page_number(const kvd_stream_batch &a, int b, int
 __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
 {
     return __popc(mask & ((1u << lane) - 1));
+}
+
+/* Pops a word for each lane with `here` whose state x needs one. `at` is the number of words. */
+__device__ __forceinline__ void refill(bool here, const block_of &from, int room, int lane, int &at,
+                                       uint32_t &x)
+{
+    const bool wants = here && x < KVD_STREAM_LEAST;
+    const uint32_t mask = __ballot_sync(~0u, wants);
+    at = max(at - __popc(mask), 0);
+    if (wants)
+        x = x << KVD_STREAM_WORD_BITS | from.word[min(at + rank_in(mask, lane), room - 1)];
+}
+
+/* State of a lane, and numbers of words and of exceptions of its stream. */
+struct growing {
+    uint32_t x;
+    int words, exceptions;
+};
+
+/* Codes a symbol of frequency f in each lane with `here`. */
+__device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
+                                     int room, int lane, growing &g)
+{
+    const bool pushes = here && kvd_stream_pushes(g.x, f);
+    const uint32_t mask = __ballot_sync(~0u, pushes);
+    const int at = g.words + rank_in(mask, lane);
+    if (pushes && at < room)
+        to.word[at] = (uint16_t)g.x;
+    g.words += __popc(mask);
+    g.x = pushes ? g.x >> KVD_STREAM_WORD_BITS : g.x;
+    g.x = here ? kvd_stream_put(g.x, low, f) : g.x;
 }
 
 /* Index of component j of token t in a page of latents (dims/cuda/latents.h). */
@@ -100,12 +137,7 @@ __device__ void decode_stream(const kvd_stream_side &side, const block_of &from,
                 x = kvd_stream_take(x, low, f);
                 to[latent_index(KVD_LANES * c + lane, t)] = decoded(side, of[k].least + i);
             }
-            const bool wants = here && x < KVD_STREAM_LEAST;
-            const uint32_t mask = __ballot_sync(~0u, wants);
-            at = max(at - __popc(mask), 0);
-            if (wants)
-                x = x << KVD_STREAM_WORD_BITS |
-                    from.word[min(at + rank_in(mask, lane), side.room.words - 1)];
+            refill(here, from, side.room.words, lane, at, x);
         }
     }
 }
@@ -148,12 +180,6 @@ struct code_args {
     uint32_t *units, *beyond;
 };
 
-/* Number of words and of exceptions of a stream, and the states of its lanes. */
-struct growing {
-    uint32_t x;
-    int words, exceptions;
-};
-
 /* Codes one group of a token: lane `lane` codes the component y of tables.component[j]. */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
                                            int t, const float *y, int lane, growing &g)
@@ -170,14 +196,7 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     g.exceptions += __popc(others);
     const uint16_t *const start = side.tables.start + of.at + ((has ? (int)q : 0) - of.least);
     const uint32_t low = here ? start[0] : 0, f = here ? start[1] - low : 1u << KVD_STREAM_SHIFT;
-    const bool pushes = here && kvd_stream_pushes(g.x, f);
-    const uint32_t mask = __ballot_sync(~0u, pushes);
-    const int at = g.words + rank_in(mask, lane);
-    if (pushes && at < side.room.words)
-        to.word[at] = (uint16_t)g.x;
-    g.words += __popc(mask);
-    g.x = pushes ? g.x >> KVD_STREAM_WORD_BITS : g.x;
-    g.x = here ? kvd_stream_put(g.x, low, f) : g.x;
+    push(here, low, f, to, side.room.words, lane, g);
 }
 
 __device__ void code_stream(const code_args &a, int b, int p, int s, int lane)
@@ -267,6 +286,232 @@ __global__ void plausible_kernel(const __grid_constant__ kvd_stream_side side)
     }
 }
 
+struct cachegen_args {
+    kvd_stream_batch batch;
+    kvd_cachegen_layer layer;
+    uint32_t *units, *beyond;
+};
+
+/* K (side 0) or V (side 1) of one head in one page. */
+struct head_page {
+    const kvd_cachegen_layer &l;
+    int g, side, d;
+    block_of block;
+    __half2 *scale;        /* [64 / group] scale and zero point of the first token of each group */
+    const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
+    const float *step;
+};
+
+__device__ __forceinline__ head_page head_page_of(const kvd_cachegen_layer &l, int page, int z)
+{
+    const int g = z / 2, side = z % 2;
+    char *const from =
+        l.blocks + ((size_t)page * (size_t)(2 * l.map.n_kv_heads) + (size_t)z) * l.block_bytes;
+    return {l,
+            g,
+            side,
+            side ? l.map.d_v[g] : l.map.d_qk[g],
+            parts_of(from, l.room, 0),
+            reinterpret_cast<__half2 *>(from + kvd_stream_parts_of(l.room).bytes),
+            l.table + (size_t)z * (size_t)(1 + l.wide) * KVD_STREAM_TABLE,
+            l.step + (size_t)z * (size_t)l.wide};
+}
+
+/* Returns the address of K or V of the head in a bf16 page. */
+__device__ __forceinline__ uint16_t *rows_of(const head_page &h, uint16_t *pages, size_t page)
+{
+    return pages + page * (size_t)h.l.map.page_elements + h.l.map.kv_offset[h.g] +
+           (h.side ? KVD_PAGE_TOKENS * h.l.map.d_qk[h.g] : 0);
+}
+
+enum { CHANNELS = KVD_WIDTH_NARROW / KVD_LANES /* largest number of channels of a lane */ };
+
+/* Decodes a page from its oldest token on. Rounds as the CPU does. */
+__device__ void decode_page(const head_page &h, uint16_t *to, int lane)
+{
+    uint32_t x = h.block.state[lane];
+    int at = min((int)h.block.counts[0], h.l.room.words);
+    float anchor[CHANNELS], step[CHANNELS];
+#pragma unroll
+    for (int k = 0; k < CHANNELS; k++)
+        step[k] = KVD_LANES * k + lane < h.d ? h.step[KVD_LANES * k + lane] : 0;
+    for (int t = 0; t < KVD_PAGE_TOKENS; t++) {
+        const bool first = t % h.l.group == 0;
+        const float2 scale =
+            first ? __half22float2(h.scale[t / h.l.group]) : make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int k = 0; k < CHANNELS; k++) {
+            const int j = KVD_LANES * k + lane;
+            if (KVD_LANES * k >= h.d)
+                break;
+            const bool here = j < h.d;
+            if (here) {
+                const uint16_t *const start = h.table + (first ? 0 : (1 + j) * KVD_STREAM_TABLE);
+                const int code = kvd_stream_find(start, first ? 256 : KVD_CACHEGEN_CODES, x);
+                const uint32_t low = start[code];
+                x = kvd_stream_take(x, low, start[code + 1] - low);
+                if (first)
+                    anchor[k] = __fadd_rn(__fmul_rn(scale.x, (float)code), scale.y);
+                const float y =
+                    first ? anchor[k]
+                          : __fadd_rn(anchor[k],
+                                      __fmul_rn(step[k], (float)(code - KVD_CACHEGEN_ZERO)));
+                to[blocked(t, j, h.d)] = bf16_bits(y);
+            }
+            refill(here, h.block, h.l.room.words, lane, at, x);
+        }
+    }
+}
+
+__device__ __forceinline__ float bf16_wide(uint16_t x)
+{
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+/* Codes the first token t of a group. Returns its decoded numbers in `anchor`, its codes in `code`. */
+__device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t, int lane,
+                                float (&anchor)[CHANNELS], int (&code)[CHANNELS])
+{
+    float x[CHANNELS], lo = INFINITY, hi = -INFINITY;
+#pragma unroll
+    for (int k = 0; k < CHANNELS; k++) {
+        const int j = KVD_LANES * k + lane;
+        x[k] = j < h.d ? bf16_wide(from[blocked(t, j, h.d)]) : 0;
+        lo = j < h.d ? fminf(lo, x[k]) : lo;
+        hi = j < h.d ? fmaxf(hi, x[k]) : hi;
+    }
+#pragma unroll
+    for (int i = KVD_LANES / 2; i > 0; i /= 2) {
+        lo = fminf(lo, __shfl_xor_sync(~0u, lo, i));
+        hi = fmaxf(hi, __shfl_xor_sync(~0u, hi, i));
+    }
+    const __half2 scale = __floats2half2_rn(__fdiv_rn(__fsub_rn(hi, lo), 255.0f), lo);
+    const float2 s = __half22float2(scale);
+    if (lane == 0)
+        h.scale[t / h.l.group] = scale;
+#pragma unroll
+    for (int k = 0; k < CHANNELS; k++) {
+        const float q = s.x > 0 ? rintf(__fdiv_rn(__fsub_rn(x[k], s.y), s.x)) : 0;
+        code[k] = (int)fminf(fmaxf(q, 0), 255);
+        anchor[k] = __fadd_rn(__fmul_rn(s.x, (float)code[k]), s.y);
+    }
+}
+
+/* Pushes the codes of one token, with the tables of first tokens or of differences. */
+__device__ __forceinline__ void push_token(const head_page &h, bool first,
+                                           const int (&code)[CHANNELS], int lane, growing &g)
+{
+#pragma unroll
+    for (int k = CHANNELS - 1; k >= 0; k--) {
+        const int j = KVD_LANES * k + lane;
+        if (KVD_LANES * k >= h.d)
+            continue;
+        const bool here = j < h.d;
+        const uint16_t *const start =
+            h.table + (first || !here ? 0 : (1 + j) * KVD_STREAM_TABLE) + (here ? code[k] : 0);
+        const uint32_t low = start[0];
+        push(here, low, start[1] - low, h.block, h.l.room.words, lane, g);
+    }
+}
+
+/* Codes a full page from its newest token on. Returns the number of words. */
+__device__ int code_page(const head_page &h, const uint16_t *from, int lane)
+{
+    growing g = {KVD_STREAM_LEAST, 0, 0};
+    for (int first = KVD_PAGE_TOKENS - h.l.group; first >= 0; first -= h.l.group) {
+        float anchor[CHANNELS];
+        int anchor_code[CHANNELS], code[CHANNELS];
+        quantise_anchor(h, from, first, lane, anchor, anchor_code);
+        for (int t = first + h.l.group - 1; t > first; t--) {
+#pragma unroll
+            for (int k = 0; k < CHANNELS; k++) {
+                const int j = KVD_LANES * k + lane;
+                const float step = j < h.d ? h.step[j] : 0;
+                const float x = j < h.d ? bf16_wide(from[blocked(t, j, h.d)]) : 0;
+                const float q = step > 0 ? rintf(__fdiv_rn(__fsub_rn(x, anchor[k]), step)) : 0;
+                code[k] =
+                    (int)fminf(fmaxf(q, -KVD_CACHEGEN_ZERO), KVD_CACHEGEN_ZERO) + KVD_CACHEGEN_ZERO;
+            }
+            push_token(h, false, code, lane, g);
+        }
+        push_token(h, true, anchor_code, lane, g);
+    }
+    h.block.state[lane] = g.x;
+    if (lane == 0) {
+        h.block.counts[0] = (uint32_t)g.words;
+        h.block.counts[1] = 0;
+    }
+    return g.words;
+}
+
+/* Copies the first n tokens of a page, and zeros up to a multiple of 8. */
+__device__ void copy_page(const uint16_t *from, uint16_t *to, int n, int d, int lane)
+{
+    for (int i = lane; i < (n + 7) / 8 * d; i += KVD_LANES) {
+        const int t = i / d * 8 + i % 8;
+        reinterpret_cast<uint4 *>(to)[i] =
+            t < n ? reinterpret_cast<const uint4 *>(from)[i] : make_uint4(0, 0, 0, 0);
+    }
+}
+
+__global__ void __launch_bounds__(32 * WARPS)
+    cachegen_restore_kernel(const __grid_constant__ cachegen_args a)
+{
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, m = __ldg(a.batch.kv_len + b),
+              coded = (m - 1) / KVD_PAGE_TOKENS;
+    for (int p = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; KVD_PAGE_TOKENS * p < m;
+         p += (int)gridDim.x * WARPS) {
+        const int page = page_number(a.batch, b, p);
+        const head_page h = head_page_of(a.layer, page, (int)blockIdx.z);
+        uint16_t *const to = rows_of(h, a.layer.rows, (size_t)page);
+        if (p < coded)
+            decode_page(h, to, lane);
+        else
+            copy_page(rows_of(h, a.layer.ring, (size_t)a.batch.slot[b]), to,
+                      m - KVD_PAGE_TOKENS * p, h.d, lane);
+    }
+}
+
+__global__ void __launch_bounds__(32 * WARPS)
+    cachegen_code_kernel(const __grid_constant__ cachegen_args a)
+{
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, m = __ldg(a.batch.kv_len + b);
+    if (a.batch.live && b >= __ldg(a.batch.live))
+        return;
+    const bool prompts = a.batch.q_len != nullptr;
+    for (int p = (prompts ? 0 : (m - 1) / KVD_PAGE_TOKENS) + (int)blockIdx.x * WARPS +
+                 (int)threadIdx.x / 32;
+         KVD_PAGE_TOKENS * p < m; p += (int)gridDim.x * WARPS) {
+        const int page = page_number(a.batch, b, p), left = m - KVD_PAGE_TOKENS * p;
+        const head_page h = head_page_of(a.layer, page, (int)blockIdx.z);
+        uint16_t *const rows = rows_of(h, a.layer.rows, (size_t)page), *const ring = rows_of(
+                                                                           h, a.layer.ring,
+                                                                           (size_t)a.batch.slot[b]);
+        if (left < KVD_PAGE_TOKENS) {
+            if (prompts)
+                copy_page(rows, ring, left, h.d, lane);
+            continue;
+        }
+        const int words = code_page(h, prompts ? rows : ring, lane);
+        if (lane)
+            continue;
+        atomicAdd(a.units + a.batch.slot[b], (uint32_t)words);
+        if (words > a.layer.room.words)
+            atomicMax(a.beyond, (uint32_t)words);
+    }
+}
+
+__global__ void cachegen_plausible_kernel(const __grid_constant__ kvd_cachegen_layer l)
+{
+    const head_page h = head_page_of(l, (int)blockIdx.x, (int)blockIdx.y);
+    for (int i = (int)threadIdx.x; i < KVD_PAGE_TOKENS / l.group; i += (int)blockDim.x)
+        h.scale[i] = __floats2half2_rn(0.03f, -3.8f);
+    if (threadIdx.x)
+        return;
+    h.block.counts[0] = (uint32_t)l.room.words;
+    h.block.counts[1] = 0;
+}
+
 int bad(const kvd_stream_batch *b)
 {
     return b->n < 1 || b->n > 65535 || b->max_pages < 1 || b->n_sink < 0 || b->n_sms < 1;
@@ -325,5 +570,46 @@ cudaError_t kvd_streams_make_plausible(const kvd_stream_side *side, size_t pages
                                        cudaStream_t stream)
 {
     plausible_kernel<<<(unsigned)pages, 32, 0, stream>>>(*side);
+    return cudaGetLastError();
+}
+
+/* Returns true if heads or groups are not those of the kernels. */
+static bool bad_layer(const kvd_cachegen_layer *l)
+{
+    return l->room.n_streams != 1 || l->group < 2 || KVD_PAGE_TOKENS % l->group ||
+           kvd_attn_widest(&l->map) > KVD_WIDTH_NARROW || l->wide > KVD_WIDTH_NARROW;
+}
+
+cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
+                                 cudaStream_t stream)
+{
+    const cachegen_args a = {*b, *l, nullptr, nullptr};
+    const unsigned sides = 2 * (unsigned)l->map.n_kv_heads;
+    if (bad(b) || bad_layer(l))
+        return cudaErrorInvalidValue;
+    const dim3 grid(ctas((size_t)b->max_pages, sides * (size_t)b->n, b->n_sms), (unsigned)b->n,
+                    sides);
+    cachegen_restore_kernel<<<grid, 32 * WARPS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
+                              uint32_t *units, uint32_t *beyond, cudaStream_t stream)
+{
+    const cachegen_args a = {*b, *l, units, beyond};
+    const unsigned sides = 2 * (unsigned)l->map.n_kv_heads;
+    if (bad(b) || bad_layer(l))
+        return cudaErrorInvalidValue;
+    const dim3 grid(ctas(b->q_len ? (size_t)b->max_pages : 1, sides * (size_t)b->n, b->n_sms),
+                    (unsigned)b->n, sides);
+    cachegen_code_kernel<<<grid, 32 * WARPS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_cachegen_make_plausible(const kvd_cachegen_layer *l, size_t pages,
+                                        cudaStream_t stream)
+{
+    cachegen_plausible_kernel<<<dim3((unsigned)pages, 2 * (unsigned)l->map.n_kv_heads), 32, 0,
+                                stream>>>(*l);
     return cudaGetLastError();
 }

@@ -96,11 +96,86 @@ cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *s
  */
 cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
                              uint16_t *sink, bool back, cudaStream_t stream);
+/*
+ * One layer of cachegen. A page is coded when it is full; the tokens of a page that is not full are
+ * bf16, in the ring: one page per slot. Pointers are device memory.
+ */
+typedef struct {
+    kvd_attn_map map;
+    kvd_stream_room room; /* of K or V of a head; it has one stream */
+    int32_t group, wide;
+    /* Bytes of K or V of a head: those of kvd_stream_parts, then a scale and a zero point per group. */
+    size_t block_bytes;
+    char *blocks;          /* [pages][n_kv_heads][2][block_bytes] */
+    uint16_t *ring;        /* [slots][map.page_elements] */
+    uint16_t *rows;        /* [pages][map.page_elements] */
+    const float *step;     /* [n_kv_heads][2][wide] */
+    const uint16_t *table; /* [n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] */
+} kvd_cachegen_layer;
+
+/* Restores all tokens of each request into l->rows, from blocks and from the ring. */
+cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
+                                 cudaStream_t stream);
+/*
+ * Codes the pages that the new tokens of each request fill. Prompts are read from l->rows, and the
+ * rest of their last page is copied to the ring; decode steps are read from the ring. `units` and
+ * `beyond` are those of kvd_streams_code.
+ */
+cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
+                              uint32_t *units, uint32_t *beyond, cudaStream_t stream);
+cudaError_t kvd_cachegen_make_plausible(const kvd_cachegen_layer *l, size_t pages,
+                                        cudaStream_t stream);
+
 /* Makes `pages` blocks of random bytes decodable, for timing. */
 cudaError_t kvd_streams_make_plausible(const kvd_stream_side *side, size_t pages,
                                        cudaStream_t stream);
 
 #ifdef __cplusplus
 }
+#endif
+
+#ifndef __cplusplus
+#include "methods/cuda/paged_cache.h"
+
+/* What the slots of a method hold. */
+typedef struct {
+    /*
+     * Device [n + 1]: number of 16-bit units of the blocks of each slot. The last element is the
+     * largest number of words for which a stream had no room.
+     */
+    uint32_t *units, *host_units; /* host_units: pinned copy */
+    size_t n;
+    uint32_t *tokens; /* [n] number of tokens of the slot's request; 0: none */
+    double held;      /* bytes of all slots */
+} kvd_stream_slots;
+
+/* Allocates the arrays of n slots. The caller must release *s, also after a failure. */
+int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
+                          cudaStream_t stream, kvd_err *err);
+void kvd_stream_slots_release(kvd_stream_slots *s);
+/* Queues that the units of the prompts' slots become 0, in layer 0. */
+int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
+                            const kvd_paged_rows *r, kvd_err *err);
+/* Queues the copy of the units to the host, in the last layer. */
+int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
+                           const kvd_paged_rows *r, kvd_err *err);
+/*
+ * Sets the tokens of the slots, and the bytes that m->bits counts. Fails if a stream had no room.
+ * `room` is the number of words of a stream; 0: missing room is no error.
+ */
+int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
+                          int32_t room, kvd_err *err);
+/*
+ * Describes the decode steps of the running batch or, if `prompts`, its prompts. The first n_sink
+ * tokens of a request are not coded.
+ */
+kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
+                                     bool prompts, int32_t n_sink);
+/* Returns device memory filled with random numbers, for runs that time caches never written. */
+void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
+/* Returns the parameter `key` of the plan's quantisation method, which must have it. */
+double kvd_stream_value(const kvd_plan *plan, const char *key);
+/* Returns the room of a stream, in words, for `bits` bits of a page; `room` if it is not 0. */
+int32_t kvd_stream_words(double bits, size_t room);
 #endif
 #endif

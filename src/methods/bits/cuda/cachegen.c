@@ -1,0 +1,241 @@
+/*
+ * Method cachegen in the CUDA engine (streams.h). Full pages are entropy codes, the newest page of
+ * a request is bf16 in a ring of one page per slot. Decode steps restore the bf16 pages of one layer
+ * after another.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "methods/bits/cuda/packed_codes.h"
+#include "methods/bits/cuda/streams.h"
+
+static const char what[] = "streams of codes";
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_cachegen_layer *layer;
+    /* Page table of the rings, device [max_slices][max_pages]. */
+    int32_t *table;
+    bool drawn; /* true: tables are drawn for timing, so blocks may lack room */
+    kvd_stream_slots slots;
+    kvd_device_memory memory;
+} cachegen;
+
+static cachegen *of(const kvd_gpu_method *m)
+{
+    return (cachegen *)(void *)m;
+}
+
+static double held(const kvd_gpu_method *m)
+{
+    return of(m)->slots.held;
+}
+
+static double slot_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const cachegen *const k = of(m);
+    const kvd_cachegen_layer *const l = &k->layer[0];
+    const double n = k->slots.tokens[slot], pages = floor(n / KVD_PAGE_TOKENS),
+                 sides = 2.0 * m->cache->config->n_layers * l->map.n_kv_heads;
+    return KVD_STREAM_WORD_BITS * (double)k->slots.host_units[slot] +
+           sides * (pages * (KVD_STREAM_HEADER_BITS + 32.0 * KVD_PAGE_TOKENS / l->group) +
+                    16.0 * m->cache->config->d_head * (n - pages * KVD_PAGE_TOKENS));
+}
+
+static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    cachegen *const k = of(m);
+    return kvd_stream_slots_note(&k->slots, m, it, k->drawn ? 0 : k->layer[0].room.words, err);
+}
+
+static size_t lacking(const kvd_gpu_method *m)
+{
+    const kvd_stream_slots *const s = &of(m)->slots;
+    return s->host_units ? s->host_units[s->n] : 0;
+}
+
+static kvd_cachegen_layer layer_of(const kvd_gpu_method *m, int layer)
+{
+    kvd_cachegen_layer l = of(m)->layer[layer];
+    l.rows = kvd_paged_cache_pool(m->cache, layer);
+    return l;
+}
+
+static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    kvd_paged_cache *const c = m->cache;
+    cachegen *const k = of(m);
+    if (r->layer == 0 && r->steps &&
+        kvd_cuda_check(kvd_packed_ring_table(c->batch->device.slot, (int32_t)r->steps,
+                                             (int32_t)c->pages->max_pages, 1, k->table, r->stream),
+                       what, err))
+        return -1;
+    return kvd_paged_cache_append(c, r, k->layer[r->layer].ring, k->table, err);
+}
+
+static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    if (!r->steps)
+        return 0;
+    const kvd_cachegen_layer l = layer_of(m, r->layer);
+    const kvd_stream_batch b = kvd_stream_batch_of(m->cache, r, false, 0);
+    return kvd_cuda_check(kvd_cachegen_restore(&b, &l, r->stream), what, err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+static int code(kvd_gpu_method *m, const kvd_paged_rows *r, bool prompts, kvd_err *err)
+{
+    const kvd_stream_slots *const s = &of(m)->slots;
+    const kvd_cachegen_layer l = layer_of(m, r->layer);
+    const kvd_stream_batch b = kvd_stream_batch_of(m->cache, r, prompts, 0);
+    return kvd_cuda_check(kvd_cachegen_code(&b, &l, s->units, s->units + s->n, r->stream), what,
+                          err);
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_stream_slots *const s = &of(m)->slots;
+    return kvd_stream_slots_forget(s, m->cache->batch, r, err) ||
+                   (r->prompts && code(m, r, true, err)) || (r->steps && code(m, r, false, err)) ||
+                   kvd_stream_slots_fetch(s, m, r, err)
+               ? -1
+               : 0;
+}
+
+static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    cachegen *const k = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    char *blocks = kvd_stream_pool(&k->memory, m->page_bytes * (pages + 1), stream, err);
+    char *const rings =
+        blocks ? kvd_stream_pool(&k->memory, m->slot_bytes * slots, stream, err) : NULL;
+    if (!rings || !(k->table = kvd_device_new(
+                        &k->memory, c->batch->max_slices * c->pages->max_pages * sizeof *k->table,
+                        what, err)))
+        return -1;
+    for (int l = 0; l < c->config->n_layers; l++) {
+        kvd_cachegen_layer *const to = &k->layer[l];
+        to->blocks = blocks;
+        to->ring = (uint16_t *)(void *)rings + (size_t)l * slots * (size_t)to->map.page_elements;
+        blocks += m->page_bytes / (size_t)c->config->n_layers * (pages + 1);
+        if (kvd_cuda_check(kvd_cachegen_make_plausible(to, pages + 1, stream), what, err))
+            return -1;
+    }
+    return kvd_stream_slots_make(&k->slots, slots, &k->memory, stream, err);
+}
+
+static void release(kvd_gpu_method *m)
+{
+    cachegen *const k = of(m);
+    kvd_device_release(&k->memory);
+    kvd_stream_slots_release(&k->slots);
+    free(k->layer);
+    free(k);
+}
+
+/* Returns the largest number of bits that the frequencies predict for a page of a head's side. */
+static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
+{
+    const size_t anchors = KVD_PAGE_TOKENS / c->group;
+    double most = 0;
+    for (size_t at = 0; at < sides; at++) {
+        const uint16_t *const table = c->table + at * (1 + c->wide) * KVD_STREAM_TABLE;
+        double bits = (double)(anchors * c->wide) * kvd_stream_entropy(table, 256);
+        for (size_t j = 1; j <= c->wide; j++)
+            bits += (double)(KVD_PAGE_TOKENS - anchors) *
+                    kvd_stream_entropy(table + j * KVD_STREAM_TABLE, KVD_CACHEGEN_CODES);
+        most = bits > most ? bits : most;
+    }
+    return most;
+}
+
+static int describe(cachegen *k, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const size_t layers = (size_t)c->config->n_layers, each = 2 * (size_t)c->config->n_kv_heads;
+    kvd_cachegen_coder coder;
+    kvd_cachegen_coder_of(k->method.plan->bits_self, &coder);
+    k->drawn = coder.drawn;
+    const size_t n_step = each * coder.wide, n_table = each * (1 + coder.wide) * KVD_STREAM_TABLE;
+    const int32_t words = kvd_stream_words(expected_bits(&coder, layers * each), c->outliers);
+    const float *const step =
+        kvd_device_copy(&k->memory, coder.step, layers * n_step * sizeof *step, what, NULL, err);
+    const uint16_t *const table =
+        step ? kvd_device_copy(&k->memory, coder.table, layers * n_table * sizeof *table, what,
+                               NULL, err)
+             : NULL;
+    if (!table || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err))
+        return -1;
+    for (size_t l = 0; l < layers; l++) {
+        kvd_cachegen_layer *const to = &k->layer[l];
+        *to = (kvd_cachegen_layer){.map = c->layer[l].map,
+                                   .room = {1, words, 0},
+                                   .group = (int32_t)coder.group,
+                                   .wide = (int32_t)coder.wide,
+                                   .step = step + l * n_step,
+                                   .table = table + l * n_table};
+        const size_t scales = 4 * KVD_PAGE_TOKENS / coder.group;
+        to->block_bytes = kvd_stream_parts_of(to->room).bytes + (scales + 15) / 16 * 16;
+        k->method.page_bytes += each * to->block_bytes;
+        k->method.slot_bytes += (size_t)to->map.page_elements * sizeof *to->ring;
+    }
+    return 0;
+}
+
+/* Returns true if lanes code blocks that are pages. */
+static bool fits(const kvd_plan *plan)
+{
+    return kvd_stream_value(plan, "lanes") > 0 &&
+           fabs(kvd_stream_value(plan, "group") * kvd_stream_value(plan, "groups") -
+                KVD_PAGE_TOKENS) < 0.5;
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                       kvd_err *err)
+{
+    if (!fits(plan))
+        return kvd_fail(
+            err,
+            "cachegen,group=%g,groups=%g,lanes=%g: the CUDA engine decodes blocks of %d "
+            "tokens by lanes, use group=8,groups=8,lanes=1",
+            kvd_stream_value(plan, "group"), kvd_stream_value(plan, "groups"),
+            kvd_stream_value(plan, "lanes"), KVD_PAGE_TOKENS);
+    cachegen *const k = calloc(1, sizeof *k);
+    const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
+    if (!k || !(k->layer = calloc(1, bytes))) {
+        free(k);
+        return kvd_no_memory(err, what, bytes);
+    }
+    k->method = (kvd_gpu_method){.cache = cache,
+                                 .plan = plan,
+                                 .one_layer = true,
+                                 .anywhere = true,
+                                 .whole_prompts = true,
+                                 .make = make,
+                                 .ended = ended,
+                                 .lacking = lacking,
+                                 .held = held,
+                                 .bits = slot_bits,
+                                 .append = append,
+                                 .appended = appended,
+                                 .attended = attended,
+                                 .free = release};
+    /* The cache releases the method, also after a failure. */
+    *m = &k->method;
+    return describe(k, err);
+}
+
+static bool runs(const kvd_plan *plan)
+{
+    return !plan->layers && !plan->tokens && !plan->maker && !plan->channels && !plan->dims &&
+           !plan->dims_low;
+}
+
+static bool generates(const kvd_plan *plan)
+{
+    return runs(plan) && fits(plan);
+}
+
+const kvd_gpu_kind kvd_gpu_cachegen = {.runs = runs, .generates = generates, .open = open_method};
