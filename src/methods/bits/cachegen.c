@@ -43,8 +43,8 @@ typedef struct {
      */
     kvd_rans_table *table;
     /*
-     * [wide] Places of the codes of anchor tokens, and of differences, in the tables of one head and
-     * side. NULL unless `lanes` is 1.
+     * [wide] Places of the codes of anchor tokens, and of differences, in the tables of one side of
+     * a head. NULL unless `lanes` is 1.
      */
     kvd_stream_component *anchor, *difference;
 } cachegen;

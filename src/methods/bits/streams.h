@@ -165,8 +165,8 @@ enum {
 };
 
 /*
- * Steps and frequencies of cachegen. Of each group of `group` tokens, the first is coded by itself
- * with 256 codes, the others as differences with KVD_CACHEGEN_CODES codes. A block is coded from its
+ * Steps and frequencies of cachegen. The first token of every `group` tokens is coded by itself with
+ * 256 codes, the others as differences with KVD_CACHEGEN_CODES codes. A block is coded from its
  * newest token to its oldest. The open method owns the arrays.
  */
 typedef struct {

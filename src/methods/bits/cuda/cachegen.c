@@ -1,7 +1,7 @@
 /*
  * Method cachegen in the CUDA engine (streams.h). Full pages are entropy codes, the newest page of
- * a request is bf16 in a ring of one page per slot. Decode steps restore the bf16 pages of one layer
- * after another.
+ * a request is bf16 in a ring of one page per slot. Decode steps restore the bf16 pages of a layer
+ * before its attention.
  */
 #include <math.h>
 #include <stdlib.h>

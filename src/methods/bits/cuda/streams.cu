@@ -368,7 +368,7 @@ __device__ __forceinline__ float bf16_wide(uint16_t x)
     return __uint_as_float((uint32_t)x << 16);
 }
 
-/* Codes the first token t of a group. Returns its decoded numbers in `anchor`, its codes in `code`. */
+/* Codes the first token t of a group, and writes its decoded numbers to `anchor`. */
 __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t, int lane,
                                 float (&anchor)[CHANNELS], int (&code)[CHANNELS])
 {

@@ -104,7 +104,10 @@ typedef struct {
     kvd_attn_map map;
     kvd_stream_room room; /* of K or V of a head; it has one stream */
     int32_t group, wide;
-    /* Bytes of K or V of a head: those of kvd_stream_parts, then a scale and a zero point per group. */
+    /*
+     * Bytes of K or V of a head: those of kvd_stream_parts, then a scale and a zero point of each
+     * group.
+     */
     size_t block_bytes;
     char *blocks;          /* [pages][n_kv_heads][2][block_bytes] */
     uint16_t *ring;        /* [slots][map.page_elements] */
@@ -137,7 +140,7 @@ cudaError_t kvd_streams_make_plausible(const kvd_stream_side *side, size_t pages
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* What the slots of a method hold. */
+/* Contents of the slots of a method. */
 typedef struct {
     /*
      * Device [n + 1]: number of 16-bit units of the blocks of each slot. The last element is the
