@@ -11,15 +11,20 @@
 #include <zlib.h>
 
 #include "common/linalg.h"
+#include "common/rng.h"
 #include "methods/bits/calibration.h"
 #include "methods/bits/kvtc.h"
+#include "methods/bits/rans.h"
 
-enum { BITS, SINK, WINDOW, BLOCK, ROWS };
+enum { BITS, SINK, WINDOW, BLOCK, LANES, ROWS };
 static const kvd_parameter parameters[] = {
     {"bits", 2, 0.1, 12, false, "mean number of bits per number before DEFLATE, scales included"},
     {"sink", 4, 0, 1024, true, "number of first tokens kept exact"},
     {"window", 128, 0, 1 << 20, true, "number of newest tokens kept exact"},
     {"block", 64, 1, 1 << 20, true, "tokens per block after the prompt"},
+    {"lanes", 0, 0, 1, true,
+     "1: tokens that leave the window are coded at once, as streams of 64 positions that 32 lanes "
+     "decode at once, in place of DEFLATE"},
     {"rows", 4096, 64, 1 << 20, true, "number of calibration tokens read"},
     {NULL, 0, 0, 0, false, NULL},
 };
@@ -38,6 +43,8 @@ typedef struct {
     kvd_kvtc_group *groups; /* [n] in ascending order of components */
     /* `kept` is the number of components up to the end of the last stored group. */
     size_t n, kept;
+    /* With lanes=1. The arrays of `lanes` belong to this coder. */
+    kvd_stream_coder lanes;
 } coder;
 
 typedef struct {
@@ -56,6 +63,8 @@ typedef struct {
     double (*coded)[N_SIZES][N_KINDS];
     /* [units] Error of each unit if it is not stored. */
     double *variance;
+    float *c; /* [n][wide] components of the calibration tokens */
+    size_t n;
 } costs;
 
 static size_t units_of(size_t wide)
@@ -156,9 +165,8 @@ static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8
 }
 
 typedef struct {
-    float *rows; /* [n][wide] all heads, minus their mean */
-    float *head; /* [2][n][d_head] one head */
-    float *c;
+    float *rows;             /* [n][wide] all heads, minus their mean */
+    float *head;             /* [2][n][d_head] one head */
     double *gram, *basis;    /* [wide][wide] covariance and its eigenvectors */
     double *sigma, *scratch; /* [wide] singular values; scratch of kvd_gram_add */
     double *least;           /* [units + 1] scratch of `divide` */
@@ -185,8 +193,9 @@ static int decorrelate(kvtc *t, const kvd_method_setup *s, kvd_x what, int layer
     const size_t samples = n < SAMPLES ? n : SAMPLES, stride = n / samples;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)samples, (blasint)wide,
                 (blasint)wide, 1, m->rows, (blasint)(stride * wide), to->basis, (blasint)wide, 0,
-                m->c, (blasint)wide);
-    measure(m->c, samples, wide, &m->cost[layer]);
+                m->cost[layer].c, (blasint)wide);
+    m->cost[layer].n = samples;
+    measure(m->cost[layer].c, samples, wide, &m->cost[layer]);
     return 0;
 }
 
@@ -195,11 +204,11 @@ static void free_making(const kvtc *t, making *m)
     for (int l = 0; m->cost && l < t->n_layers; l++) {
         free(m->cost[l].coded);
         free(m->cost[l].variance);
+        free(m->cost[l].c);
     }
     free(m->cost);
     free(m->rows);
     free(m->head);
-    free(m->c);
     free(m->gram);
     free(m->basis);
     free(m->sigma);
@@ -213,7 +222,6 @@ static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, making
     const size_t wide = t->wide, units = units_of(wide);
     *m = (making){.rows = malloc(n * wide * sizeof *m->rows),
                   .head = malloc(2 * n * (size_t)s->config->d_head * sizeof *m->head),
-                  .c = malloc(SAMPLES * wide * sizeof *m->c),
                   .gram = malloc(wide * wide * sizeof *m->gram),
                   .basis = malloc(wide * wide * sizeof *m->basis),
                   .sigma = malloc(wide * sizeof *m->sigma),
@@ -221,14 +229,105 @@ static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, making
                   .least = malloc((units + 1) * sizeof *m->least),
                   .choice = malloc(units + 1),
                   .cost = calloc((size_t)t->n_layers, sizeof *m->cost)};
-    bool all = m->rows && m->head && m->c && m->gram && m->basis && m->sigma && m->scratch &&
-               m->least && m->choice && m->cost;
+    bool all = m->rows && m->head && m->gram && m->basis && m->sigma && m->scratch && m->least &&
+               m->choice && m->cost;
     for (int l = 0; all && l < t->n_layers; l++) {
         m->cost[l] = (costs){.coded = malloc(units * sizeof *m->cost[l].coded),
-                             .variance = malloc(units * sizeof *m->cost[l].variance)};
-        all = m->cost[l].coded && m->cost[l].variance;
+                             .variance = malloc(units * sizeof *m->cost[l].variance),
+                             .c = malloc(SAMPLES * wide * sizeof *m->cost[l].c)};
+        all = m->cost[l].coded && m->cost[l].variance && m->cost[l].c;
     }
     return all ? 0 : kvd_no_memory(err, "calibration rows", n * wide * sizeof *m->rows);
+}
+
+/* Counts the codes of a group in n calibration tokens, whose components are c [n][wide]. */
+static void count_codes(const float *c, size_t n, size_t wide, const kvd_kvtc_group *g,
+                        uint64_t *count)
+{
+    uint8_t codes[UNIT << (N_SIZES - 1)];
+    float scale, zero;
+    for (size_t i = 0; i < n; i++) {
+        kvd_quantise_codes(c + i * wide + g->first, g->size, g->bits, codes, &scale, &zero);
+        for (size_t j = 0; j < g->size; j++)
+            count[codes[j]]++;
+    }
+}
+
+/* Arrays of kvd_stream_coder while they are made. */
+typedef struct {
+    kvd_stream_component *component;
+    uint16_t *start;
+    kvd_stream_group *group;
+    float *to, *from;
+} lane_arrays;
+
+/*
+ * Appends a group to the components of lanes. Its components share one table, in proportion to
+ * `count`. Changes the counts.
+ */
+static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
+                      const lane_arrays *a)
+{
+    kvd_stream_coder *const l = &c->lanes;
+    const size_t codes = (size_t)1 << g->bits, first = (size_t)l->streams.kept;
+    kvd_rans_table table;
+    /* Codes that do not occur in the calibration data may occur in other texts. */
+    for (size_t s = 0; s < codes; s++)
+        count[s] = 64 * count[s] + 1;
+    kvd_rans_table_make(&table, count, codes);
+    memcpy(a->start + l->n_starts, table.start, (codes + 1) * sizeof *a->start);
+    for (size_t j = first; j < first + g->size; j++) {
+        a->component[j] = (kvd_stream_component){(uint32_t)l->n_starts, 0, (uint16_t)codes};
+        for (size_t i = 0; i < wide; i++)
+            a->to[i * l->to_pitch + j] = a->from[j * wide + i] =
+                c->basis[i * wide + g->first + j - first];
+    }
+    a->group[l->n_groups++] = (kvd_stream_group){(uint16_t)first, g->size, (uint16_t)(codes - 1)};
+    l->streams.kept += (int32_t)g->size;
+    l->n_starts += codes + 1;
+}
+
+/*
+ * Makes c->lanes for the groups of `c`. cost->c are components of calibration tokens; NULL: codes of
+ * a group are equally likely.
+ */
+static int make_lanes(coder *c, size_t wide, const costs *cost, kvd_err *err)
+{
+    size_t kept = 0;
+    for (size_t g = 0; g < c->n; g++)
+        kept += c->groups[g].bits ? c->groups[g].size : 0;
+    const lane_arrays a = {malloc((kept + 1) * sizeof *a.component),
+                           malloc((c->n + 1) * (KVD_RANS_SYMBOLS + 1) * sizeof *a.start),
+                           malloc((c->n + 1) * sizeof *a.group),
+                           malloc((kept + 1) * wide * sizeof *a.to),
+                           malloc((kept + 1) * wide * sizeof *a.from)};
+    c->lanes = (kvd_stream_coder){.wide = wide,
+                                  .mean = c->mean,
+                                  .to = a.to,
+                                  .to_pitch = kept,
+                                  .from = a.from,
+                                  .group = a.group,
+                                  .streams = {0, a.component, a.start},
+                                  .drawn = !cost};
+    if (!a.component || !a.start || !a.group || !a.to || !a.from)
+        return kvd_no_memory(err, "tables of lanes", 2 * kept * wide * sizeof *a.to);
+    for (size_t g = 0; g < c->n; g++) {
+        uint64_t count[KVD_RANS_SYMBOLS] = {0};
+        if (c->groups[g].bits && cost)
+            count_codes(cost->c, cost->n, wide, &c->groups[g], count);
+        if (c->groups[g].bits)
+            add_group(c, &c->groups[g], count, wide, &a);
+    }
+    return 0;
+}
+
+static void free_lanes(kvd_stream_coder *l)
+{
+    free((void *)(uintptr_t)l->streams.component);
+    free((void *)(uintptr_t)l->streams.start);
+    free((void *)(uintptr_t)l->group);
+    free((void *)(uintptr_t)l->to);
+    free((void *)(uintptr_t)l->from);
 }
 
 static int calibrate(kvtc *t, const kvd_method_setup *s, bool pre, kvd_err *err)
@@ -243,6 +342,8 @@ static int calibrate(kvtc *t, const kvd_method_setup *s, bool pre, kvd_err *err)
             status = decorrelate(t, s, what, l, side, n, &m, err);
         if (!status)
             share_out(t, side, m.cost, m.least, m.choice);
+        for (int l = 0; !status && t->v->value[LANES] > 0 && l < t->n_layers; l++)
+            status = make_lanes(&t->coder[l * KVD_N_SIDES + side], t->wide, &m.cost[l], err);
     }
     free_making(t, &m);
     return status;
@@ -252,7 +353,7 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
 {
     (void)side;
     *newest = (size_t)v->value[WINDOW];
-    *block = (size_t)v->value[BLOCK];
+    *block = v->value[LANES] > 0 ? 1 : (size_t)v->value[BLOCK];
 }
 
 static void close_method(void *self)
@@ -262,9 +363,51 @@ static void close_method(void *self)
         free(t->coder[i].mean);
         free(t->coder[i].basis);
         free(t->coder[i].groups);
+        free_lanes(&t->coder[i].lanes);
     }
     free(t->coder);
     free(t);
+}
+
+/*
+ * Makes a coder for timing. The basis is a reflection I - 2 v v^T. Groups of 64 components have 4, 2
+ * and 0 bits, which is about the budget of bits per number.
+ */
+static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kvd_err *err)
+{
+    enum { SIZE = 64 };
+    float *const v = c->mean; /* the mean becomes 0 */
+    double square = 0, bits = 0;
+    for (size_t i = 0; i < wide; i++) {
+        v[i] = (float)kvd_rng_normal(r);
+        square += (double)v[i] * (double)v[i];
+    }
+    for (size_t i = 0; i < wide * wide; i++)
+        c->basis[i] = (float)((i / wide == i % wide) -
+                              2 * (double)v[i / wide] * (double)v[i % wide] / square);
+    memset(v, 0, wide * sizeof *v);
+    c->n = c->kept = 0;
+    for (size_t at = 0; at < wide; at += SIZE) {
+        const size_t size = wide - at < SIZE ? wide - at : SIZE;
+        const double left = budget * (double)wide - bits;
+        const int b = left >= 4.5 * (double)size && 2 * at < wide ? 4
+                      : left >= 2.5 * (double)size || !at         ? 2
+                                                                  : 0;
+        c->groups[c->n++] = (kvd_kvtc_group){(uint16_t)at, (uint16_t)size, (uint8_t)b};
+        c->kept = b ? at + size : c->kept;
+        bits += b ? KVD_GROUP_SIDE_BITS + (double)size * b : 0;
+    }
+    return lanes ? make_lanes(c, wide, NULL, err) : 0;
+}
+
+static int draw_all(kvtc *t, const kvd_method_setup *s, kvd_err *err)
+{
+    kvd_rng r;
+    int status = 0;
+    kvd_rng_seed(&r, s->seed, 0);
+    for (int i = 0; !status && i < t->n_layers * KVD_N_SIDES; i++)
+        status = draw(&t->coder[i], t->wide, t->v->value[BITS], t->v->value[LANES] > 0, &r, err);
+    return status;
 }
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
@@ -272,7 +415,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     const kvd_config *const c = s->config;
     const bool pre = c->positions == KVD_POSITIONS_ROPE;
     const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head;
-    if (kvd_calibration_fits(s, pre, err))
+    if (!s->drawn && kvd_calibration_fits(s, pre, err))
         return -1;
     kvtc *const t = calloc(1, sizeof *t);
     if (!t)
@@ -288,8 +431,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                               .groups = malloc(units_of(wide) * sizeof(kvd_kvtc_group))};
         all = t->coder[i].mean && t->coder[i].basis && t->coder[i].groups;
     }
-    if (!all ? kvd_no_memory(err, "bases", wide * wide * sizeof(float))
-             : calibrate(t, s, pre, err)) {
+    if (!all       ? kvd_no_memory(err, "bases", wide * wide * sizeof(float))
+        : s->drawn ? draw_all(t, s, err)
+                   : calibrate(t, s, pre, err)) {
         close_method(t);
         return -1;
     }
@@ -313,7 +457,8 @@ typedef struct {
     uint8_t *codes; /* [wide] codes of one group of components */
     /* Codes in the order [groups of components][tokens]. */
     uint8_t *packed;
-    uint8_t *small; /* `packed` after DEFLATE */
+    uint8_t *small;           /* `packed` after DEFLATE */
+    const uint32_t *position; /* [n] position of each token in its sequence */
 } buffers;
 
 static size_t packed_bytes(const coder *c, size_t n)
@@ -352,30 +497,95 @@ static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool r
     }
 }
 
-static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
-                     kvd_bits_count *count, kvd_err *err)
+/* Codes the components w->c [n][wide] with DEFLATE, and decodes them. */
+static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
+                       kvd_bits_count *count, kvd_err *err)
 {
     uLongf small = small_room, whole = packed_bytes(c, n) + c->n;
     const uLongf size = whole;
-    if (c->kept == 0) {
-        memset(w->x, 0, n * wide * sizeof *w->x);
-        return 0;
-    }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)wide, (blasint)wide,
-                1, w->x, (blasint)wide, c->basis, (blasint)wide, 0, w->c, (blasint)wide);
     memset(w->packed, 0, size);
     pass(c, w, n, wide, false);
     if (compress2(w->small, &small, w->packed, size, Z_DEFAULT_COMPRESSION) != Z_OK ||
         uncompress(w->packed, &whole, w->small, small) != Z_OK || whole != size)
         return kvd_fail(err, "zlib did not compress a block of %zu rows", n);
     pass(c, w, n, wide, true);
+    count->payload += 8 * (double)small;
+    return 0;
+}
+
+/* Quantises the components c [wide] of one token, writes its codes to q, and decodes them. */
+static void quantise_token(const coder *c, float *x, uint8_t *codes, int32_t *q)
+{
+    float scale, zero;
+    for (size_t g = 0; g < c->n; g++) {
+        const kvd_kvtc_group *const of = &c->groups[g];
+        float *const y = x + of->first;
+        if (of->bits)
+            kvd_quantise_codes(y, of->size, of->bits, codes, &scale, &zero);
+        for (size_t j = 0; j < of->size; j++) {
+            y[j] = of->bits ? scale * (float)codes[j] + zero : 0;
+            if (of->bits)
+                *q++ = codes[j];
+        }
+    }
+}
+
+/* Codes the components w->c [n][wide] in streams of lanes, and decodes them. */
+static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, uint32_t *state,
+                      kvd_bits_count *count, kvd_err *err)
+{
+    const kvd_stream_tables *const t = &c->lanes.streams;
+    const size_t bytes = (size_t)t->kept * sizeof(int32_t) + kvd_streams_scratch(t->kept);
+    int32_t *const q = malloc(bytes);
+    if (!q)
+        return kvd_no_memory(err, "a block of the cache", bytes);
+    int status = 0;
+    for (size_t i = 0; !status && i < n; i++) {
+        if (!state[0] || w->position[i] % KVD_STREAM_POSITIONS == 0)
+            count->side += kvd_streams_begin(t->kept, state);
+        quantise_token(c, w->c + i * wide, w->codes, q);
+        status = kvd_streams_token(t, q, state, q + t->kept, &count->payload, err);
+    }
+    free(q);
+    return status;
+}
+
+/* Codes and decodes the n tokens in w->x. `state` is NULL if DEFLATE codes them. */
+static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
+                     uint32_t *state, kvd_bits_count *count, kvd_err *err)
+{
+    if (c->kept == 0) {
+        memset(w->x, 0, n * wide * sizeof *w->x);
+        return 0;
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)n, (blasint)wide, (blasint)wide,
+                1, w->x, (blasint)wide, c->basis, (blasint)wide, 0, w->c, (blasint)wide);
+    if (state ? code_lanes(c, w, n, wide, state, count, err)
+              : code_packed(c, w, n, wide, small_room, count, err))
+        return -1;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)n, (blasint)wide,
                 (blasint)c->kept, 1, w->c, (blasint)wide, c->basis, (blasint)wide, 0, w->x,
                 (blasint)wide);
-    count->payload += 8 * (double)small;
     for (size_t g = 0; g < c->n; g++)
         count->side += c->groups[g].bits ? KVD_GROUP_SIDE_BITS * (double)n : 0;
     return 0;
+}
+
+static size_t states(const void *self)
+{
+    const kvtc *const t = self;
+    size_t most = 1;
+    for (int i = 0; t->v->value[LANES] > 0 && i < t->n_layers * KVD_N_SIDES; i++) {
+        const size_t n = (size_t)kvd_stream_count(t->coder[i].lanes.streams.kept) * KVD_LANES;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to)
+{
+    const kvtc *const t = self;
+    *to = t->coder[layer * KVD_N_SIDES + side].lanes;
 }
 
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
@@ -385,12 +595,18 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const coder *const c = &t->coder[b->layer * KVD_N_SIDES + (int)b->side];
     const size_t wide = t->wide, sink = (size_t)t->v->value[SINK],
                  packed = packed_bytes(c, b->n) + c->n, small = compressBound(packed),
-                 floats = (2 * b->n * wide + 2 * b->n * c->n) * sizeof(float);
+                 own = t->v->value[LANES] > 0 && !b->state ? states(t) : 0,
+                 numbers = 2 * b->n * wide + 2 * b->n * c->n + own + b->n,
+                 floats = numbers * sizeof(float);
     float *const memory = malloc(floats + wide + packed + small);
     if (!memory)
         return kvd_no_memory(err, "a block of the cache", floats + wide + packed + small);
     buffers w = {.x = memory, .c = memory + b->n * wide, .scale = memory + 2 * b->n * wide};
-    w.codes = (uint8_t *)(w.scale + 2 * b->n * c->n);
+    uint32_t *const mine = (uint32_t *)(void *)(w.scale + 2 * b->n * c->n), *const position =
+                                                                                mine + own;
+    memset(mine, 0, own * sizeof *mine);
+    w.position = position;
+    w.codes = (uint8_t *)(position + b->n);
     w.packed = w.codes + wide;
     w.small = w.packed + packed;
     size_t n = 0;
@@ -402,10 +618,12 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
                 decoded[i * wide + j] = kvd_round_f16(x);
             else
                 w.x[n * wide + j] = x - c->mean[j];
+            position[n] = b->position[i];
             n += b->position[i] >= sink && j + 1 == wide;
         }
     count->payload = 16.0 * (double)((b->n - n) * wide);
-    const int status = n ? code_rows(c, &w, n, wide, small, count, err) : 0;
+    uint32_t *const state = t->v->value[LANES] > 0 ? own ? mine : b->state : NULL;
+    const int status = n ? code_rows(c, &w, n, wide, small, state, count, err) : 0;
     n = 0;
     for (size_t i = 0; !status && i < b->n; i++)
         if (b->position[i] >= sink) {
@@ -428,7 +646,9 @@ const kvd_bits_method kvd_bits_kvtc = {
         },
     .keys_before_rope = true,
     .all_heads = true,
+    .drawn = true,
     .stream = true,
+    .states = states,
     .window = window,
     .open = open,
     .close = close_method,

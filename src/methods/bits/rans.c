@@ -279,3 +279,56 @@ double kvd_stream_entropy(const uint16_t *start, size_t n)
     }
     return bits;
 }
+
+double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens)
+{
+    double bits = 0;
+    for (int j = 0; j < c->streams.kept; j++) {
+        const kvd_stream_component *const of = &c->streams.component[j];
+        bits += kvd_stream_entropy(c->streams.start + of->at, of->n);
+    }
+    return bits * (double)tokens;
+}
+
+double kvd_streams_begin(int32_t kept, uint32_t *state)
+{
+    const int n = kvd_stream_count(kept);
+    for (int i = 0; i < n * KVD_LANES; i++)
+        state[i] = KVD_STREAM_LEAST;
+    return (double)n * KVD_STREAM_HEADER_BITS;
+}
+
+/* Numbers of 32 bits that kvd_streams_token needs: two copies of the states, counts, integers. */
+static size_t scratch_numbers(int32_t kept)
+{
+    return (size_t)kvd_stream_count(kept) * (2 * KVD_LANES + 1) + (size_t)kept;
+}
+
+size_t kvd_streams_scratch(int32_t kept)
+{
+    return scratch_numbers(kept) * sizeof(uint32_t) +
+           (size_t)kvd_stream_count(kept) * KVD_STREAM_GROUPS * KVD_LANES * sizeof(uint16_t);
+}
+
+int kvd_streams_token(const kvd_stream_tables *t, const int32_t *q, uint32_t *state, void *scratch,
+                      double *bits, kvd_err *err)
+{
+    const size_t n = (size_t)kvd_stream_count(t->kept), states = n * KVD_LANES,
+                 bytes = states * sizeof *state;
+    uint32_t *const before = scratch, *const check = before + states, *const words = check + states;
+    int32_t *const read = (int32_t *)(void *)(words + n);
+    kvd_stream_block b = {state, (uint16_t *)(void *)(before + scratch_numbers(t->kept)),
+                          KVD_STREAM_GROUPS * KVD_LANES, words};
+    memcpy(before, state, bytes);
+    memset(words, 0, n * sizeof *words);
+    kvd_streams_push(t, q, &b);
+    for (size_t s = 0; s < n; s++)
+        *bits += KVD_STREAM_WORD_BITS * (double)words[s];
+    memcpy(check, state, bytes);
+    b.state = check;
+    if (kvd_streams_pop(t, &b, read, err))
+        return -1;
+    return memcmp(check, before, bytes) != 0 || memcmp(read, q, (size_t)t->kept * sizeof *read) != 0
+               ? kvd_fail(err, "the streams of a block do not decode what was coded")
+               : 0;
+}

@@ -38,8 +38,9 @@
 
 enum {
     KVD_LANES = 32,
-    KVD_STREAM_GROUPS = 8, /* largest number of groups of a stream */
-    KVD_STREAM_SHIFT = 14, /* frequencies of a component add up to 2^14 */
+    KVD_STREAM_GROUPS = 8,     /* largest number of groups of a stream */
+    KVD_STREAM_SHIFT = 14,     /* frequencies of a component add up to 2^14 */
+    KVD_STREAM_POSITIONS = 64, /* positions of a block of kvtc; the CUDA engine's pages */
     KVD_STREAM_WORD_BITS = 16,
     KVD_STREAM_EXCEPTION_BITS = 64,
     KVD_STREAM_HEADER_BITS = 32 * KVD_LANES + 2 * 16
@@ -133,28 +134,41 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
     return low;
 }
 
+/* Adjacent components of a token that share a scale and a zero point; codes are 0 .. top. */
+typedef struct {
+    uint16_t first, size, top;
+} kvd_stream_group;
+
 /*
- * The coder of K or V of one layer (method waterfill). A token x [wide] has the components y = (x -
- * mean) * to. Their first streams.kept components are rounded to the multiples q of `step`
- * (kvd_stream_multiple) and coded; the others are not stored. Decoding gives y_j = (q_j + sign(q_j)
- * offset) step and x = mean + y * from. The open method owns the arrays.
+ * The coder of K or V of one layer. A token x [wide] has the components y = (x - mean) * to
+ * [streams.kept], which are coded as integers q:
+ *
+ * waterfill  n_groups is 0; q are multiples of `step` (kvd_stream_multiple), and y_j = (q_j +
+ *            sign(q_j) offset) step after decoding
+ * kvtc       q are codes of groups, and y_j = scale q_j + zero after decoding
+ *
+ * Decoding gives x = mean + y * from. The open method owns the arrays.
  */
 typedef struct {
     size_t wide;       /* n_kv_heads * d_head */
     const float *mean; /* [wide] */
-    const float *to;   /* [wide][wide] */
-    const float *from; /* [wide][wide] */
+    const float *to;   /* [wide][to_pitch] */
+    size_t to_pitch;
+    const float *from; /* [streams.kept][wide] */
     double step, offset;
+    const kvd_stream_group *group; /* [n_groups] in ascending order */
+    size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts; /* number of elements of streams.start */
     bool drawn;      /* true: the tables are drawn for timing and fit no data */
 } kvd_stream_coder;
 
-/* Fills `*to` from an open waterfill with block > 0. `side` is a kvd_side. */
+/* Fills `*to` from an open waterfill with block > 0, or kvtc with lanes=1. `side` is a kvd_side. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
+void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 /*
  * Returns the number of bits of a block of `tokens` tokens that the frequencies predict, without
- * states and exceptions.
+ * states, exceptions and scales.
  */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
@@ -165,9 +179,9 @@ enum {
 };
 
 /*
- * Steps and frequencies of cachegen. The first token of every `group` tokens is coded by itself with
- * 256 codes, the others as differences with KVD_CACHEGEN_CODES codes. A block is coded from its
- * newest token to its oldest. The open method owns the arrays.
+ * Steps and frequencies of cachegen. The first token of every `group` tokens is coded by itself,
+ * with 256 codes, the others as differences with KVD_CACHEGEN_CODES codes. A block is coded from
+ * its newest token to its oldest. The open method owns the arrays.
  */
 typedef struct {
     size_t wide, group;

@@ -447,77 +447,44 @@ static size_t n_states(size_t kept)
     return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
 }
 
-/* Memory of code_token: states before and after the token, its integers, and its words. */
-typedef struct {
-    uint32_t *before, *check, *n;
-    int32_t *q, *read;
-    uint16_t *word;
-} token_buffers;
-
 /*
- * Codes the components y [wide] of one token in the streams of its block, and decodes them. Returns
- * the number of bits that the block grew by, or a negative number on failure.
+ * Rounds the components y [wide] of one token to multiples and back. Writes the multiples that have
+ * a frequency to q [c->kept], 0 for the others. Adds the bits of exceptions to *bits.
  */
-static double code_token(const coder *c, float *y, size_t wide, double step, uint32_t *state,
-                         const token_buffers *w, kvd_err *err)
+static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
+                       double *bits, kvd_err *err)
 {
-    const kvd_stream_tables tables = {(int32_t)c->kept, c->component, c->start};
-    const size_t states = n_states(c->kept), n = states / KVD_LANES;
-    double bits = 0;
     for (size_t j = 0; j < c->kept; j++) {
         const double q = kvd_stream_multiple((double)y[j], step);
         if (fabs(q) > INT32_MAX)
             return kvd_fail(err, "step = %g is too small: a component is %g", step, (double)y[j]);
         const bool has = kvd_stream_has(c->component[j], (int32_t)q);
-        w->q[j] = has ? (int32_t)q : 0;
-        bits += has ? 0 : KVD_STREAM_EXCEPTION_BITS;
+        to[j] = has ? (int32_t)q : 0;
+        *bits += has ? 0 : KVD_STREAM_EXCEPTION_BITS;
         y[j] = (float)((q + (q > 0) * c->offset - (q < 0) * c->offset) * step);
     }
     memset(y + c->kept, 0, (wide - c->kept) * sizeof *y);
-    memcpy(w->before, state, states * sizeof *state);
-    memset(w->n, 0, n * sizeof *w->n);
-    kvd_stream_block block = {state, w->word, KVD_STREAM_GROUPS * KVD_LANES, w->n};
-    kvd_streams_push(&tables, w->q, &block);
-    for (size_t s = 0; s < n; s++)
-        bits += KVD_STREAM_WORD_BITS * (double)w->n[s];
-    memcpy(w->check, state, states * sizeof *state);
-    block.state = w->check;
-    if (kvd_streams_pop(&tables, &block, w->read, err))
-        return -1;
-    if (memcmp(w->check, w->before, states * sizeof *state) != 0 ||
-        memcmp(w->read, w->q, c->kept * sizeof *w->q) != 0)
-        return kvd_fail(err, "the streams of a block do not decode what was coded");
-    return bits;
+    return 0;
 }
 
 /* Codes the components w->y [n][wide] in blocks of `block` positions, and decodes them. */
 static int code_blocks(const coder *c, const buffers *w, size_t n, size_t wide, double step,
                        size_t block, uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {
-    const size_t states = n_states(c->kept), streams = states / KVD_LANES;
-    const size_t words = streams * KVD_STREAM_GROUPS * KVD_LANES;
-    const size_t bytes = (2 * states + streams) * sizeof(uint32_t) + 2 * c->kept * sizeof(int32_t) +
-                         words * sizeof(uint16_t);
-    uint32_t *const memory = malloc(bytes);
-    if (!memory)
+    const kvd_stream_tables tables = {(int32_t)c->kept, c->component, c->start};
+    const size_t bytes = c->kept * sizeof(int32_t) + kvd_streams_scratch(tables.kept);
+    int32_t *const q = malloc(bytes);
+    if (!q)
         return kvd_no_memory(err, "a block of the cache", bytes);
-    token_buffers t = {.before = memory, .check = memory + states, .n = memory + 2 * states};
-    t.q = (int32_t *)(void *)(t.n + streams);
-    t.read = t.q + c->kept;
-    t.word = (uint16_t *)(void *)(t.read + c->kept);
     int status = 0;
     for (size_t i = 0; !status && i < n; i++) {
-        if (!state[0] || w->position[i] % block == 0) {
-            for (size_t k = 0; k < states; k++)
-                state[k] = KVD_STREAM_LEAST;
-            count->side += (double)streams * KVD_STREAM_HEADER_BITS;
-        }
-        const double bits = code_token(c, w->y + i * wide, wide, step, state, &t, err);
-        status = bits < 0 ? -1 : 0;
-        count->payload += bits;
+        if (!state[0] || w->position[i] % block == 0)
+            count->side += kvd_streams_begin(tables.kept, state);
+        status = round_token(c, w->y + i * wide, wide, step, q, &count->payload, err) ||
+                 kvd_streams_token(&tables, q, state, q + c->kept, &count->payload, err);
     }
-    free(memory);
-    return status;
+    free(q);
+    return status ? -1 : 0;
 }
 
 /* Codes and decodes the n tokens in w->x. */
@@ -594,22 +561,13 @@ void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_co
     *to = (kvd_stream_coder){.wide = t->wide,
                              .mean = c->mean,
                              .to = c->to,
+                             .to_pitch = t->wide,
                              .from = c->from,
                              .step = t->v->value[STEP],
                              .offset = c->offset,
                              .streams = {(int32_t)c->kept, c->component, c->start},
                              .n_starts = c->n_starts,
                              .drawn = t->drawn};
-}
-
-double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens)
-{
-    double bits = 0;
-    for (int j = 0; j < c->streams.kept; j++) {
-        const kvd_stream_component *const of = &c->streams.component[j];
-        bits += kvd_stream_entropy(c->streams.start + of->at, of->n);
-    }
-    return bits * (double)tokens;
 }
 
 const kvd_bits_method kvd_bits_waterfill = {
