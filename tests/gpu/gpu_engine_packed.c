@@ -332,6 +332,7 @@ static void test_rest(void)
     refused(&b, "rotatekv", 0, "'rotatekv' codes keys before RoPE");
     refused(&l, "gear", 32, "'gear' compresses a prompt in one piece");
     refused(&l, "waterfill", 0, "waterfill,block=0: the CUDA engine decodes blocks of 64 tokens");
+    refused(&l, "kvtc", 0, "kvtc,lanes=0,window=128: the CUDA engine codes every token, by lanes");
     refused(&l, "cachegen", 0, "cachegen,group=10,groups=1,lanes=0: the CUDA engine decodes");
     refused(&b, "waterfill,block=64", 0, "'waterfill' codes keys before RoPE");
     refused(&l, "h2o+kivi", 0, "h2o");
@@ -342,6 +343,7 @@ static void test_rest(void)
     test_context(&l, "nvfp4");
     test_context(&l, "turboquant,bits=3,qjl=0");
     test_context(&l, "waterfill,block=64");
+    test_context(&l, "kvtc,window=0,lanes=1");
     test_context(&l, "cachegen,group=8,groups=8,lanes=1");
     load_release(&l);
     load_release(&b);
@@ -410,7 +412,8 @@ int main(int argc, char **argv)
                                      {"kvquant,bits=3,outliers=0.2", 0.5, 0.01},
                                      {"nvfp4,scale=2", 0.7, 1e-9},
                                      {"waterfill,step=0.05,block=64,sink=2", 0.3, 0.01},
-                                     {"cachegen,bin=0.2,group=8,groups=8,lanes=1", 0.5, 0.01}};
+                                     {"cachegen,bin=0.2,group=8,groups=8,lanes=1", 0.5, 0.01},
+                                     {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01}};
     static const test_case full[] = {{"kivi,bits=2,group=32,residual=32", 0.5, 1e-9},
                                      {"kivi,bits=4,group=16,residual=64", 0.6, 1e-9},
                                      {"kivi,bits=8,group=64,residual=128", 0.5, 1e-9},
@@ -445,6 +448,8 @@ int main(int argc, char **argv)
                                      {"waterfill,step=0.02,block=64", 0.3, 0.01},
                                      {"waterfill,step=0.5,block=64,sink=0", 0.3, 0.01},
                                      {"waterfill,step=0.1,block=64,sink=70", 0.3, 0.01},
+                                     {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01},
+                                     {"kvtc,bits=1.5,window=0,lanes=1,sink=66", 0.3, 0.01},
                                      {"cachegen,bin=0.1,group=16,groups=4,lanes=1", 0.5, 0.01},
                                      {"cachegen,bin=1,group=4,groups=16,lanes=1", 0.5, 0.01}};
     static const test_case kivi[] = {{"kivi,bits=4,group=16,residual=16", 0.5, 1e-9}};

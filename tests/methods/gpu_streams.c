@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bf16.h"
+#include "common/quantise.h"
 #include "gpu_case.h"
 #include "methods/bits/cuda/streams.h"
 #include "methods/bits/rans.h"
@@ -35,6 +36,8 @@ typedef struct {
     int n_sink, words;
     /* Tokens of each request in the prompt, and tokens that follow one by one. */
     int32_t prompt[N], steps;
+    /* Number of components that share a scale; 0: multiples of a step. */
+    int group;
 } test_case;
 
 typedef struct {
@@ -44,6 +47,7 @@ typedef struct {
     /* [N][MOST][kept] Integers, without a frequency too. */
     int32_t *q;
     uint8_t *blocks; /* [PAGES][bytes] blocks as the CPU writes them */
+    float *scale;    /* [N][MOST][groups][2] scales and zero points */
 } one_side;
 
 typedef struct {
@@ -59,8 +63,8 @@ static int draw_component(const test_case *c, int j, int kept, kvd_stream_compon
                           uint16_t *start)
 {
     const int most = 1 + (c->most_n - 1) * (kept - j) / kept,
-              below = (int)kvd_rng_below(&rng, (uint32_t)most),
-              n = below + 1 + (int)kvd_rng_below(&rng, (uint32_t)(most - below));
+              below = c->group ? 0 : (int)kvd_rng_below(&rng, (uint32_t)most),
+              n = c->group ? 4 : below + 1 + (int)kvd_rng_below(&rng, (uint32_t)(most - below));
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
     kvd_rans_table t;
     for (int i = 0; i < n; i++)
@@ -70,6 +74,42 @@ static int draw_component(const test_case *c, int j, int kept, kvd_stream_compon
     *of = (kvd_stream_component){0, (int16_t)-below, (uint16_t)n};
     memcpy(start, t.start, (size_t)(n + 1) * sizeof *start);
     return n + 1;
+}
+
+/* Quantises the components of all tokens in groups of c->group, with codes of 2 bits. */
+static void draw_groups(const test_case *c, one_side *s)
+{
+    enum { BITS = 2 };
+    const int kept = s->tables.kept, n = (kept + c->group - 1) / c->group;
+    kvd_stream_group *const group = need((size_t)n * sizeof *group);
+    uint16_t *const of = need((size_t)kept * sizeof *of);
+    float *const x = need((size_t)kept * sizeof *x);
+    uint8_t *const code = need((size_t)kept);
+    for (int g = 0; g < n; g++) {
+        const int first = g * c->group, size = first + c->group < kept ? c->group : kept - first;
+        group[g] = (kvd_stream_group){(uint16_t)first, (uint16_t)size, (1 << BITS) - 1};
+        for (int j = first; j < first + size; j++)
+            of[j] = (uint16_t)g;
+    }
+    s->scale = need((size_t)N * MOST * (size_t)n * 2 * sizeof *s->scale);
+    for (size_t t = 0; t < (size_t)N * MOST; t++)
+        for (int g = 0; g < n; g++) {
+            float *const scale = s->scale + 2 * (t * (size_t)n + (size_t)g);
+            for (int j = 0; j < group[g].size; j++)
+                x[j] = s->y[t * (size_t)kept + group[g].first + (size_t)j] -
+                       s->bias[group[g].first + j];
+            kvd_quantise_codes(x, group[g].size, BITS, code, &scale[0], &scale[1]);
+            for (int j = 0; j < group[g].size; j++)
+                s->q[t * (size_t)kept + group[g].first + (size_t)j] = code[j];
+        }
+    s->side.room.exceptions = 0;
+    s->side.room.scales = n;
+    s->side.group = on_device(group, (size_t)n * sizeof *group);
+    s->side.group_of = on_device(of, (size_t)kept * sizeof *of);
+    free(group);
+    free(of);
+    free(x);
+    free(code);
 }
 
 static void draw_side(const test_case *c, int side, one_side *s)
@@ -100,12 +140,14 @@ static void draw_side(const test_case *c, int side, one_side *s)
     s->side = (kvd_stream_side){
         .tables = {kept, on_device(of, (size_t)kept * sizeof *of),
                    on_device(start, at * sizeof *start)},
-        .room = {kvd_stream_count(kept), c->words, c->words / 2},
+        .room = {kvd_stream_count(kept), c->words, c->words / 2, 0},
         .step = step,
         .offset = 0.07f,
         .bias = on_device(s->bias, (size_t)kept * sizeof *s->bias),
         .rank = (kept / 16 + 1) * 16,
     };
+    if (c->group)
+        draw_groups(c, s);
     const size_t bytes = PAGES * kvd_stream_parts_of(s->side.room).bytes;
     s->blocks = need(bytes);
     memset(s->blocks, 0xff, bytes);
@@ -144,6 +186,8 @@ static void release(problem *p)
         check(cudaFree((void *)(uintptr_t)s->side.tables.component), "cudaFree");
         check(cudaFree((void *)(uintptr_t)s->side.tables.start), "cudaFree");
         check(cudaFree((void *)(uintptr_t)s->side.bias), "cudaFree");
+        check(cudaFree((void *)(uintptr_t)s->side.group), "cudaFree");
+        check(cudaFree((void *)(uintptr_t)s->side.group_of), "cudaFree");
         check(cudaFree(s->side.blocks), "cudaFree");
         free((void *)(uintptr_t)s->tables.component);
         free((void *)(uintptr_t)s->tables.start);
@@ -151,12 +195,19 @@ static void release(problem *p)
         free(s->q);
         free(s->bias);
         free(s->blocks);
+        free(s->scale);
     }
     int32_t *const all[] = {p->device_table, p->device_slot,  p->device_length,
                             p->device_q_len, p->device_start, p->live};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree(all[i]), "cudaFree");
     check(cudaFree(p->device_units), "cudaFree");
+}
+
+/* Returns the scales and zero points of a token. */
+static float *scales(const one_side *s, int b, int t)
+{
+    return s->scale + ((size_t)b * MOST + (size_t)t) * 2 * (size_t)s->side.room.scales;
 }
 
 static int32_t *integers(const one_side *s, int b, int t)
@@ -206,6 +257,10 @@ static uint32_t code_request(const problem *p, one_side *s, int b)
             words[i] = counts[2 * i];
         }
         memcpy(q, integers(s, b, t), (size_t)kept * sizeof *q);
+        if (p->c->group)
+            kvd_from_f32(KVD_F16, scales(s, b, t),
+                         block + parts.scales + (size_t)(t % PAGE * s->side.room.scales) * 4,
+                         2 * (size_t)s->side.room.scales);
         list_exceptions(s, b, t, q, counts,
                         (kvd_stream_exception *)(void *)(block + parts.exceptions));
         kvd_stream_block streams = {state, (uint16_t *)(void *)(block + parts.words),
@@ -306,6 +361,9 @@ static bool latent_right(const problem *p, int side, const uint16_t *page, int b
     if (j >= s->tables.kept)
         return !(fabsf(got - (float)(j == s->tables.kept)) > 0);
     const int32_t q = integers(s, b, t)[j];
+    const float *const scale = p->c->group ? scales(s, b, t) + 2 * (j / p->c->group) : NULL;
+    if (scale)
+        return !(fabsf(got - bf16_rounded((double)(scale[0] * (float)q + scale[1]))) > 0);
     const double want =
         (q + (q > 0) * (double)s->side.offset - (q < 0) * (double)s->side.offset) * s->side.step;
     return fabs((double)got - want) <= 0x1p-8 * fabs(want) && (got > 0) == (q > 0);
@@ -348,7 +406,7 @@ static void test_decode(const problem *p)
  */
 static void test_no_room(void)
 {
-    static const test_case c = {"no room", {40, 40}, 60, 0, 8, {64, 64, 64}, 0};
+    static const test_case c = {"no room", {40, 40}, 60, 0, 8, {64, 64, 64}, 0, 0};
     problem p;
     make(&p, &c);
     const size_t bytes = kvd_stream_parts_of(p.of[0].side.room).bytes;
@@ -373,7 +431,7 @@ static void test_no_room(void)
 static void test_sinks(void)
 {
     enum { SINK = 70, ROW = 2 * (16 + 32), ELEMENTS = PAGE * ROW };
-    static const test_case c = {"sinks", {40, 40}, 9, SINK, 400, {1, 69, 100}, 0};
+    static const test_case c = {"sinks", {40, 40}, 9, SINK, 400, {1, 69, 100}, 0, 0};
     const kvd_attn_heads heads = {2, 2, 32, {16, 16}, {32, 32}, 0};
     kvd_attn_map map;
     problem p;
@@ -460,7 +518,7 @@ static void open_cachegen(cachegen_problem *p)
     kvd_cachegen_coder_of(p->plan.bits_self, &of);
     const size_t sides = 2 * (size_t)c->kv, n_step = sides * of.wide,
                  n_table = sides * (1 + of.wide) * KVD_STREAM_TABLE;
-    p->layer.room = (kvd_stream_room){1, 8192, 0};
+    p->layer.room = (kvd_stream_room){1, 8192, 0, 0};
     p->layer.group = (int32_t)of.group;
     p->layer.wide = (int32_t)of.wide;
     p->layer.block_bytes =
@@ -650,11 +708,13 @@ static const cachegen_case cachegen_cases[] = {
 };
 
 static const test_case cases[] = {
-    {"a lane", {1, 3}, 40, 0, 256, {1, 64, 100}, 3},
-    {"a group in part", {75, 32}, 25, 1, 3072, {1, 64, 129}, 70},
-    {"no prompt but a token", {128, 96}, 12, 3, 3072, {1, 2, 4}, 130},
-    {"streams", {520, 300}, 200, 0, 12000, {63, 200, 5}, 2},
-    {"a wide model", {1024, 900}, 60, 1, 9000, {1, 130, 250}, 1},
+    {"a lane", {1, 3}, 40, 0, 256, {1, 64, 100}, 3, 0},
+    {"a group in part", {75, 32}, 25, 1, 3072, {1, 64, 129}, 70, 0},
+    {"scales", {75, 32}, 4, 1, 3072, {1, 64, 129}, 70, 8},
+    {"no prompt but a token", {128, 96}, 12, 3, 3072, {1, 2, 4}, 130, 0},
+    {"streams", {520, 300}, 200, 0, 12000, {63, 200, 5}, 2, 0},
+    {"scales of wide groups", {520, 300}, 4, 0, 12000, {63, 200, 5}, 2, 100},
+    {"a wide model", {1024, 900}, 60, 1, 9000, {1, 130, 250}, 1, 0},
 };
 
 /* usage: gpu_streams [quick]: small cases, for compute-sanitizer */
@@ -668,7 +728,7 @@ int main(int argc, char **argv)
         return 0;
     }
     kvd_rng_seed(&rng, 11, 0);
-    for (size_t i = 0; i < (quick ? 2 : sizeof cases / sizeof *cases); i++) {
+    for (size_t i = 0; i < (quick ? 3 : sizeof cases / sizeof *cases); i++) {
         problem p;
         make(&p, &cases[i]);
         code_all(&p);

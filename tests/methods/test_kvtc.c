@@ -13,6 +13,7 @@
 #include "code_rows.h"
 #include "common/linalg.h"
 #include "methods/bits/kvtc.h"
+#include "methods/bits/streams.h"
 
 enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE];
@@ -288,9 +289,33 @@ static void refused(void **state)
     assert_non_null(strstr(err.msg, "every token of the calibration is one of the first 1000"));
 }
 
+/*
+ * With lanes=1 the codes of each group must decode to the numbers of DEFLATE, and one token at a
+ * time must give the bits of all tokens together.
+ */
+static void lanes_decode_the_same(void **state)
+{
+    (void)state;
+    static float packed[N * WIDE];
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        kvd_bits_count count, lanes;
+        read_rows((kvd_side)side);
+        (void)code("kvtc,bits=3,sink=5", (kvd_side)side, &count);
+        memcpy(packed, y, sizeof y);
+        (void)code("kvtc,bits=3,sink=5,lanes=1", (kvd_side)side, &lanes);
+        for (size_t i = 0; i < (size_t)N * WIDE; i++)
+            assert_true(fabsf(packed[i] - y[i]) <= 1e-5f * (1 + fabsf(y[i])));
+        /* All tokens have the header of their block; scales are counted as with DEFLATE. */
+        const double blocks = (N + 63) / 64;
+        assert_true(fabs(lanes.side - count.side - blocks * KVD_STREAM_HEADER_BITS) < 0.5);
+        assert_true(lanes.payload < 1.1 * count.payload);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(budgets),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lanes_decode_the_same),
+                                       cmocka_unit_test(budgets),
                                        cmocka_unit_test(sinks),
                                        cmocka_unit_test(decorrelation),
                                        cmocka_unit_test(streams),

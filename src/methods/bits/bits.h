@@ -116,7 +116,7 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
  * rotatekv. The address is NULL in a build without CUDA.
  */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
-/* GPU code of waterfill and of cachegen, as kvd_gpu_packed. */
+/* GPU code of waterfill and kvtc, and of cachegen, as kvd_gpu_packed. */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
 

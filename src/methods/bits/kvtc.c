@@ -643,6 +643,7 @@ const kvd_bits_method kvd_bits_kvtc = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
+            .gpu = &kvd_gpu_streams,
         },
     .keys_before_rope = true,
     .all_heads = true,

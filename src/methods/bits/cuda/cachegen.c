@@ -171,7 +171,7 @@ static int describe(cachegen *k, kvd_err *err)
     for (size_t l = 0; l < layers; l++) {
         kvd_cachegen_layer *const to = &k->layer[l];
         *to = (kvd_cachegen_layer){.map = c->layer[l].map,
-                                   .room = {1, words, 0},
+                                   .room = {1, words, 0, 0},
                                    .group = (int32_t)coder.group,
                                    .wide = (int32_t)coder.wide,
                                    .step = step + l * n_step,

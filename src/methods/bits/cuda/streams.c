@@ -1,5 +1,5 @@
 /*
- * Method waterfill in the CUDA engine. Pages hold blocks of an entropy code (streams.h), which the
+ * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h), which the
  * CPU method writes in the same format. A decode step restores the bf16 pages of one layer after
  * another: `decode` gives the components of all tokens, and the kernel that rebuilds latents
  * (dims/cuda/latents.h) multiplies them by the inverse transform. The mean is a row of that matrix,
@@ -152,6 +152,15 @@ int32_t kvd_stream_words(double bits, size_t room)
     return ((int32_t)wanted + 7) / 8 * 8;
 }
 
+/* Fills `*to` from the open method of the plan. */
+static void coder_of(const kvd_plan *plan, int layer, int side, kvd_stream_coder *to)
+{
+    if (plan->bits == &kvd_bits_kvtc)
+        kvd_kvtc_coder_of(plan->bits_self, layer, side, to);
+    else
+        kvd_waterfill_coder_of(plan->bits_self, layer, side, to);
+}
+
 static double held(const kvd_gpu_method *m)
 {
     return of(m)->slots.held;
@@ -167,6 +176,7 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
         for (int side = 0; side < KVD_N_SIDES; side++)
             bits +=
                 (double)blocks * k->layer[l].side[side].room.n_streams * KVD_STREAM_HEADER_BITS +
+                32.0 * k->layer[l].side[side].room.scales * (double)(n - exact) +
                 16.0 * (double)(exact * k->wide);
     return bits;
 }
@@ -340,7 +350,8 @@ static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
 {
     const int32_t n = kvd_stream_count(c->streams.kept),
                   words = kvd_stream_words(kvd_stream_expected_bits(c, KVD_PAGE_TOKENS) / n, room);
-    return (kvd_stream_room){n, words, words / KVD_STREAM_WORDS_PER_EXCEPTION + 1};
+    return (kvd_stream_room){n, words, c->n_groups ? 0 : words / KVD_STREAM_WORDS_PER_EXCEPTION + 1,
+                             (int32_t)c->n_groups};
 }
 
 /* Host copies of the tables of one layer and side, before they go to the device. */
@@ -365,7 +376,7 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
     for (size_t j = 0; j < kept; j++) {
         double sum = 0;
         for (size_t i = 0; i < c->wide; i++) {
-            const float x = c->to[i * c->wide + j];
+            const float x = c->to[i * c->to_pitch + j];
             sum += (double)c->mean[i] * (double)x;
             split(x, t->to + i * k->pitch + j, t->to + (c->wide + i) * k->pitch + j);
         }
@@ -379,10 +390,34 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
 
 /* Device arrays of all layers, and the places in them of the next layer and side. */
 typedef struct {
-    uint16_t *to, *from, *start;
+    uint16_t *to, *from, *start, *group_of;
     float *bias;
     kvd_stream_component *component;
+    kvd_stream_group *group;
 } device_tables;
+
+/* Copies the groups of one layer and side to the device. Does nothing if there are none. */
+static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tables *at,
+                       kvd_err *err)
+{
+    const size_t kept = (size_t)c->streams.kept;
+    uint16_t *const of = calloc(kept, sizeof *of);
+    if (!of)
+        return kvd_no_memory(err, what, kept * sizeof *of);
+    for (size_t g = 0; g < c->n_groups; g++)
+        for (size_t j = 0; j < c->group[g].size; j++)
+            of[c->group[g].first + j] = (uint16_t)g;
+    const int status =
+        c->n_groups &&
+        (kvd_device_put(at->group_of, of, kept * sizeof *of, what, err) ||
+         kvd_device_put(at->group, c->group, c->n_groups * sizeof *c->group, what, err));
+    s->group_of = at->group_of;
+    s->group = at->group;
+    at->group_of += kept;
+    at->group += c->n_groups;
+    free(of);
+    return status ? -1 : 0;
+}
 
 /* Copies the tables of one layer and side to the device, and moves `at` to the next place. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
@@ -402,7 +437,8 @@ static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_c
              kvd_device_put(at->component, c->streams.component,
                             kept * sizeof *c->streams.component, what, err) ||
              kvd_device_put(at->start, c->streams.start, c->n_starts * sizeof *c->streams.start,
-                            what, err);
+                            what, err) ||
+             copy_groups(s, c, at, err);
     l->to[side] = at->to;
     l->from = side ? l->from : at->from;
     s->bias = at->bias;
@@ -452,20 +488,20 @@ static int copy_heads(streams *k, kvd_err *err)
 
 /* Sums of the sizes of all layers, in elements. */
 typedef struct {
-    size_t from, kept, starts;
+    size_t from, kept, starts, groups;
 } table_sizes;
 
 /* Sets the sizes of all layers and sides. */
 static table_sizes describe(streams *k)
 {
     kvd_paged_cache *const c = k->method.cache;
-    table_sizes sum = {0, 0, 0};
+    table_sizes sum = {0, 0, 0, 0};
     for (int l = 0; l < c->config->n_layers; l++) {
         size_t latent = 0;
         for (int side = 0; side < KVD_N_SIDES; side++) {
             kvd_stream_side *const s = &k->layer[l].side[side];
             kvd_stream_coder coder;
-            kvd_waterfill_coder_of(k->method.plan->bits_self, l, side, &coder);
+            coder_of(k->method.plan, l, side, &coder);
             const size_t kept = (size_t)coder.streams.kept;
             k->drawn = coder.drawn;
             s->room = room_of(&coder, c->outliers);
@@ -479,6 +515,7 @@ static table_sizes describe(streams *k)
             sum.from += k->wide * (size_t)s->rank;
             sum.kept += kept;
             sum.starts += coder.n_starts;
+            sum.groups += coder.n_groups;
         }
         k->latent_page = latent > k->latent_page ? latent : k->latent_page;
     }
@@ -498,33 +535,59 @@ static int copy_tables(streams *k, kvd_err *err)
         !(at.from = kvd_device_new(&k->memory, n.from * sizeof *at.from, what, err)) ||
         !(at.bias = kvd_device_new(&k->memory, n.kept * sizeof *at.bias, what, err)) ||
         !(at.component = kvd_device_new(&k->memory, n.kept * sizeof *at.component, what, err)) ||
-        !(at.start = kvd_device_new(&k->memory, n.starts * sizeof *at.start, what, err)))
+        !(at.start = kvd_device_new(&k->memory, n.starts * sizeof *at.start, what, err)) ||
+        !(at.group_of = kvd_device_new(&k->memory, n.kept * sizeof *at.group_of, what, err)) ||
+        !(at.group = kvd_device_new(&k->memory, n.groups * sizeof *at.group, what, err)))
         return -1;
     for (int l = 0; l < layers; l++)
         for (int side = 0; side < KVD_N_SIDES; side++) {
             kvd_stream_coder coder;
-            kvd_waterfill_coder_of(k->method.plan->bits_self, l, side, &coder);
+            coder_of(k->method.plan, l, side, &coder);
             if (copy_side(k, &k->layer[l], side, &coder, &at, err))
                 return -1;
         }
     return copy_heads(k, err);
 }
 
-/* Returns true if blocks are pages. */
+/* Returns true if blocks are pages, and every token is coded as soon as it has been attended. */
 static bool fits(const kvd_plan *plan)
 {
-    return fabs(kvd_stream_value(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
+    return plan->bits == &kvd_bits_kvtc
+               ? kvd_stream_value(plan, "lanes") > 0 && !(kvd_stream_value(plan, "window") > 0)
+               : fabs(kvd_stream_value(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
+}
+
+static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+{
+    if (!fits(plan) && plan->bits == &kvd_bits_kvtc)
+        return kvd_fail(err,
+                        "kvtc,lanes=%g,window=%g: the CUDA engine codes every token, by lanes, use "
+                        "lanes=1,window=0",
+                        kvd_stream_value(plan, "lanes"), kvd_stream_value(plan, "window"));
+    if (!fits(plan))
+        return kvd_fail(err,
+                        "%s,block=%g: the CUDA engine decodes blocks of %d tokens, use block=%d",
+                        plan->bits->info.name, kvd_stream_value(plan, "block"), KVD_PAGE_TOKENS,
+                        KVD_PAGE_TOKENS);
+    for (int i = 0; i < c->config->n_layers * KVD_N_SIDES; i++) {
+        kvd_stream_coder coder;
+        coder_of(plan, i / KVD_N_SIDES, i % KVD_N_SIDES, &coder);
+        if (!coder.streams.kept)
+            return kvd_fail(err,
+                            "'%s' stores no component of the %s of layer %d, which the CUDA engine "
+                            "does not run: use more bits",
+                            plan->bits->info.name, i % KVD_N_SIDES ? "values" : "keys",
+                            i / KVD_N_SIDES);
+    }
+    return 0;
 }
 
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->info.name;
     const size_t wide = (size_t)c->config->n_kv_heads * (size_t)c->config->d_head;
-    const double block = kvd_stream_value(plan, "block");
-    if (!fits(plan))
-        return kvd_fail(err,
-                        "%s,block=%g: the CUDA engine decodes blocks of %d tokens, use block=%d",
-                        name, block, KVD_PAGE_TOKENS, KVD_PAGE_TOKENS);
+    if (check_parameters(plan, c, err))
+        return -1;
     if (wide >= KVD_LATENT_RANK_MAX)
         return kvd_fail(err,
                         "'%s' in the CUDA engine: up to %d numbers per token and side, not %zu",

@@ -12,6 +12,7 @@ struct block_of {
     uint32_t *state, *counts;
     uint16_t *word;
     kvd_stream_exception *exception;
+    __half2 *scale; /* [KVD_PAGE_TOKENS][room.scales] scale and zero point */
 };
 
 /* Returns the parts of stream s of the block at address `from`. */
@@ -22,7 +23,8 @@ __device__ __forceinline__ block_of parts_of(char *from, kvd_stream_room room, i
             reinterpret_cast<uint32_t *>(from + p.counts) + 2 * s,
             reinterpret_cast<uint16_t *>(from + p.words) + (size_t)s * (size_t)room.words,
             reinterpret_cast<kvd_stream_exception *>(from + p.exceptions) +
-                (size_t)s * (size_t)room.exceptions};
+                (size_t)s * (size_t)room.exceptions,
+            reinterpret_cast<__half2 *>(from + p.scales)};
 }
 
 __device__ __forceinline__ block_of block_at(const kvd_stream_side &side, int page, int s)
@@ -108,20 +110,35 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
     }
 }
 
-/* Decodes the tokens first .. end - 1 of stream s of a page, from the newest to the oldest. */
+/* Returns scale * code + zero point, rounded as on the CPU. */
+__device__ __forceinline__ float scaled(__half2 scale, int code)
+{
+    const float2 s = __half22float2(scale);
+    return __fadd_rn(__fmul_rn(s.x, (float)code), s.y);
+}
+
+/*
+ * Decodes the tokens first .. end - 1 of stream s of a page, from the newest to the oldest. SCALES
+ * is true if components have scales.
+ */
+template <bool SCALES>
 __device__ void decode_stream(const kvd_stream_side &side, const block_of &from, int s, int first,
                               int end, uint16_t *to, int lane)
 {
     const int n = side.room.n_streams, groups = kvd_stream_n_groups(side.tables.kept);
     kvd_stream_component of[KVD_STREAM_GROUPS];
+    int group[KVD_STREAM_GROUPS];
     uint32_t x = from.state[lane];
     int at = min((int)from.counts[0], side.room.words);
 #pragma unroll
     for (int k = 0; k < KVD_STREAM_GROUPS; k++) {
         const int j = KVD_LANES * (s + k * n) + lane;
         of[k].n = 0;
+        group[k] = 0;
         if (j < side.tables.kept)
             of[k] = side.tables.component[j];
+        if (SCALES && j < side.tables.kept)
+            group[k] = side.group_of[j];
     }
     for (int t = end - 1; t >= first; t--) {
 #pragma unroll
@@ -135,7 +152,9 @@ __device__ void decode_stream(const kvd_stream_side &side, const block_of &from,
                 const int i = kvd_stream_find(start, of[k].n, x);
                 const uint32_t low = start[i], f = start[i + 1] - low;
                 x = kvd_stream_take(x, low, f);
-                to[latent_index(KVD_LANES * c + lane, t)] = decoded(side, of[k].least + i);
+                to[latent_index(KVD_LANES * c + lane, t)] =
+                    SCALES ? bf16_bits(scaled(from.scale[t * side.room.scales + group[k]], i))
+                           : decoded(side, of[k].least + i);
             }
             refill(here, from, side.room.words, lane, at, x);
         }
@@ -149,6 +168,7 @@ struct decode_args {
     size_t latent_page;
 };
 
+template <bool SCALES>
 __global__ void __launch_bounds__(32 * WARPS) decode_kernel(const __grid_constant__ decode_args a)
 {
     const kvd_stream_side &side = a.side[blockIdx.z];
@@ -163,7 +183,7 @@ __global__ void __launch_bounds__(32 * WARPS) decode_kernel(const __grid_constan
         uint16_t *const to = a.latents + (size_t)page * a.latent_page + side.latent_at;
         if (first >= end)
             continue;
-        decode_stream(side, from, s, first, end, to, lane);
+        decode_stream<SCALES>(side, from, s, first, end, to, lane);
         const int kept = side.tables.kept, rest = side.rank - kept;
         for (int i = lane; s == 0 && i < rest * (end - first); i += KVD_LANES)
             to[latent_index(kept + i % rest, first + i / rest)] = bf16_bits(i % rest ? 0 : 1);
@@ -175,10 +195,76 @@ __global__ void __launch_bounds__(32 * WARPS) decode_kernel(const __grid_constan
 struct code_args {
     kvd_stream_batch batch;
     kvd_stream_side side;
-    const float *y;
+    float *y;
     size_t ld;
     uint32_t *units, *beyond;
 };
+
+/* Returns the components of new token t of request b. `old` is the number of its older tokens. */
+__device__ __forceinline__ float *row_of(const code_args &a, int b, int t, int old)
+{
+    return a.y + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
+}
+
+/* Returns the smallest x of a warp. */
+__device__ __forceinline__ float least_of(float x)
+{
+#pragma unroll
+    for (int i = KVD_LANES / 2; i > 0; i /= 2)
+        x = fminf(x, __shfl_xor_sync(~0u, x, i));
+    return x;
+}
+
+/*
+ * Returns scale and zero point of codes 0 .. top for numbers between lo and hi of a warp, and
+ * code_of the code of x. Both round as kvd_quantise_codes does.
+ */
+__device__ __forceinline__ __half2 scale_of(float lo, float hi, float top)
+{
+    const float least = least_of(lo), most = -least_of(-hi);
+    return __floats2half2_rn(__fdiv_rn(__fsub_rn(most, least), top), least);
+}
+
+__device__ __forceinline__ int code_of(float x, __half2 scale, float top)
+{
+    const float2 s = __half22float2(scale);
+    const float q = s.x > 0 ? rintf(__fdiv_rn(__fsub_rn(x, s.y), s.x)) : 0;
+    return (int)fminf(fmaxf(q, 0), top);
+}
+
+/* Replaces the components of a group by codes. Stores the scale in the page of the token. */
+__device__ void quantise_group(const code_args &a, int b, int t, int g, float *y, int lane)
+{
+    const kvd_stream_group group = a.side.group[g];
+    const float *const bias = a.side.bias + group.first;
+    float lo = INFINITY, hi = -INFINITY;
+    y += group.first;
+    for (int j = lane; j < group.size; j += KVD_LANES) {
+        const float x = __fsub_rn(y[j], bias[j]);
+        lo = fminf(lo, x);
+        hi = fmaxf(hi, x);
+    }
+    const __half2 scale = scale_of(lo, hi, group.top);
+    if (lane == 0)
+        block_at(a.side, page_number(a.batch, b, t / KVD_PAGE_TOKENS), 0)
+            .scale[t % KVD_PAGE_TOKENS * a.side.room.scales + g] = scale;
+    for (int j = lane; j < group.size; j += KVD_LANES)
+        y[j] = (float)code_of(__fsub_rn(y[j], bias[j]), scale, group.top);
+}
+
+__global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_constant__ code_args a)
+{
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = a.side.room.scales;
+    if (a.batch.live && b >= __ldg(a.batch.live))
+        return;
+    const int m = __ldg(a.batch.kv_len + b), old = m - (a.batch.q_len ? a.batch.q_len[b] : 1);
+    for (int item = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; item < (m - old) * n;
+         item += (int)gridDim.x * WARPS) {
+        const int t = old + item / n;
+        if (t >= a.batch.n_sink)
+            quantise_group(a, b, t, item % n, row_of(a, b, t, old), lane);
+    }
+}
 
 /* Codes one group of a token: lane `lane` codes the component y of tables.component[j]. */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
@@ -186,8 +272,10 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
 {
     const bool here = j < side.tables.kept;
     const kvd_stream_component of = here ? side.tables.component[j] : kvd_stream_component{0, 0, 1};
-    const float v = here ? y[j] - side.bias[j] : 0;
-    const double q = fmin(fmax(kvd_stream_multiple((double)v, side.step), -2e9), 2e9);
+    const float v = !here ? 0 : side.room.scales ? y[j] : y[j] - side.bias[j];
+    const double q = side.room.scales
+                         ? (double)v
+                         : fmin(fmax(kvd_stream_multiple((double)v, side.step), -2e9), 2e9);
     const bool has = kvd_stream_has(of, (int32_t)q), apart = here && !has;
     const uint32_t others = __ballot_sync(~0u, apart);
     const int place = g.exceptions + rank_in(others, lane);
@@ -215,8 +303,7 @@ __device__ void code_stream(const code_args &a, int b, int p, int s, int lane)
     const int words = g.words, exceptions = g.exceptions;
     __syncwarp();
     for (int t = from; t < end; t++) {
-        const float *const y =
-            a.y + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
+        const float *const y = row_of(a, b, t, old);
         for (int c = kvd_stream_last_group(side.tables.kept, s, n); c >= 0; c -= n)
             code_group(side, to, KVD_LANES * c + lane, t - t0, y, lane, g);
     }
@@ -337,8 +424,7 @@ __device__ void decode_page(const head_page &h, uint16_t *to, int lane)
         step[k] = KVD_LANES * k + lane < h.d ? h.step[KVD_LANES * k + lane] : 0;
     for (int t = 0; t < KVD_PAGE_TOKENS; t++) {
         const bool first = t % h.l.group == 0;
-        const float2 scale =
-            first ? __half22float2(h.scale[t / h.l.group]) : make_float2(0.0f, 0.0f);
+        const __half2 scale = first ? h.scale[t / h.l.group] : __half2();
 #pragma unroll
         for (int k = 0; k < CHANNELS; k++) {
             const int j = KVD_LANES * k + lane;
@@ -351,7 +437,7 @@ __device__ void decode_page(const head_page &h, uint16_t *to, int lane)
                 const uint32_t low = start[code];
                 x = kvd_stream_take(x, low, start[code + 1] - low);
                 if (first)
-                    anchor[k] = __fadd_rn(__fmul_rn(scale.x, (float)code), scale.y);
+                    anchor[k] = scaled(scale, code);
                 const float y =
                     first ? anchor[k]
                           : __fadd_rn(anchor[k],
@@ -380,20 +466,13 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
         lo = j < h.d ? fminf(lo, x[k]) : lo;
         hi = j < h.d ? fmaxf(hi, x[k]) : hi;
     }
-#pragma unroll
-    for (int i = KVD_LANES / 2; i > 0; i /= 2) {
-        lo = fminf(lo, __shfl_xor_sync(~0u, lo, i));
-        hi = fmaxf(hi, __shfl_xor_sync(~0u, hi, i));
-    }
-    const __half2 scale = __floats2half2_rn(__fdiv_rn(__fsub_rn(hi, lo), 255.0f), lo);
-    const float2 s = __half22float2(scale);
+    const __half2 scale = scale_of(lo, hi, 255);
     if (lane == 0)
         h.scale[t / h.l.group] = scale;
 #pragma unroll
     for (int k = 0; k < CHANNELS; k++) {
-        const float q = s.x > 0 ? rintf(__fdiv_rn(__fsub_rn(x[k], s.y), s.x)) : 0;
-        code[k] = (int)fminf(fmaxf(q, 0), 255);
-        anchor[k] = __fadd_rn(__fmul_rn(s.x, (float)code[k]), s.y);
+        code[k] = code_of(x[k], scale, 255);
+        anchor[k] = scaled(scale, code[k]);
     }
 }
 
@@ -536,11 +615,14 @@ cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side 
         return cudaErrorInvalidValue;
     const dim3 grid(ctas((size_t)b->max_pages * (size_t)n, 2 * (size_t)b->n, b->n_sms),
                     (unsigned)b->n, 2);
-    decode_kernel<<<grid, 32 * WARPS, 0, stream>>>(a);
+    if (side[0].room.scales)
+        decode_kernel<true><<<grid, 32 * WARPS, 0, stream>>>(a);
+    else
+        decode_kernel<false><<<grid, 32 * WARPS, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
-cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, const float *y,
+cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, float *y,
                              size_t ld, size_t most, uint32_t *units, uint32_t *beyond,
                              cudaStream_t stream)
 {
@@ -548,6 +630,10 @@ cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *s
     const size_t pages = (most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + (b->q_len ? 1 : 0);
     if (bad(b) || side->room.n_streams < 1 || most < 1)
         return cudaErrorInvalidValue;
+    if (side->room.scales)
+        quantise_kernel<<<dim3(ctas(most * (size_t)side->room.scales, (size_t)b->n, b->n_sms),
+                               (unsigned)b->n),
+                          32 * WARPS, 0, stream>>>(a);
     code_kernel<<<dim3(ctas(pages * (size_t)side->room.n_streams, (size_t)b->n, b->n_sms),
                        (unsigned)b->n),
                   32 * WARPS, 0, stream>>>(a);
@@ -580,16 +666,19 @@ static bool bad_layer(const kvd_cachegen_layer *l)
            kvd_attn_widest(&l->map) > KVD_WIDTH_NARROW || l->wide > KVD_WIDTH_NARROW;
 }
 
+static dim3 grid_of(const kvd_stream_batch *b, const kvd_cachegen_layer *l, size_t pages)
+{
+    const unsigned sides = 2 * (unsigned)l->map.n_kv_heads;
+    return dim3(ctas(pages, sides * (size_t)b->n, b->n_sms), (unsigned)b->n, sides);
+}
+
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream)
 {
     const cachegen_args a = {*b, *l, nullptr, nullptr};
-    const unsigned sides = 2 * (unsigned)l->map.n_kv_heads;
     if (bad(b) || bad_layer(l))
         return cudaErrorInvalidValue;
-    const dim3 grid(ctas((size_t)b->max_pages, sides * (size_t)b->n, b->n_sms), (unsigned)b->n,
-                    sides);
-    cachegen_restore_kernel<<<grid, 32 * WARPS, 0, stream>>>(a);
+    cachegen_restore_kernel<<<grid_of(b, l, (size_t)b->max_pages), 32 * WARPS, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
@@ -597,11 +686,9 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream)
 {
     const cachegen_args a = {*b, *l, units, beyond};
-    const unsigned sides = 2 * (unsigned)l->map.n_kv_heads;
     if (bad(b) || bad_layer(l))
         return cudaErrorInvalidValue;
-    const dim3 grid(ctas(b->q_len ? (size_t)b->max_pages : 1, sides * (size_t)b->n, b->n_sms),
-                    (unsigned)b->n, sides);
+    const dim3 grid = grid_of(b, l, b->q_len ? (size_t)b->max_pages : 1);
     cachegen_code_kernel<<<grid, 32 * WARPS, 0, stream>>>(a);
     return cudaGetLastError();
 }

@@ -20,26 +20,28 @@ extern "C" {
 /* Room of a block in memory. Capacities are per stream; `words` is a multiple of 8. */
 typedef struct {
     int32_t n_streams, words, exceptions;
+    int32_t scales; /* groups of components with a scale, per token */
 } kvd_stream_room;
 
 /*
  * Byte offsets of the parts of a block. state: uint32_t [n_streams][KVD_LANES]. counts: uint32_t
  * [n_streams][2], numbers of words and of exceptions. words: uint16_t [n_streams][room.words].
- * exceptions: kvd_stream_exception [n_streams][room.exceptions].
+ * exceptions: kvd_stream_exception [n_streams][room.exceptions]. scales: two float16, scale and zero
+ * point, [KVD_PAGE_TOKENS][room.scales].
  */
 typedef struct {
-    size_t counts, words, exceptions, bytes;
+    size_t counts, words, exceptions, scales, bytes;
 } kvd_stream_parts;
 
 KVD_STREAM_INLINE kvd_stream_parts kvd_stream_parts_of(kvd_stream_room r)
 {
     const size_t n = (size_t)r.n_streams;
-    kvd_stream_parts p = {0, 0, 0, 0};
+    kvd_stream_parts p = {0, 0, 0, 0, 0};
     p.counts = n * KVD_LANES * sizeof(uint32_t);
     p.words = (p.counts + 2 * n * sizeof(uint32_t) + 15) / 16 * 16;
     p.exceptions = p.words + n * (size_t)r.words * sizeof(uint16_t);
-    p.bytes =
-        (p.exceptions + n * (size_t)r.exceptions * sizeof(kvd_stream_exception) + 15) / 16 * 16;
+    p.scales = p.exceptions + n * (size_t)r.exceptions * sizeof(kvd_stream_exception);
+    p.bytes = (p.scales + KVD_PAGE_TOKENS * (size_t)r.scales * 2 * sizeof(uint16_t) + 15) / 16 * 16;
     return p;
 }
 
@@ -50,8 +52,11 @@ typedef struct {
     double step;
     float offset;      /* added to |q| of an integer q other than 0 when it is decoded */
     const float *bias; /* [tables.kept] subtracted from y before it is rounded */
-    char *blocks;      /* [pages][bytes of kvd_stream_parts] */
-    int32_t rank;      /* number of components of a latent, at least tables.kept + 1 */
+    /* With room.scales: the groups, and the group of each component [tables.kept]. */
+    const kvd_stream_group *group;
+    const uint16_t *group_of;
+    char *blocks; /* [pages][bytes of kvd_stream_parts] */
+    int32_t rank; /* number of components of a latent, at least tables.kept + 1 */
     /* Offset of this side in a page of latents, in elements. */
     int32_t latent_at;
 } kvd_stream_side;
@@ -81,12 +86,12 @@ cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side 
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 /*
  * Codes the components y [rows][ld] of the new tokens of each request, at most `most` of one
- * request. Adds the number of 16-bit units that the blocks grew by to units [slots]. Sets `*beyond`
+ * request. If components have scales, y is replaced by codes. Adds the number of 16-bit units that the blocks grew by to units [slots]. Sets `*beyond`
  * to the largest number of words of a stream for which there was no room (an exception counts as
  * KVD_STREAM_WORDS_PER_EXCEPTION words), if that is larger.
  */
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 };
-cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, const float *y,
+cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, float *y,
                              size_t ld, size_t most, uint32_t *units, uint32_t *beyond,
                              cudaStream_t stream);
 /*
