@@ -119,8 +119,11 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         kvd_cachegen_layer *const to = &k->layer[l];
         to->blocks = blocks;
         to->ring = (uint16_t *)(void *)rings + (size_t)l * slots * (size_t)to->map.page_elements;
-        blocks += m->page_bytes / (size_t)c->config->n_layers * (pages + 1);
-        if (kvd_cuda_check(kvd_cachegen_make_plausible(to, pages + 1, stream), what, err))
+        const size_t n = 2 * (size_t)to->map.n_kv_heads * (pages + 1);
+        blocks += n * to->block_bytes;
+        if (kvd_cuda_check(
+                kvd_streams_make_plausible(to->blocks, n, to->block_bytes, to->room, stream), what,
+                err))
             return -1;
     }
     return kvd_stream_slots_make(&k->slots, slots, &k->memory, stream, err);

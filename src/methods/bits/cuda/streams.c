@@ -313,9 +313,12 @@ static int make_pools(streams *k, size_t pages, size_t slots, cudaStream_t strea
     for (int l = 0; l < c->config->n_layers; l++) {
         for (int side = 0; side < KVD_N_SIDES; side++) {
             kvd_stream_side *const s = &k->layer[l].side[side];
+            const size_t bytes = kvd_stream_parts_of(s->room).bytes;
             s->blocks = blocks;
-            blocks += kvd_stream_parts_of(s->room).bytes * (pages + 1);
-            if (kvd_cuda_check(kvd_streams_make_plausible(s, pages + 1, stream), what, err))
+            blocks += bytes * (pages + 1);
+            if (kvd_cuda_check(
+                    kvd_streams_make_plausible(s->blocks, pages + 1, bytes, s->room, stream), what,
+                    err))
                 return -1;
         }
         k->layer[l].sink = (uint16_t *)(void *)sinks;

@@ -38,6 +38,17 @@ __device__ __forceinline__ int page_number(const kvd_stream_batch &a, int b, int
     return __ldg(a.page_table + (size_t)b * (size_t)a.max_pages + p);
 }
 
+/* Returns the number of tokens of request b, of m tokens, before its new ones. */
+__device__ __forceinline__ int older(const kvd_stream_batch &a, int b, int m)
+{
+    return m - (a.q_len ? a.q_len[b] : 1);
+}
+
+__device__ __forceinline__ bool is_padding(const kvd_stream_batch &a, int b)
+{
+    return a.live && b >= __ldg(a.live);
+}
+
 __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
 {
     return __popc(mask & ((1u << lane) - 1));
@@ -93,8 +104,8 @@ __device__ __forceinline__ uint16_t bf16_bits(float x)
 
 __device__ __forceinline__ uint16_t decoded(const kvd_stream_side &side, int32_t q)
 {
-    const float x = (float)q + (q > 0 ? side.offset : q < 0 ? -side.offset : 0.0f);
-    return bf16_bits(x * (float)side.step);
+    const float offset = q > 0 ? side.offset : q < 0 ? -side.offset : 0.0f;
+    return bf16_bits(((float)q + offset) * (float)side.step);
 }
 
 /* Writes the exceptions of one stream, which the decoder has read as 0. */
@@ -206,23 +217,18 @@ __device__ __forceinline__ float *row_of(const code_args &a, int b, int t, int o
     return a.y + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
 }
 
-/* Returns the smallest x of a warp. */
-__device__ __forceinline__ float least_of(float x)
-{
-#pragma unroll
-    for (int i = KVD_LANES / 2; i > 0; i /= 2)
-        x = fminf(x, __shfl_xor_sync(~0u, x, i));
-    return x;
-}
-
 /*
  * Returns scale and zero point of codes 0 .. top for numbers between lo and hi of a warp, and
  * code_of the code of x. Both round as kvd_quantise_codes does.
  */
 __device__ __forceinline__ __half2 scale_of(float lo, float hi, float top)
 {
-    const float least = least_of(lo), most = -least_of(-hi);
-    return __floats2half2_rn(__fdiv_rn(__fsub_rn(most, least), top), least);
+#pragma unroll
+    for (int i = KVD_LANES / 2; i > 0; i /= 2) {
+        lo = fminf(lo, __shfl_xor_sync(~0u, lo, i));
+        hi = fmaxf(hi, __shfl_xor_sync(~0u, hi, i));
+    }
+    return __floats2half2_rn(__fdiv_rn(__fsub_rn(hi, lo), top), lo);
 }
 
 __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
@@ -255,9 +261,9 @@ __device__ void quantise_group(const code_args &a, int b, int t, int g, float *y
 __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_constant__ code_args a)
 {
     const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = a.side.room.scales;
-    if (a.batch.live && b >= __ldg(a.batch.live))
+    if (is_padding(a.batch, b))
         return;
-    const int m = __ldg(a.batch.kv_len + b), old = m - (a.batch.q_len ? a.batch.q_len[b] : 1);
+    const int m = __ldg(a.batch.kv_len + b), old = older(a.batch, b, m);
     for (int item = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; item < (m - old) * n;
          item += (int)gridDim.x * WARPS) {
         const int t = old + item / n;
@@ -290,8 +296,8 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
 __device__ void code_stream(const code_args &a, int b, int p, int s, int lane)
 {
     const kvd_stream_side &side = a.side;
-    const int m = __ldg(a.batch.kv_len + b), old = m - (a.batch.q_len ? a.batch.q_len[b] : 1),
-              t0 = KVD_PAGE_TOKENS * p, begin = max(t0, a.batch.n_sink), from = max(begin, old),
+    const int m = __ldg(a.batch.kv_len + b), old = older(a.batch, b, m), t0 = KVD_PAGE_TOKENS * p,
+              begin = max(t0, a.batch.n_sink), from = max(begin, old),
               end = min(m, t0 + (int)KVD_PAGE_TOKENS), n = side.room.n_streams;
     if (from >= end)
         return;
@@ -325,10 +331,9 @@ __device__ void code_stream(const code_args &a, int b, int p, int s, int lane)
 __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant__ code_args a)
 {
     const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = a.side.room.n_streams;
-    if (a.batch.live && b >= __ldg(a.batch.live))
+    if (is_padding(a.batch, b))
         return;
-    const int m = __ldg(a.batch.kv_len + b),
-              first = (m - (a.batch.q_len ? a.batch.q_len[b] : 1)) / KVD_PAGE_TOKENS;
+    const int m = __ldg(a.batch.kv_len + b), first = older(a.batch, b, m) / KVD_PAGE_TOKENS;
     for (int item = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
          KVD_PAGE_TOKENS * (first + item / n) < m; item += (int)gridDim.x * WARPS)
         code_stream(a, b, first + item / n, item % n, lane);
@@ -344,31 +349,31 @@ struct sink_args {
 __global__ void sink_kernel(const __grid_constant__ sink_args a)
 {
     const int t = (int)blockIdx.x, b = (int)blockIdx.y, m = __ldg(a.batch.kv_len + b),
-              old = m - (a.batch.q_len ? a.batch.q_len[b] : 1),
-              row = a.map.page_elements / KVD_PAGE_TOKENS;
-    if ((a.batch.live && b >= __ldg(a.batch.live)) || (a.back ? t >= m - 1 : t < old || t >= m))
+              old = older(a.batch, b, m), row = a.map.page_elements / KVD_PAGE_TOKENS;
+    if (is_padding(a.batch, b) || (a.back ? t >= m - 1 : t < old || t >= m))
         return;
     uint16_t *const page = a.pages + (size_t)page_number(a.batch, b, t / KVD_PAGE_TOKENS) *
                                          (size_t)a.map.page_elements;
     uint16_t *const sink =
         a.sink + ((size_t)a.batch.slot[b] * (size_t)a.batch.n_sink + (size_t)t) * (size_t)row;
-    for (int g = 0; g < a.map.n_kv_heads; g++)
-        for (int i = (int)threadIdx.x; i < a.map.d_qk[g] + a.map.d_v[g]; i += (int)blockDim.x) {
-            const int v = i >= a.map.d_qk[g], d = v ? a.map.d_v[g] : a.map.d_qk[g],
-                      dim = v ? i - a.map.d_qk[g] : i;
-            uint16_t *const at = page + a.map.kv_offset[g] +
-                                 (v ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0) +
-                                 blocked(t % KVD_PAGE_TOKENS, dim, d);
-            uint16_t *const in = sink + a.map.kv_offset[g] / KVD_PAGE_TOKENS + i;
+    for (int g = 0; g < a.map.n_kv_heads; g++) {
+        const int k = a.map.d_qk[g], v = a.map.d_v[g], offset = a.map.kv_offset[g];
+        for (int i = (int)threadIdx.x; i < k + v; i += (int)blockDim.x) {
+            uint16_t *const at =
+                page + offset +
+                (i < k ? blocked(t % KVD_PAGE_TOKENS, i, k)
+                       : KVD_PAGE_TOKENS * k + blocked(t % KVD_PAGE_TOKENS, i - k, v));
+            uint16_t *const in = sink + offset / KVD_PAGE_TOKENS + i;
             *(a.back ? at : in) = *(a.back ? in : at);
         }
+    }
 }
 
-__global__ void plausible_kernel(const __grid_constant__ kvd_stream_side side)
+__global__ void plausible_kernel(char *blocks, size_t block_bytes, kvd_stream_room room)
 {
-    for (int s = (int)threadIdx.x; s < side.room.n_streams; s += (int)blockDim.x) {
-        uint32_t *const counts = block_at(side, (int)blockIdx.x, s).counts;
-        counts[0] = (uint32_t)side.room.words;
+    for (int s = (int)threadIdx.x; s < room.n_streams; s += (int)blockDim.x) {
+        uint32_t *const counts = parts_of(blocks + blockIdx.x * block_bytes, room, s).counts;
+        counts[0] = (uint32_t)room.words;
         counts[1] = 0;
     }
 }
@@ -449,9 +454,10 @@ __device__ void decode_page(const head_page &h, uint16_t *to, int lane)
     }
 }
 
-__device__ __forceinline__ float bf16_wide(uint16_t x)
+/* Returns the number of channel j of token t, or 0 if there is no such channel. */
+__device__ __forceinline__ float number_of(const head_page &h, const uint16_t *from, int t, int j)
 {
-    return __uint_as_float((uint32_t)x << 16);
+    return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
 }
 
 /* Codes the first token t of a group, and writes its decoded numbers to `anchor`. */
@@ -462,7 +468,7 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
 #pragma unroll
     for (int k = 0; k < CHANNELS; k++) {
         const int j = KVD_LANES * k + lane;
-        x[k] = j < h.d ? bf16_wide(from[blocked(t, j, h.d)]) : 0;
+        x[k] = number_of(h, from, t, j);
         lo = j < h.d ? fminf(lo, x[k]) : lo;
         hi = j < h.d ? fmaxf(hi, x[k]) : hi;
     }
@@ -506,8 +512,8 @@ __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
             for (int k = 0; k < CHANNELS; k++) {
                 const int j = KVD_LANES * k + lane;
                 const float step = j < h.d ? h.step[j] : 0;
-                const float x = j < h.d ? bf16_wide(from[blocked(t, j, h.d)]) : 0;
-                const float q = step > 0 ? rintf(__fdiv_rn(__fsub_rn(x, anchor[k]), step)) : 0;
+                const float x = __fsub_rn(number_of(h, from, t, j), anchor[k]);
+                const float q = step > 0 ? rintf(__fdiv_rn(x, step)) : 0;
                 code[k] =
                     (int)fminf(fmaxf(q, -KVD_CACHEGEN_ZERO), KVD_CACHEGEN_ZERO) + KVD_CACHEGEN_ZERO;
             }
@@ -555,7 +561,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     cachegen_code_kernel(const __grid_constant__ cachegen_args a)
 {
     const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, m = __ldg(a.batch.kv_len + b);
-    if (a.batch.live && b >= __ldg(a.batch.live))
+    if (is_padding(a.batch, b))
         return;
     const bool prompts = a.batch.q_len != nullptr;
     for (int p = (prompts ? 0 : (m - 1) / KVD_PAGE_TOKENS) + (int)blockIdx.x * WARPS +
@@ -580,17 +586,6 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-__global__ void cachegen_plausible_kernel(const __grid_constant__ kvd_cachegen_layer l)
-{
-    const head_page h = head_page_of(l, (int)blockIdx.x, (int)blockIdx.y);
-    for (int i = (int)threadIdx.x; i < KVD_PAGE_TOKENS / l.group; i += (int)blockDim.x)
-        h.scale[i] = __floats2half2_rn(0.03f, -3.8f);
-    if (threadIdx.x)
-        return;
-    h.block.counts[0] = (uint32_t)l.room.words;
-    h.block.counts[1] = 0;
-}
-
 int bad(const kvd_stream_batch *b)
 {
     return b->n < 1 || b->n > 65535 || b->max_pages < 1 || b->n_sink < 0 || b->n_sms < 1;
@@ -609,9 +604,8 @@ cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side 
                                uint16_t *latents, size_t latent_page, cudaStream_t stream)
 {
     const decode_args a = {*b, {side[0], side[1]}, latents, latent_page};
-    const int n = side[0].room.n_streams > side[1].room.n_streams ? side[0].room.n_streams
-                                                                  : side[1].room.n_streams;
-    if (bad(b) || side[0].room.n_streams < 1 || side[1].room.n_streams < 1)
+    const int n = max(side[0].room.n_streams, side[1].room.n_streams);
+    if (bad(b) || min(side[0].room.n_streams, side[1].room.n_streams) < 1)
         return cudaErrorInvalidValue;
     const dim3 grid(ctas((size_t)b->max_pages * (size_t)n, 2 * (size_t)b->n, b->n_sms),
                     (unsigned)b->n, 2);
@@ -652,10 +646,10 @@ cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map,
     return cudaGetLastError();
 }
 
-cudaError_t kvd_streams_make_plausible(const kvd_stream_side *side, size_t pages,
-                                       cudaStream_t stream)
+cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
+                                       kvd_stream_room room, cudaStream_t stream)
 {
-    plausible_kernel<<<(unsigned)pages, 32, 0, stream>>>(*side);
+    plausible_kernel<<<(unsigned)n, 32, 0, stream>>>(blocks, block_bytes, room);
     return cudaGetLastError();
 }
 
@@ -690,13 +684,5 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
         return cudaErrorInvalidValue;
     const dim3 grid = grid_of(b, l, b->q_len ? (size_t)b->max_pages : 1);
     cachegen_code_kernel<<<grid, 32 * WARPS, 0, stream>>>(a);
-    return cudaGetLastError();
-}
-
-cudaError_t kvd_cachegen_make_plausible(const kvd_cachegen_layer *l, size_t pages,
-                                        cudaStream_t stream)
-{
-    cachegen_plausible_kernel<<<dim3((unsigned)pages, 2 * (unsigned)l->map.n_kv_heads), 32, 0,
-                                stream>>>(*l);
     return cudaGetLastError();
 }

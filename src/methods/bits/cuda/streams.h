@@ -131,12 +131,10 @@ cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_l
  */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
-cudaError_t kvd_cachegen_make_plausible(const kvd_cachegen_layer *l, size_t pages,
-                                        cudaStream_t stream);
 
-/* Makes `pages` blocks of random bytes decodable, for timing. */
-cudaError_t kvd_streams_make_plausible(const kvd_stream_side *side, size_t pages,
-                                       cudaStream_t stream);
+/* Makes n blocks of random numbers decodable, for timing. They are `block_bytes` apart. */
+cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
+                                       kvd_stream_room room, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
