@@ -288,8 +288,8 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
 }
 
 /*
- * Makes c->lanes for the groups of `c`. cost->c are components of calibration tokens; NULL: codes of
- * a group are equally likely.
+ * Makes c->lanes for the groups of `c`. cost->c are components of calibration tokens; NULL: codes
+ * of a group are equally likely.
  */
 static int make_lanes(coder *c, size_t wide, const costs *cost, kvd_err *err)
 {
@@ -370,8 +370,8 @@ static void close_method(void *self)
 }
 
 /*
- * Makes a coder for timing. The basis is a reflection I - 2 v v^T. Groups of 64 components have 4, 2
- * and 0 bits, which is about the budget of bits per number.
+ * Makes a coder for timing. The basis is a reflection I - 2 v v^T. Groups of 64 components have 4,
+ * 2 and 0 bits, which is about the budget of bits per number.
  */
 static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kvd_err *err)
 {

@@ -103,10 +103,10 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
 /*
- * kvd_streams_begin sets `state` [kvd_stream_count(kept)][KVD_LANES] for the first token of a block,
- * and returns the bits of the block's header. kvd_streams_token codes the integers q [t->kept] of
- * the next token, checks that they decode, and adds the bits of its words to *bits. `scratch` has
- * kvd_streams_scratch(t->kept) bytes, aligned for uint32_t.
+ * kvd_streams_begin sets `state` [kvd_stream_count(kept)][KVD_LANES] for the first token of a
+ * block, and returns the bits of the block's header. kvd_streams_token codes the integers q
+ * [t->kept] of the next token, checks that they decode, and adds the bits of its words to *bits.
+ * `scratch` has kvd_streams_scratch(t->kept) bytes, aligned for uint32_t.
  */
 double kvd_streams_begin(int32_t kept, uint32_t *state);
 size_t kvd_streams_scratch(int32_t kept);

@@ -1,9 +1,9 @@
 /*
- * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h), which the
- * CPU method writes in the same format. A decode step restores the bf16 pages of one layer after
- * another: `decode` gives the components of all tokens, and the kernel that rebuilds latents
- * (dims/cuda/latents.h) multiplies them by the inverse transform. The mean is a row of that matrix,
- * whose component is always 1. New tokens are coded after their attention.
+ * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h),
+ * which the CPU method writes in the same format. A decode step restores the bf16 pages of one
+ * layer after another: `decode` gives the components of all tokens, and the kernel that rebuilds
+ * latents (dims/cuda/latents.h) multiplies them by the inverse transform. The mean is a row of that
+ * matrix, whose component is always 1. New tokens are coded after their attention.
  */
 #include "methods/bits/cuda/streams.h"
 

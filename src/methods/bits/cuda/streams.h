@@ -26,8 +26,8 @@ typedef struct {
 /*
  * Byte offsets of the parts of a block. state: uint32_t [n_streams][KVD_LANES]. counts: uint32_t
  * [n_streams][2], numbers of words and of exceptions. words: uint16_t [n_streams][room.words].
- * exceptions: kvd_stream_exception [n_streams][room.exceptions]. scales: two float16, scale and zero
- * point, [KVD_PAGE_TOKENS][room.scales].
+ * exceptions: kvd_stream_exception [n_streams][room.exceptions]. scales: two float16, scale and
+ * zero point, [KVD_PAGE_TOKENS][room.scales].
  */
 typedef struct {
     size_t counts, words, exceptions, scales, bytes;
@@ -86,9 +86,10 @@ cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side 
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 /*
  * Codes the components y [rows][ld] of the new tokens of each request, at most `most` of one
- * request. If components have scales, y is replaced by codes. Adds the number of 16-bit units that the blocks grew by to units [slots]. Sets `*beyond`
- * to the largest number of words of a stream for which there was no room (an exception counts as
- * KVD_STREAM_WORDS_PER_EXCEPTION words), if that is larger.
+ * request. If components have scales, y is replaced by codes. Adds the number of 16-bit units that
+ * the blocks grew by to units [slots]. Sets `*beyond` to the largest number of words of a stream
+ * for which there was no room (an exception counts as KVD_STREAM_WORDS_PER_EXCEPTION words), if
+ * that is larger.
  */
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 };
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, float *y,
