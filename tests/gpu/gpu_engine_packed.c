@@ -475,8 +475,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[argc - 1], "windows") == 0)
         return failures ? 1 : 0;
     if (quick) {
-        test_model("data/models/kvdim-6m", "kvdim-6m", few, 3, 2, some,
-                   sizeof some / sizeof *some);
+        test_model("data/models/kvdim-6m", "kvdim-6m", few, 3, 2, some, sizeof some / sizeof *some);
         test_cut("data/models/kvdim-6m", few, 3, some, 2, true, false);
         return failures ? 1 : 0;
     }
