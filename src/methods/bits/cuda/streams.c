@@ -97,8 +97,8 @@ int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kv
         return kvd_fail(
             err,
             "method '%s': a stream of a page of 64 tokens needs %u words, some have room "
-            "for %d: the text differs from --calibration; use a larger step",
-            m->plan->bits->info.name, s->host_units[s->n], room);
+            "for %d: the text differs from --calibration; set '%s' to store less",
+            m->plan->bits->info.name, s->host_units[s->n], room, m->plan->bits->info.tradeoff->key);
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
     for (size_t i = 0; i < s->n; i++)
