@@ -877,7 +877,6 @@ static void paths_on_a_gpu(void **state)
                                        "turboquant,bits=2.5",
                                        "zack+turboquant,p=0.5",
                                        "gear,rank2=9",
-                                       "hetero,balance=1",
                                        "zipcache",
                                        "quest,page=48",
                                        "quest+zack,p=0.5",

@@ -327,7 +327,6 @@ static void test_rest(void)
     refused(&b, "kvquant", 0, "'kvquant' codes keys before RoPE");
     refused(&l, "turboquant,bits=2.5", 0, "turboquant,bits=2.5: the CUDA engine has whole numbers");
     refused(&l, "gear,rank=9", 0, "gear,rank=9");
-    refused(&l, "hetero,balance=1", 0, "hetero,balance=1");
     refused(&l, "rotatekv,group=48", 0, "rotatekv,group=48");
     refused(&b, "rotatekv", 0, "'rotatekv' codes keys before RoPE");
     refused(&l, "gear", 32, "'gear' compresses a prompt in one piece");

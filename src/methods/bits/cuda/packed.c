@@ -451,12 +451,6 @@ static bool has_group(const kvd_plan *plan)
            group == 32 || group == 64 || (m == &kvd_bits_comet && group % 64 == 0);
 }
 
-/* Returns true if keys have factors that only tokens at KVD_LEVEL_LOW use. */
-static bool balances(const kvd_plan *plan)
-{
-    return plan->bits == &kvd_bits_hetero && kvd_gpu_packed_value(plan, "balance") > 0;
-}
-
 /* Returns true unless the plan is gear with parameters that the kernels do not support. */
 static bool has_ranks(const kvd_plan *plan)
 {
@@ -466,12 +460,9 @@ static bool has_ranks(const kvd_plan *plan)
     return s.rank <= KVD_GEAR_RANK && s.rank_later <= KVD_GEAR_RANK && s.buffer <= KVD_GEAR_TOKENS;
 }
 
-/* Fails if the kernels do not support these parameters of gear or hetero. */
-static int check_blocks(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+/* Fails if the kernels do not support these parameters of gear. */
+static int check_gear(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
-    if (balances(plan))
-        return kvd_fail(err, "hetero,balance=1: the CUDA engine has no factors of key channels, "
-                             "which only tokens of a low level use");
     if (!has_ranks(plan))
         return kvd_fail(err,
                         "gear,rank=%g,rank2=%g,buffer=%g: the CUDA engine has ranks up to %d and "
@@ -490,7 +481,7 @@ static int check_blocks(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err 
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->bits->info.name;
-    if (check_blocks(plan, c, err))
+    if (check_gear(plan, c, err))
         return -1;
     if (plan->dims && kvd_gpu_packed_is_turned(plan))
         return kvd_fail(err,
@@ -533,7 +524,7 @@ static bool generates(const kvd_plan *plan)
     if (!runs(plan))
         return false;
     if (!kvd_gpu_packed_is_turned(plan))
-        return has_group(plan) && has_ranks(plan) && !balances(plan);
+        return has_group(plan) && has_ranks(plan);
     return turns(plan) && !plan->dims && plan->bits_self &&
            kvd_turboquant_d_head(plan->bits_self) % 32 == 0;
 }
