@@ -866,6 +866,7 @@ static void paths_on_a_gpu(void **state)
                                          "gear",
                                          "hetero",
                                          "rotatekv",
+                                         "palu",
                                          "turboquant",
                                          "zack+kivi,p=0.5,residual=32",
                                          "balanced+kvquant,p=0.3",
@@ -881,7 +882,6 @@ static void paths_on_a_gpu(void **state)
                                        "quest,page=48",
                                        "quest+zack,p=0.5",
                                        "h2o+palu",
-                                       "palu",
                                        "h2o+kivi,residual=32"};
     static const char *const other[] = {"gpt-oss", "gemma2-caps", "olmo2-gqa", "mixtral-full",
                                         "deepseek-v2"};
