@@ -438,9 +438,10 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /*
- * Returns the list of attention tiles for layers with the heads `map`, whose work list is `work`.
- * If the preceding layer with or without a window, as `map` has one, had this work list, only
- * resets the position of the next tile to 0. On failure returns NULL and fills *err.
+ * Returns the list of attention tiles for the heads `map` of a layer. `work` is the layer's work
+ * list. There is one list of tiles for layers with a window and one for the others. If it was made
+ * for the same work list before in this iteration, only resets the position of the next tile to 0.
+ * On failure returns NULL and fills *err.
  */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)

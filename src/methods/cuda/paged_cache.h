@@ -90,8 +90,8 @@ typedef struct kvd_paged_cache {
     const kvd_attn_map **work_map;
     /*
      * Number of work lists of decode steps, and number of those of layers without a window, which
-     * come first. They are as many as above, or one for each layer without a window if
-     * method->heads is given.
+     * come first. If method->heads is given, each layer without a window has a list of its own.
+     * Otherwise the lists are those of work_of.
      */
     int n_step_works, n_full_step_works;
     /* [n_step_works] */

@@ -27,10 +27,9 @@ int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
-/*
- * Return the method, if it acts on the layer, and the page tables of its KV heads; or NULL.
- */
+/* Returns the method, or NULL if there is none or if it does not act on the layer. */
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
+/* Returns the page tables of a method whose KV heads hold different numbers of tokens, or NULL. */
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
 /* Returns the pages of layers with this layout: with a window, or without one. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);

@@ -206,8 +206,8 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
 }
 
 /*
- * Returns the term of the query head's attention sink in the softmax denominator, in which the
- * score `max`, a base-2 logarithm, counts as 2^TOP; 0 without sinks.
+ * Returns what the query head's attention sink adds to the softmax denominator; 0 without sinks.
+ * `max` is the largest score as a base-2 logarithm, which adds 2^TOP.
  */
 __device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
 {

@@ -49,6 +49,7 @@ static size_t coded(size_t m, size_t window, size_t block)
     return m > window ? (m - window) / block * block : 0;
 }
 
+/* Returns the number of tokens from .. end - 1, or 0 if `end` is before `from`. */
 static size_t beyond(size_t end, size_t from)
 {
     return end > from ? end - from : 0;
