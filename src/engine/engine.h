@@ -106,6 +106,8 @@ typedef struct {
     double side;
     /* Mean number of cached tokens of a KV head that the latest step did not read. */
     double unread;
+    /* Number of tokens merged into others so far, summed over KV heads and layers. */
+    size_t merged;
     /*
      * How many of the `bits` before the latest step belonged to tokens that had left a sliding
      * window, so that the step did not read them.

@@ -204,7 +204,14 @@ static bool selects(const kvd_tokens_method *t)
 /* Returns true if the engine stores a score and a position with every cached token. */
 static bool notes(const kvd_tokens_method *t)
 {
-    return t && (t->step || t->step_heads) && t != &kvd_tokens_streaming;
+    return t && (t->step || t->step_heads) && t != &kvd_tokens_streaming &&
+           t != &kvd_tokens_elasticcache;
+}
+
+/* Returns the bytes of score, position and history that the engine stores with a cached token. */
+static double noted_bytes(const kvd_tokens_method *t)
+{
+    return !notes(t) ? 0 : t == &kvd_tokens_scissorhands ? 16 : 8;
 }
 
 static int by_cpu(const kvd_checkpoint *c, const load *l, const kvd_plan *plan, result *to,
@@ -396,16 +403,17 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         .phases = set->phases};
     const serving_order by = {.slots = set->max_batch, .chunk = set->chunk, .beside = set->mixed};
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, err);
-    const bool steps = notes(plan->tokens);
     counted x = {.l = l,
                  .config = config,
                  .want = want,
-                 .steps = steps,
+                 .steps = notes(plan->tokens),
                  .uneven = is_uneven(plan->tokens),
                  .to = to};
-    x.entry = e ? e->facts.bytes_per_token + (steps ? 8.0 * (double)heads_of(config) : 0) : 0;
+    x.entry =
+        e ? e->facts.bytes_per_token + noted_bytes(plan->tokens) * (double)heads_of(config) : 0;
     if (window_of(config))
-        x.entry = (4.0 * (double)config->d_head + (steps ? 8 : 0)) * (double)full_heads(config);
+        x.entry =
+            (4.0 * (double)config->d_head + noted_bytes(plan->tokens)) * (double)full_heads(config);
     if (selects(plan->tokens)) {
         x.page = plan->tokens->read_rule(&plan->tokens_values).page;
         x.entry = 4.0 * (double)config->d_head * (double)full_heads(config);
@@ -491,8 +499,12 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     for (size_t i = 0; i < (selects(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
-        /* The CPU engine runs whole prompts, so it has no counts for a part of a prompt. */
-        const double *const counts = set[i]->chunk ? NULL : want.entries;
+        /*
+         * The CPU engine runs whole prompts, so it has no counts for a part of a prompt. Rounding
+         * of keys may change the number of tokens that kvmerger merges.
+         */
+        const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger;
+        const double *const counts = exact ? want.entries : NULL;
         const int status = by_cuda(c, l, &plan, set[i], counts, &got, &wrong, &err);
         if (!status) {
             distances(l, &got, &want, &median, &most);
@@ -853,6 +865,18 @@ int main(int argc, char **argv)
                                        "h2o,heavy=0,recent=1",
                                        "keyformer",
                                        "keyformer,keys=40,recent=24",
+                                       "kvmerger",
+                                       "kvmerger,threshold=0.9,heavy=20,recent=16",
+                                       "ems,window=16,budget=48",
+                                       "ems,budget=0.3,merge=1,threshold=0.8",
+                                       "elasticcache",
+                                       "elasticcache,budget=48,distance=8",
+                                       "d2o",
+                                       "d2o,heavy=40,recent=24",
+                                       "scissorhands",
+                                       "scissorhands,budget=64,recent=16,drop=8",
+                                       "kvcrush,window=16,budget=48",
+                                       "kvcrush,budget=0.3,crush=0.5,anchor=1",
                                        "snapkv,window=16,budget=48",
                                        "snapkv,window=32,budget=0.2",
                                        "streaming",
@@ -926,6 +950,11 @@ int main(int argc, char **argv)
     if (!quick) {
         with_dims(c, &l, "keyformer,keys=40,recent=24", &d);
         with_dims(c, &l, "tova,budget=64", &d);
+        with_dims(c, &l, "ems,window=16,budget=48", &d);
+        with_dims(c, &l, "elasticcache,budget=48", &d);
+        with_dims(c, &l, "d2o,heavy=40,recent=24", &d);
+        with_dims(c, &l, "scissorhands,budget=64,recent=16", &d);
+        with_dims(c, &l, "kvcrush,window=16,budget=48", &d);
         with_dims(c, &l, "streaming,sink=4,recent=60", &d);
     }
     alone(c, &l, "prefixkv,budget=0.4");

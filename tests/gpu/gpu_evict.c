@@ -8,43 +8,8 @@
 #include <string.h>
 
 #include "evict_case.h"
-#include "methods/tokens/gumbel.h"
 #include "methods/tokens/tokens.h"
 #include "worst.h"
-
-/*
- * Computes the attention probabilities p of query t over the keys 0 .. t, with the temperature and
- * noise of the eviction rule. `keys`: [tokens][d_qk]; `s`: work memory. Returns the log-sum-exp of
- * the scores without temperature.
- */
-static double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
-                     double *p)
-{
-    const int d = f->map.d_qk[h / f->map.group];
-    const double tau = (double)f->c->rule.tau0;
-    double q[KVD_WIDTH_MAX], sum = 0, plain = 0, top = -INFINITY, high = -INFINITY;
-    for (int i = 0; i < d; i++)
-        q[i] = (double)bf16_wide(*query(f, b, h, t, i));
-    for (int k = 0; k <= t; k++) {
-        s[k] = 0;
-        for (int i = 0; i < d; i++)
-            s[k] += q[i] * keys[(size_t)k * (size_t)d + (size_t)i];
-        s[k] *= (double)f->map.scale;
-        p[k] =
-            tau > 0
-                ? (s[k] + kvd_gumbel(kvd_gumbel_head(f->c->rule.seed, LAYER, h), (uint32_t)k)) / tau
-                : s[k];
-        top = fmax(top, p[k]);
-        high = fmax(high, s[k]);
-    }
-    for (int k = 0; k <= t; k++) {
-        sum += p[k] = exp(p[k] - top);
-        plain += exp(s[k] - high);
-    }
-    for (int k = 0; k <= t; k++)
-        p[k] /= sum;
-    return high + log(fmax(plain, 1)); /* the sum is at least 1, because it contains exp(0) */
-}
 
 static int notes(const fixture *f)
 {
@@ -380,18 +345,6 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     return wrong;
 }
 
-static void fetch(void *to, const void *from, size_t bytes)
-{
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
-}
-
-static int on_hopper(void)
-{
-    int major = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
-    return major == 9;
-}
-
 static size_t differences(const fixture *f, const float *mass, const float *score)
 {
     size_t n = 0;
@@ -544,31 +497,6 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-static float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
-{
-    float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);
-    double *const x = need((size_t)f->room * sizeof *x);
-    for (int b = 0; b < f->batch; b++)
-        for (int h = 0; h < f->map.n_heads; h++) {
-            const int g = h / f->map.group;
-            const uint16_t *const row = q + (size_t)b * (size_t)f->map.q_pitch + f->map.q_offset[h];
-            double top = -INFINITY, sum = 0;
-            for (int i = 0; i < kv_len[b]; i++) {
-                x[i] = 0;
-                for (int c = 0; c < f->map.d_qk[g]; c++)
-                    x[i] += (double)bf16_wide(row[c]) *
-                            (double)bf16_wide(*cell(f, f->pool, b, g, 0, i, c));
-                x[i] *= (double)f->map.scale;
-                top = fmax(top, x[i]);
-            }
-            for (int i = 0; i < kv_len[b]; i++)
-                sum += exp(x[i] - top);
-            lse[b * f->map.n_heads + h] = (float)(top + log(fmax(sum, 1)));
-        }
-    free(x);
-    return lse;
-}
-
 /*
  * Returns the number of wrong elements in the K and V rows of a KV head that keeps m of n cached
  * tokens. The newest token must be at index `victim`, in place of the evicted one. If `victim` is
@@ -650,22 +578,6 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
     free(other);
     free(want);
     return wrong;
-}
-
-/*
- * Writes K and V of new tokens to the cache. If the index of a new row is a multiple of 8, the next
- * 7 rows become zero, as kernels require.
- */
-static void append(fixture *f)
-{
-    for (int b = 0; b < f->batch; b++)
-        for (int g = 0; g < f->map.n_kv_heads; g++)
-            for (int side = 0; side < 2; side++)
-                for (int i = 0; i < (side ? f->map.d_v[g] : f->map.d_qk[g]); i++) {
-                    for (int t = f->n[b] + 1; f->n[b] % 8 == 0 && t < f->n[b] + 8; t++)
-                        *cell(f, f->pool, b, g, side, t, i) = 0;
-                    *cell(f, f->pool, b, g, side, f->n[b], i) = bf16_of(kvd_rng_normal(&rng));
-                }
 }
 
 static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)

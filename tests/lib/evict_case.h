@@ -1,7 +1,11 @@
-/* Test cases of gpu_evict.c: one layer of a batch of prompts. Include it once per program. */
+/*
+ * Test cases of gpu_evict.c, and one layer of a batch of prompts and steps for tests of eviction.
+ * Include it once per program.
+ */
 #ifndef KVD_TESTS_EVICT_CASE_H
 #define KVD_TESTS_EVICT_CASE_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -9,6 +13,7 @@
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/tokens/cuda/evict.h"
+#include "methods/tokens/gumbel.h"
 
 enum { BATCH = 6, LAYER = 1, LAYERS = 2 };
 
@@ -423,7 +428,7 @@ static inline const uint16_t *query(const fixture *f, int b, int h, int t, int i
            kvd_blocked_index((size_t)t, (size_t)i, (size_t)d);
 }
 
-static void make(fixture *f, const test_case *c)
+static inline void make(fixture *f, const test_case *c)
 {
     kvd_attn_heads heads = {c->n_heads, c->n_kv_heads, 128, {0}, {0}, 0};
     *f = (fixture){.c = c, .batch = c->n_len};
@@ -483,6 +488,93 @@ static inline size_t state_at(const fixture *f, int b, int g)
 {
     return (((size_t)f->slot[b] * LAYERS + LAYER) * (size_t)f->map.n_kv_heads + (size_t)g) *
            (size_t)f->room;
+}
+
+/*
+ * Computes the attention probabilities p of query t over the keys 0 .. t, with the temperature and
+ * noise of the eviction rule. `keys`: [tokens][d_qk]; `s`: work memory. Returns the log-sum-exp of
+ * the scores without temperature.
+ */
+static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
+                            double *p)
+{
+    const int d = f->map.d_qk[h / f->map.group];
+    const double tau = (double)f->c->rule.tau0;
+    double q[KVD_WIDTH_MAX], sum = 0, plain = 0, top = -INFINITY, high = -INFINITY;
+    for (int i = 0; i < d; i++)
+        q[i] = (double)bf16_wide(*query(f, b, h, t, i));
+    for (int k = 0; k <= t; k++) {
+        s[k] = 0;
+        for (int i = 0; i < d; i++)
+            s[k] += q[i] * keys[(size_t)k * (size_t)d + (size_t)i];
+        s[k] *= (double)f->map.scale;
+        p[k] =
+            tau > 0
+                ? (s[k] + kvd_gumbel(kvd_gumbel_head(f->c->rule.seed, LAYER, h), (uint32_t)k)) / tau
+                : s[k];
+        top = fmax(top, p[k]);
+        high = fmax(high, s[k]);
+    }
+    for (int k = 0; k <= t; k++) {
+        sum += p[k] = exp(p[k] - top);
+        plain += exp(s[k] - high);
+    }
+    for (int k = 0; k <= t; k++)
+        p[k] /= sum;
+    return high + log(fmax(plain, 1)); /* the sum is at least 1, because it contains exp(0) */
+}
+
+static inline void fetch(void *to, const void *from, size_t bytes)
+{
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
+}
+
+static inline int on_hopper(void)
+{
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
+    return major == 9;
+}
+
+static inline float *step_denominators(const fixture *f, const uint16_t *q, const int32_t *kv_len)
+{
+    float *const lse = need((size_t)(f->batch + 1) * (size_t)f->map.n_heads * sizeof *lse);
+    double *const x = need((size_t)f->room * sizeof *x);
+    for (int b = 0; b < f->batch; b++)
+        for (int h = 0; h < f->map.n_heads; h++) {
+            const int g = h / f->map.group;
+            const uint16_t *const row = q + (size_t)b * (size_t)f->map.q_pitch + f->map.q_offset[h];
+            double top = -INFINITY, sum = 0;
+            for (int i = 0; i < kv_len[b]; i++) {
+                x[i] = 0;
+                for (int c = 0; c < f->map.d_qk[g]; c++)
+                    x[i] += (double)bf16_wide(row[c]) *
+                            (double)bf16_wide(*cell(f, f->pool, b, g, 0, i, c));
+                x[i] *= (double)f->map.scale;
+                top = fmax(top, x[i]);
+            }
+            for (int i = 0; i < kv_len[b]; i++)
+                sum += exp(x[i] - top);
+            lse[b * f->map.n_heads + h] = (float)(top + log(fmax(sum, 1)));
+        }
+    free(x);
+    return lse;
+}
+
+/*
+ * Writes K and V of new tokens to the cache. If the index of a new row is a multiple of 8, the next
+ * 7 rows become zero, as kernels require.
+ */
+static inline void append(fixture *f)
+{
+    for (int b = 0; b < f->batch; b++)
+        for (int g = 0; g < f->map.n_kv_heads; g++)
+            for (int side = 0; side < 2; side++)
+                for (int i = 0; i < (side ? f->map.d_v[g] : f->map.d_qk[g]); i++) {
+                    for (int t = f->n[b] + 1; f->n[b] % 8 == 0 && t < f->n[b] + 8; t++)
+                        *cell(f, f->pool, b, g, side, t, i) = 0;
+                    *cell(f, f->pool, b, g, side, f->n[b], i) = bf16_of(kvd_rng_normal(&rng));
+                }
 }
 
 #endif

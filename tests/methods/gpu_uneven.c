@@ -208,18 +208,6 @@ static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, i
     return wrong;
 }
 
-static void fetch(void *to, const void *from, size_t bytes)
-{
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copy back");
-}
-
-static int on_hopper(void)
-{
-    int major = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
-    return major == 9;
-}
-
 /*
  * Copies the prompts and the log-sum-exps `lse` [n_heads][n_q8] to the device, and allocates the
  * outputs there. The caller must call free_prompts.

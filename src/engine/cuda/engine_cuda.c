@@ -337,6 +337,8 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine
     to->entries = m && m->mean      ? m->mean(m, slot)
                   : m && m->entries ? (double)m->entries(m, slot, tokens)
                                     : (double)tokens;
+    if (m && m->merged)
+        to->merged = m->merged(m, slot);
     if (m && m->unseen)
         to->unseen = m->unseen(m, slot);
     if (m && m->reads)

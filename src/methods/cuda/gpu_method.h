@@ -146,6 +146,11 @@ struct kvd_gpu_method {
      * all KV heads hold the same number.
      */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
+    /*
+     * Returns the number of cached tokens of a slot that were merged into others since its request
+     * began, summed over KV heads and layers, as of the latest iteration. NULL: none.
+     */
+    size_t (*merged)(const kvd_gpu_method *m, size_t slot);
     /* Frees the memory that a slot holds outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the bytes that all slots together hold. */

@@ -117,6 +117,19 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return kvd_tokens_h2o.open(v, s, self, err);
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->merge = KVD_MERGE_LIKE;
+    rule->beta = v->value[BETA];
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_tokens_h2o.eviction->budget(v, r);
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_d2o = {
     .info =
         {
@@ -125,7 +138,9 @@ const kvd_tokens_method kvd_tokens_d2o = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES,
+            .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .open = open,
     .state_bytes = state_bytes,
     .prompt = prompt,

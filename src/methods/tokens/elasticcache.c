@@ -31,26 +31,39 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(state_of_head);
 }
 
+typedef struct {
+    size_t sink, wanted; /* first tokens kept, and tokens kept between them and the last one */
+    size_t at;           /* index of the cached token that a decode step drops */
+} choice;
+
+static choice choose(const kvd_parameter_values *v, size_t n)
+{
+    const size_t asked = (size_t)v->value[SINK], budget = kvd_tokens_budget(v->value[BUDGET], n),
+                 sink = asked + 1 < n ? asked : n - 1, anchors = n - 1 - sink,
+                 wanted = budget > sink + 1 ? budget - sink - 1 : 1,
+                 kept = sink + 1 + (wanted < anchors ? wanted : anchors),
+                 distance = (size_t)v->value[DISTANCE];
+    return (choice){sink, wanted, kept > distance ? kept - distance : kept / 2};
+}
+
 static int prompt(const void *self, void *const *state, const kvd_prompt_attention *p,
                   size_t n_heads, uint8_t *const *level, kvd_err *err)
 {
     const kvd_parameter_values *const v = self;
-    const size_t n = p->n, asked = (size_t)v->value[SINK], sink = asked + 1 < n ? asked : n - 1,
-                 budget = kvd_tokens_budget(v->value[BUDGET], n), anchors = n - 1 - sink,
-                 wanted = budget > sink + 1 ? budget - sink - 1 : 1,
-                 kept = sink + 1 + (wanted < anchors ? wanted : anchors),
-                 distance = (size_t)v->value[DISTANCE];
+    const size_t n = p->n;
+    const choice c = choose(v, n);
     double *const score = calloc(n, sizeof *score);
     if (!score)
         return kvd_no_memory(err, "scores of a layer", n * sizeof *score);
     for (size_t g = 0; g < n_heads; g++)
         for (size_t t = 0; t < n; t++)
             score[t] += p[g].mass[t];
-    const int status = kvd_tokens_keep_top(score + sink, anchors, wanted, level[0] + sink, err);
+    const int status =
+        kvd_tokens_keep_top(score + c.sink, n - 1 - c.sink, c.wanted, level[0] + c.sink, err);
     for (size_t g = 0; g < n_heads; g++) {
         state_of_head *const s = state[g];
         memmove(level[g], level[0], n);
-        s->at = kept > distance ? kept - distance : kept / 2;
+        s->at = c.at;
     }
     free(score);
     return status;
@@ -90,6 +103,27 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     return 0;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->whole_layer = 1;
+    rule->sink = (int32_t)v->value[SINK];
+    rule->merge = KVD_MERGE_NEAREST;
+    rule->fixed = 1;
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    const choice c = choose(v, r->prompt);
+    const double budget = v->value[BUDGET];
+    kvd_evict_budget b = kvd_evict_once(c.sink + c.wanted, 1);
+    b.at = kvd_evict_count(c.at);
+    b.share = budget < 1 ? budget : 0;
+    b.limit = budget < 1 ? INT32_MAX : (int32_t)budget;
+    return b;
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_elasticcache = {
     .info =
         {
@@ -98,7 +132,9 @@ const kvd_tokens_method kvd_tokens_elasticcache = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .open = kvd_tokens_open_budget,
     .state_bytes = state_bytes,
     .prompt_heads = prompt,

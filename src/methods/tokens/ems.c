@@ -119,6 +119,23 @@ static int merge(const void *self, void *state, const kvd_merge_choice *c, size_
     return 0;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    kvd_tokens_window_rule(v, rule);
+    rule->ranking = KVD_EVICT_IMPORTANT;
+    rule->merge = KVD_MERGE_IMPORTANT;
+    rule->cosine = v->value[THRESHOLD];
+    rule->most = v->value[MERGE];
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_once(kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
+                          kvd_tokens_window_rows(v));
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_ems = {
     .info =
         {
@@ -127,7 +144,9 @@ const kvd_tokens_method kvd_tokens_ems = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .window = kvd_tokens_window_rows,
     .open = kvd_tokens_open_window,
     .state_bytes = state_bytes,

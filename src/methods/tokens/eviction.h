@@ -13,12 +13,21 @@ struct kvd_parameter_values;
 /*
  * Number of tokens that a request may keep in each KV head of one layer. After the prompt, the
  * `keep_new` newest tokens stay, and of the older tokens the `keep_old` with the largest scores. If
- * a head has more than `limit` entries after a step, the entry with the smallest score is dropped.
- * The `recent` newest entries are exempt.
+ * a head has more than `limit` entries after a step, the `drop` entries with the smallest scores
+ * are dropped, or as many as are above `limit` if these are more. The `recent` newest entries are
+ * exempt.
  */
 typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
+    int32_t drop; /* number of entries that a step drops at once; 0: one */
+    /*
+     * With kvd_evict_rule.fixed: index, in the order of age, of the entry that a step drops. If
+     * `share` is above 0, `limit` is that fraction of the tokens so far, rounded up. `place` is set
+     * by the engine: place in the pages of the entry that the next step drops, -1: none.
+     */
+    int32_t at, place;
+    double share;
     /*
      * Number of prompt tokens, and of decode steps after the prompt. The temperature of
      * kvd_evict_rule rises over these steps.
@@ -55,8 +64,47 @@ typedef enum {
      * Mean plus `gamma` times the variance of the probabilities that the last `window` rows of the
      * prompt give to the token (cake.c). At the end of prompts only.
      */
-    KVD_EVICT_SPREAD
+    KVD_EVICT_SPREAD,
+    /*
+     * Minus the number of queries that gave the token less than their mean probability: of the last
+     * `window` rows, prompt and steps together (scissorhands.c).
+     */
+    KVD_EVICT_PIVOTAL,
+    /*
+     * Larger one of two means of the probabilities that the token receives, from the last `window`
+     * rows and from all rows that see it, each divided by its mean over the tokens, and summed over
+     * `smooth` neighbours (ems.c). At the end of prompts only.
+     */
+    KVD_EVICT_IMPORTANT
 } kvd_evict_ranking;
+
+/* Rule by which dropped tokens are merged into kept ones of their KV head. */
+typedef enum {
+    KVD_MERGE_NONE,
+    /*
+     * Into the token with the largest cosine u of keys, with weight exp(u), if u reaches a running
+     * mean of such cosines, after prompts and steps (d2o.c). The kept token has weight e.
+     */
+    KVD_MERGE_LIKE,
+    /*
+     * Into the token before the last `window` ones with the largest cosine of keys, if it reaches
+     * `cosine`, with the scores as weights: of the dropped tokens, the `most` keep_old with the
+     * largest scores (ems.c).
+     */
+    KVD_MERGE_IMPORTANT,
+    /*
+     * Into the nearest token by position, but not the first `sink` ones or the last
+     * (elasticcache.c).
+     */
+    KVD_MERGE_NEAREST,
+    /*
+     * Runs of consecutive tokens whose neighbours have cosines of keys above `cosine` become one
+     * token each, the one with the largest score, with weights that fall with the distance of keys.
+     * The `keep_old` tokens with the largest scores and the `keep_new` newest are in no run, so KV
+     * heads keep different numbers of tokens (kvmerger.c).
+     */
+    KVD_MERGE_RUNS
+} kvd_merge_kind;
 
 /*
  * Rule that computes the scores of tokens. If the temperature tau is 0, a score is a sum of
@@ -78,7 +126,8 @@ typedef struct {
      * step then ranks by the probabilities of this step alone. Requires temperature 0.
      */
     int32_t whole_layer;
-    int32_t sink; /* number of first prompt tokens that always stay */
+    /* Number of first prompt tokens that always stay. With KVD_EVICT_ATTENTION and EXPECTED. */
+    int32_t sink;
     /*
      * Fraction of the KV heads of a layer that keep all tokens: those whose semantic vector is
      * farthest from the mean of these vectors (taskkv.c). Requires KVD_EVICT_ATTENTION and a
@@ -109,6 +158,19 @@ typedef struct {
      * scores, 0 by the mean over all tokens.
      */
     int32_t largest;
+    /*
+     * With `whole_layer` and KVD_EVICT_ATTENTION, if not 0: of the `keep_old` tokens of a prompt,
+     * the fraction `crush` represents the tokens that would be dropped. 1: their bits are compared
+     * with 0 1 0 1 ... over the query heads, 2: with the more frequent bits (kvcrush.c).
+     */
+    int32_t anchor;
+    double crush;
+    int32_t merge; /* a kvd_merge_kind */
+    double beta;   /* with KVD_MERGE_LIKE: weight of the newest mean in the running mean */
+    double cosine; /* with KVD_MERGE_IMPORTANT and KVD_MERGE_RUNS */
+    double most;   /* with KVD_MERGE_IMPORTANT */
+    /* 1: a step drops the entry at kvd_evict_budget.at, without scores (elasticcache.c). */
+    int32_t fixed;
 } kvd_evict_rule;
 
 /*

@@ -95,6 +95,22 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return status ? -1 : 0;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    kvd_tokens_window_rule(v, rule);
+    rule->whole_layer = 1;
+    rule->crush = v->value[CRUSH];
+    rule->anchor = 1 + (int32_t)v->value[ANCHOR];
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_once(kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
+                          kvd_tokens_window_rows(v));
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_kvcrush = {
     .info =
         {
@@ -103,7 +119,9 @@ const kvd_tokens_method kvd_tokens_kvcrush = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .window = kvd_tokens_window_rows,
     .open = kvd_tokens_open_window,
     .prompt_heads = prompt,

@@ -113,6 +113,21 @@ static int merge(const void *self, void *state, const kvd_merge_choice *c, size_
     return 0;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->merge = KVD_MERGE_RUNS;
+    rule->cosine = v->value[THRESHOLD];
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_once(kvd_tokens_budget(v->value[HEAVY], r->prompt),
+                          kvd_tokens_budget(v->value[RECENT], r->prompt));
+}
+
+static const kvd_tokens_eviction eviction = {
+    .rule = evict_rule, .budget = evict_budget, .whole_keys = true};
+
 const kvd_tokens_method kvd_tokens_kvmerger = {
     .info =
         {
@@ -121,7 +136,9 @@ const kvd_tokens_method kvd_tokens_kvmerger = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_uneven,
         },
+    .eviction = &eviction,
     .open = open,
     .state_bytes = state_bytes,
     .prompt = prompt,

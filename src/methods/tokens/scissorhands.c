@@ -20,7 +20,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.06, true, "recent", 0, 0.25};
 
 typedef struct {
-    /* Number of prompt queries that found the token unimportant, averaged over query heads. */
+    /* Number of prompt queries (row and query head) that found the token unimportant. */
     double prompt;
     /*
      * One bit per decode step: 1 if the step found the token unimportant. Bit 0 is the newest step.
@@ -57,14 +57,19 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-static double unimportant(const entry *e, size_t history)
+/*
+ * Returns the number of the last `history` rows that found the token unimportant, times `group`
+ * query heads and `history`. The prompt's rows count in the share that is still among these rows.
+ * The number is whole, so that equal counts are equal scores.
+ */
+static double unimportant(const entry *e, size_t history, int group)
 {
-    const double left =
-        (double)history > (double)e->steps ? 1 - (double)e->steps / (double)history : 0;
-    return count_bits(e->rows & (history < 64 ? (1ull << history) - 1 : ~0ull)) + e->prompt * left;
+    const double left = history > e->steps ? (double)(history - e->steps) : 0;
+    const int bits = count_bits(e->rows & (history < 64 ? (1ull << history) - 1 : ~0ull));
+    return (double)bits * (double)group * (double)history + e->prompt * left;
 }
 
-static int compress(const kvd_parameter_values *v, const entry *e, size_t n, size_t over,
+static int compress(const kvd_parameter_values *v, const entry *e, int group, size_t n, size_t over,
                     uint8_t *level, kvd_err *err)
 {
     const size_t history = (size_t)v->value[HISTORY],
@@ -73,7 +78,7 @@ static int compress(const kvd_parameter_values *v, const entry *e, size_t n, siz
     if (!score)
         return kvd_no_memory(err, "scores of entries", n * sizeof *score);
     for (size_t i = 0; i < n; i++)
-        score[i] = -unimportant(e + i, history);
+        score[i] = -unimportant(e + i, history, group);
     const int status = kvd_tokens_keep_top(score, n, n > drop ? n - drop : 0, level, err);
     free(score);
     return status;
@@ -87,10 +92,10 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
     const size_t recent = kvd_tokens_budget(v->value[RECENT], p->n_expected);
     entry *const e = state;
     for (size_t t = 0; t < p->n; t++)
-        e[t].prompt = p->below[t] / p->group;
+        e[t].prompt = p->below[t];
     if (p->n <= budget)
         return 0;
-    return compress(v, e, p->n > recent ? p->n - recent : 0, p->n - budget, level, err);
+    return compress(v, e, p->group, p->n > recent ? p->n - recent : 0, p->n - budget, level, err);
 }
 
 static int step(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
@@ -110,7 +115,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     }
     if (a->n <= budget)
         return 0;
-    return compress(v, e, a->n > recent ? a->n - recent : 0, a->n - budget, level, err);
+    return compress(v, e, a->group, a->n > recent ? a->n - recent : 0, a->n - budget, level, err);
 }
 
 static void forget(const void *self, void *state, const size_t *kept, size_t n)
@@ -121,6 +126,30 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
         e[i] = e[kept[i]];
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->ranking = KVD_EVICT_PIVOTAL;
+    rule->window = (int32_t)v->value[HISTORY];
+}
+
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->whole),
+                 recent = kvd_tokens_budget(v->value[RECENT], r->whole),
+                 limit = budget > recent ? budget : recent, asked = (size_t)v->value[DROP],
+                 old = r->prompt > recent ? r->prompt - recent : 0,
+                 over = r->prompt > limit ? r->prompt - limit : 0,
+                 drop = over == 0      ? 0
+                        : asked > over ? asked
+                                       : over;
+    kvd_evict_budget b = kvd_evict_always(old > drop ? old - drop : 0, recent, r);
+    b.limit = kvd_evict_count(limit);
+    b.drop = kvd_evict_count(asked);
+    return b;
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_scissorhands = {
     .info =
         {
@@ -129,7 +158,9 @@ const kvd_tokens_method kvd_tokens_scissorhands = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES,
+            .gpu = &kvd_gpu_evict,
         },
+    .eviction = &eviction,
     .window = window,
     .open = open,
     .state_bytes = state_bytes,

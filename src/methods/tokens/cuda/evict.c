@@ -1,4 +1,5 @@
 /* Methods of the tokens axis that drop cached tokens (entries), in the CUDA engine. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,13 @@ typedef struct {
      * that iteration.
      */
     double held;
+    int32_t merged; /* kvd_evict_merging.merged before the request */
+    /*
+     * With rule.fixed: ring [max_len] of the places of the entries that steps may drop, the oldest
+     * at `oldest`, and their number.
+     */
+    int32_t *place;
+    size_t oldest, places;
 } evict_slot;
 
 typedef struct {
@@ -32,8 +40,11 @@ typedef struct {
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
+    /* Data of a rule that merges tokens. merged: host copy of merging.merged, pinned, [n_slots]. */
+    kvd_evict_merging merging;
+    int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
-    int32_t *kept;
+    int32_t *kept, *distance;
     /* RoPE of the layers with rope_local_theta [1] and of all others [0]. */
     kvd_evict_expected expected[2];
     /* Bytes per token: K, V, score and position in all heads of the layers without a window. */
@@ -71,6 +82,16 @@ static size_t kept_of(const kvd_evict_budget *b, size_t n)
     return newest + smaller(n - newest, (size_t)b->keep_old);
 }
 
+/* Returns the number of cached tokens after a step that begins with n of them. */
+static size_t left_of(const kvd_evict_budget *b, size_t n)
+{
+    const size_t limit = (size_t)b->limit, all = n + 1, recent = (size_t)b->recent;
+    if (all <= limit || !b->drop)
+        return smaller(all, limit);
+    const size_t over = all - limit, drop = over > (size_t)b->drop ? over : (size_t)b->drop;
+    return all - smaller(drop, all > recent ? all - recent : 0);
+}
+
 static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
 {
     const size_t whole = s->whole ? s->whole : e->max_len;
@@ -81,6 +102,37 @@ static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
     return 0;
 }
 
+/* Lists the places of the entries of a compressed prompt that steps may drop. */
+static void list_places(const evict *e, size_t slot)
+{
+    evict_slot *const s = &e->slot[slot];
+    const size_t at = (size_t)e->budget[slot].at;
+    s->oldest = 0;
+    s->places = e->rule.fixed && s->entries > at ? s->entries - at : 0;
+    for (size_t i = 0; i < s->places; i++)
+        s->place[i] = (int32_t)(at + i);
+}
+
+/*
+ * Chooses the place of the entry that a step drops, for rules with a fixed index: the oldest entry
+ * that is not among the first `at` ones. The newest entry moves there, or else follows the others.
+ */
+static void choose_place(const evict *e, const kvd_slice *s)
+{
+    evict_slot *const slot = &e->slot[s->slot];
+    kvd_evict_budget *const b = &e->budget[s->slot];
+    const double n = (double)slot->entries + 1,
+                 most = b->share > 0 ? ceil(b->share * ((double)s->before + 1)) : (double)b->limit;
+    int32_t newest = (int32_t)slot->entries;
+    b->place = -1;
+    if (n > most && slot->places) {
+        newest = b->place = slot->place[slot->oldest];
+        slot->oldest = (slot->oldest + 1) % e->max_len;
+        slot->places--;
+    }
+    slot->place[(slot->oldest + slot->places++) % e->max_len] = newest;
+}
+
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     evict *const e = of(m);
@@ -88,8 +140,12 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         evict_slot *const slot = &e->slot[s->slot];
-        if (i < it->n_steps && slot->tokens == s->before)
+        if (i < it->n_steps && slot->tokens == s->before) {
+            if (e->rule.fixed)
+                choose_place(e, s);
+            changed = changed || e->rule.fixed;
             continue;
+        }
         /*
          * A timing run may start at a decode step, without computing the tokens before it. These
          * tokens count as the prompt.
@@ -100,8 +156,13 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                             e->name);
         if (set_budget(e, s, s->before ? s->before : s->n, err))
             return -1;
-        *slot =
-            (evict_slot){.tokens = s->before, .entries = kept_of(&e->budget[s->slot], s->before)};
+        *slot = (evict_slot){.tokens = s->before,
+                             .entries = kept_of(&e->budget[s->slot], s->before),
+                             .merged = e->rule.merge ? e->merged[s->slot] : 0,
+                             .place = slot->place};
+        list_places(e, s->slot);
+        if (i < it->n_steps && e->rule.fixed)
+            choose_place(e, s);
         changed = true;
     }
     return changed
@@ -121,8 +182,11 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         const kvd_slice *const s = &it->slice[i];
         evict_slot *const slot = &e->slot[s->slot];
         const kvd_evict_budget *const b = &e->budget[s->slot];
-        slot->entries =
-            i < it->n_steps ? smaller(slot->entries + 1, (size_t)b->limit) : kept_of(b, s->n);
+        slot->entries = i >= it->n_steps ? kept_of(b, s->n)
+                        : e->rule.fixed  ? slot->entries + (b->place < 0)
+                                         : left_of(b, slot->entries);
+        if (i >= it->n_steps)
+            list_places(e, s->slot);
         slot->tokens += s->n;
         slot->held = (double)slot->entries;
         if (s->last)
@@ -136,6 +200,12 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     return before ? of_const(m)->slot[slot].entries : 0;
+}
+
+static size_t merged(const kvd_gpu_method *m, size_t slot)
+{
+    const evict *const e = of_const(m);
+    return e->rule.merge ? (size_t)(e->merged[slot] - e->slot[slot].merged) : 0;
 }
 
 static double held(const kvd_gpu_method *m)
@@ -174,7 +244,8 @@ static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
         .q = c->q_steps,
         .pool = kvd_paged_cache_pool(c, r->layer),
         .lse = e->method.lse_steps,
-        .work = e->work};
+        .work = e->work,
+        .merging = e->merging};
     return kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err);
 }
 
@@ -209,8 +280,10 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
                                 .pool = kvd_paged_cache_pool(c, r->layer),
                                 .lse = e->lse,
                                 .mass = e->mass,
+                                .distance = e->distance,
                                 .score = e->score,
-                                .kept = e->kept};
+                                .kept = e->kept,
+                                .merging = e->merging};
     if (e->rule.ranking == KVD_EVICT_EXPECTED)
         a.expected = expected_of(e, r->layer);
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
@@ -234,7 +307,12 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     evict *const e = of(m);
     return (r->steps && e->steps && after_steps(e, r, err)) ||
-                   (r->prompts && after_prompts(e, r, err))
+                   (r->prompts && after_prompts(e, r, err)) ||
+                   (e->rule.merge && r->layer + 1 == e->method.cache->config->n_layers &&
+                    kvd_cuda_check(cudaMemcpyAsync(e->merged, e->merging.merged,
+                                                   e->n_slots * sizeof *e->merged,
+                                                   cudaMemcpyDeviceToHost, r->stream),
+                                   what, err))
                ? -1
                : 0;
 }
@@ -244,8 +322,55 @@ static void release(kvd_gpu_method *m)
     evict *const e = of(m);
     kvd_device_release(&e->memory);
     (void)cudaFreeHost(e->budget);
+    (void)cudaFreeHost(e->merged);
+    for (size_t i = 0; e->slot && i < e->n_slots; i++)
+        free(e->slot[i].place);
     free(e->slot);
     free(e);
+}
+
+/* Bytes of score, position and history of a cached token, if steps choose by score. */
+static size_t entry_state_bytes(const evict *e)
+{
+    return sizeof *e->state.score + sizeof *e->state.position +
+           (e->rule.ranking == KVD_EVICT_PIVOTAL ? sizeof *e->state.rows : 0);
+}
+
+int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err)
+{
+    return (g->into = kvd_device_new(m, n * sizeof *g->into, what, err)) &&
+                   (g->weight = kvd_device_new(m, n * sizeof *g->weight, what, err)) &&
+                   (g->length = kvd_device_new(m, n * sizeof *g->length, what, err))
+               ? 0
+               : -1;
+}
+
+int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
+                            int32_t **host, cudaStream_t stream, kvd_err *err)
+{
+    const size_t bytes = n_slots * sizeof **host;
+    if (!(g->merged = kvd_device_new(m, bytes, what, err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)host, bytes), what, err))
+        return -1;
+    memset(*host, 0, bytes);
+    return kvd_cuda_check(cudaMemsetAsync(g->merged, 0, bytes, stream), what, err);
+}
+
+/* Allocates what a rule that merges tokens keeps of slots. */
+static int make_merging(evict *e, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    const size_t heads = e->n_slots * (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
+    kvd_evict_merging *const g = &e->merging;
+    /* Bytes 0xff are NaN: no token was dropped yet. */
+    return kvd_evict_merging_slots(g, &e->memory, e->n_slots, &e->merged, stream, err) ||
+                   !(g->threshold =
+                         kvd_device_new(&e->memory, heads * sizeof *g->threshold, what, err)) ||
+                   kvd_cuda_check(
+                       cudaMemsetAsync(g->threshold, 0xff, heads * sizeof *g->threshold, stream),
+                       what, err)
+               ? -1
+               : 0;
 }
 
 /*
@@ -255,13 +380,17 @@ static void release(kvd_gpu_method *m)
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     evict *const e = of(m);
-    const size_t bytes = slots * m->slot_bytes / 2;
+    const size_t places = slots * m->slot_bytes / entry_state_bytes(e),
+                 bytes = places * sizeof *e->state.score, rows = places * sizeof *e->state.rows;
     (void)pages;
     e->stream = stream;
     e->n_slots = slots - 1; /* the last slot is for rows that pad a batch */
     e->state.n_slots = (int32_t)e->n_slots;
     if (!(e->slot = calloc(slots, sizeof *e->slot)))
         return kvd_no_memory(err, what, slots * sizeof *e->slot);
+    for (size_t i = 0; e->rule.fixed && i < e->n_slots; i++)
+        if (!(e->slot[i].place = malloc(e->max_len * sizeof *e->slot->place)))
+            return kvd_no_memory(err, what, e->max_len * sizeof *e->slot->place);
     if (kvd_cuda_check(cudaMallocHost((void **)&e->budget, slots * sizeof *e->budget), what, err) ||
         !(e->there = kvd_device_new(&e->memory, slots * sizeof *e->there, "budgets", err)))
         return -1;
@@ -272,8 +401,15 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
          kvd_cuda_check(cudaMemsetAsync(e->state.score, 0, bytes, stream), what, err) ||
          kvd_cuda_check(cudaMemsetAsync(e->state.position, 0, bytes, stream), what, err)))
         return -1;
-    return kvd_cuda_check(cudaMemsetAsync(e->there, 0, slots * sizeof *e->there, stream), what,
-                          err);
+    if (e->rule.ranking == KVD_EVICT_PIVOTAL &&
+        (!(e->state.rows = kvd_device_new(&e->memory, rows, "histories of entries", err)) ||
+         kvd_cuda_check(cudaMemsetAsync(e->state.rows, 0, rows, stream), what, err)))
+        return -1;
+    return (e->rule.merge && make_merging(e, stream, err)) ||
+                   kvd_cuda_check(cudaMemsetAsync(e->there, 0, slots * sizeof *e->there, stream),
+                                  what, err)
+               ? -1
+               : 0;
 }
 
 /*
@@ -337,12 +473,25 @@ static int make_expected(evict *e, kvd_err *err)
     return 0;
 }
 
+/* Allocates the scratch memory of a rule that merges tokens. */
+static int make_merging_work(evict *e, size_t all, size_t heads, kvd_err *err)
+{
+    kvd_evict_merging *const g = &e->merging;
+    const size_t near =
+        kvd_evict_near_bytes(&e->method.cache->layer[0].map, e->method.cache->batch->max_slices);
+    return !kvd_evict_merging_work(g, &e->memory, all, err) &&
+                   (g->victim = kvd_device_new(&e->memory, heads * sizeof *g->victim, what, err)) &&
+                   (g->near = kvd_device_new(&e->memory, near, what, err))
+               ? 0
+               : -1;
+}
+
 static int make_work(evict *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices;
     const size_t heads = (size_t)c->share->n_heads, kv = (size_t)c->share->n_kv_heads;
-    const size_t work = e->rule.tau0 > 0
+    const size_t work = e->rule.tau0 > 0 || e->rule.ranking == KVD_EVICT_PIVOTAL
                             ? kvd_evict_steps_bytes(&c->layer[0].map, slices, (size_t)e->state.room)
                             : 0;
     kvd_device_memory *const m = &e->memory;
@@ -351,7 +500,10 @@ static int make_work(evict *e, kvd_err *err)
                    (e->lse_steps = kvd_device_new(m, slices * heads * sizeof *e->lse, what, err)) &&
                    (e->score = kvd_device_new(m, kv * rows * sizeof *e->score, what, err)) &&
                    (e->kept = kvd_device_new(m, kv * rows * sizeof *e->kept, what, err)) &&
+                   (e->distance = kvd_device_new(m, e->rule.anchor ? rows * sizeof *e->distance : 0,
+                                                 what, err)) &&
                    (e->work = kvd_device_new(m, work, what, err)) &&
+                   (!e->rule.merge || !make_merging_work(e, kv * rows, slices * kv, err)) &&
                    (e->rule.ranking != KVD_EVICT_EXPECTED || !make_expected(e, err))
                ? 0
                : -1;
@@ -367,16 +519,17 @@ static void describe(evict *e, const kvd_plan *plan)
     e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
     if (plan->tokens->eviction->rule)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
-    e->notes = e->steps && e->rule.ranking == KVD_EVICT_ATTENTION;
+    e->notes = e->steps && !e->rule.fixed &&
+               (e->rule.ranking == KVD_EVICT_ATTENTION || e->rule.ranking == KVD_EVICT_PIVOTAL);
     e->state.n_layers = c->n_full;
     e->state.room = kvd_evict_count(smaller(e->max_len, (size_t)most.limit) + 1);
     if (e->notes)
-        e->method.slot_bytes = heads * (size_t)e->state.room * (sizeof(float) + sizeof(uint32_t));
+        e->method.slot_bytes = heads * (size_t)e->state.room * entry_state_bytes(e);
     for (int l = 0; l < c->config->n_layers; l++)
         if (!c->layer[l].map.window)
             e->entry_bytes +=
                 (double)c->layer[l].map.page_elements * sizeof(uint16_t) / KVD_PAGE_TOKENS;
-    e->entry_bytes += e->notes ? (double)heads * (sizeof(float) + sizeof(uint32_t)) : 0;
+    e->entry_bytes += e->notes ? (double)(heads * entry_state_bytes(e)) : 0;
 }
 
 static const char *other_member(const kvd_plan *p)
@@ -415,6 +568,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .begin = begin,
                                  .ended = ended,
                                  .entries = entries,
+                                 .merged = merged,
                                  .held = held,
                                  .attended = attended,
                                  .free = release};
@@ -425,7 +579,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
      * The attention kernel writes softmax denominators only if eviction reads them. With a
      * temperature, eviction computes its own denominators.
      */
-    const bool reads = e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0);
+    const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
+                       e->rule.ranking == KVD_EVICT_IMPORTANT ||
+                       (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));
     e->method.lse = reads ? e->lse : NULL;
     e->method.lse_steps = reads && e->notes ? e->lse_steps : NULL;
     return 0;

@@ -12,6 +12,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "common/cuda/memory.h"
 #include "kernels/layout.h"
 #include "methods/tokens/eviction.h"
 
@@ -26,8 +27,35 @@ extern "C" {
 typedef struct {
     float *score;
     uint32_t *position;
+    /*
+     * With KVD_EVICT_PIVOTAL: one bit per decode step, 1 if the step gave the token less than its
+     * mean probability. Bit 0 is the newest step. `score` then counts the rows of the prompt alone.
+     */
+    uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
 } kvd_evict_state;
+
+/* Data of a rule that merges tokens (kvd_evict_rule.merge), on the device. */
+typedef struct {
+    /*
+     * Scratch [n_kv_heads][n_q8] each. `into` and `weight` have an element per element of `kept`.
+     * into: index in `kept` of the token that a dropped token is merged into, -1: none. weight:
+     * weight in the mean. length: 1 / |key| of every token.
+     */
+    int32_t *into;
+    float *weight, *length;
+    /* [slot][layer][kv_head] Running mean of KVD_MERGE_LIKE. NaN: no token was dropped yet. */
+    double *threshold;
+    int32_t *merged; /* [slot] number of merged tokens, which launches add to */
+    /*
+     * [slot][n_kv_heads] number of tokens that stay, with KVD_MERGE_RUNS. NULL: it follows from the
+     * budgets.
+     */
+    int32_t *count;
+    /* Scratch of steps, [batch][n_kv_heads]: place of the dropped token, -1: none. */
+    int32_t *victim;
+    void *near; /* scratch of steps, kvd_evict_near_bytes bytes */
+} kvd_evict_merging;
 
 /*
  * RoPE of a layer and scratch memory for KVD_EVICT_EXPECTED. All heads have the width d_head. RoPE
@@ -77,10 +105,16 @@ typedef struct {
      * position.
      */
     float *mass;
+    /* Scratch, device [n_q8], used if rule.anchor is not 0: distances of tokens from the anchor. */
+    int32_t *distance;
     /* Output, device [n_kv_heads][n_q8]: score of every token. Not written with KVD_EVICT_FIRST. */
     float *score;
-    /* Output, device [n_kv_heads][n_q8]: indices of the tokens that stay, in rising order. */
+    /*
+     * Output, device [n_kv_heads][n_q8]: indices of the tokens that stay, in rising order. If the
+     * rule merges tokens, the indices of all others follow, in rising order.
+     */
     int32_t *kept;
+    kvd_evict_merging merging;
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
@@ -102,6 +136,16 @@ cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStr
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
+/*
+ * Merges dropped tokens of prompts into kept ones, in the pages, before the kept tokens are moved.
+ * `kept` must list the kept tokens and then all others. kvd_evict_choose calls it.
+ */
+cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
+/*
+ * Finds the runs of KVD_MERGE_RUNS from `mass`, which it overwrites. Fills `kept`, `merging.count`
+ * and the weights for kvd_evict_merge.
+ */
+cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
 /* Arguments of kvd_evict_steps: one decode step of every request of a batch, in one layer. */
 typedef struct {
@@ -124,17 +168,33 @@ typedef struct {
      * has a temperature, or with KVD_EVICT_FIRST.
      */
     const float *lse;
-    float *work; /* scratch, kvd_evict_steps_bytes bytes; used only with a temperature */
+    /* Scratch, kvd_evict_steps_bytes bytes; used with a temperature or KVD_EVICT_PIVOTAL. */
+    float *work;
+    kvd_evict_merging merging;
 } kvd_evict_steps_args;
 
 /*
  * Adds the step's attention probabilities to the scores (not with KVD_EVICT_FIRST). If a KV head
- * then has one token too many, the newest token takes the place of the dropped one. `splits` CTAs
+ * then has too many tokens, its last tokens take the places of the dropped ones. `splits` CTAs
  * divide the tokens of a KV head among them: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 /* Returns the size of kvd_evict_steps_args.work for at most `room` cached tokens per KV head. */
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);
+/*
+ * Merges the token at `merging.victim` of every KV head into another one, then moves the newest
+ * token to its place. kvd_evict_steps calls it.
+ */
+cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
+size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
+/*
+ * Allocate arrays of *g in *m: kvd_evict_merging_work the scratch of prompts, of n elements each,
+ * and kvd_evict_merging_slots the numbers of merged tokens, 0 for every slot. *host receives an
+ * array [n_slots] of zeros in pinned memory, which the caller must free with cudaFreeHost.
+ */
+int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
+int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
+                            int32_t **host, cudaStream_t stream, kvd_err *err);
 /*
  * Returns the number of CTAs per KV head (`splits`) that fills a device of n_sms multiprocessors.
  */

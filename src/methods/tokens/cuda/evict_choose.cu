@@ -5,18 +5,13 @@
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
+#include "methods/tokens/cuda/evict_tiles.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 
 namespace
 {
 
-enum { CHOOSE = 1024, MOVE = 256, RUN = 256, DIMS = 32 };
-
-__device__ __forceinline__ int kept_of(const kvd_evict_budget &b, int n)
-{
-    const int newest = min(n, b.keep_new);
-    return newest + min(n - newest, b.keep_old);
-}
+enum { CHOOSE = 1024, MOVE = 256, RUN = 256, DIMS = 32, BITS = 512 };
 
 __global__ void __launch_bounds__(CHOOSE)
     choose_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -24,12 +19,12 @@ __global__ void __launch_bounds__(CHOOSE)
     __shared__ unsigned bin[KVD_SELECT_BINS];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], slot = a.slot[b];
     const kvd_evict_budget budget = a.budget[slot];
-    const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old);
+    const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old), m = n - old + k;
     const size_t at = (size_t)a.q_start[b], row = (size_t)g * (size_t)a.n_q8 + at;
     float *const score = a.score + row;
     int32_t *const kept = a.kept + row;
     const int ranking = a.rule.ranking, group = a.map.group;
-    if (ranking == KVD_EVICT_ATTENTION)
+    if (ranking == KVD_EVICT_ATTENTION || ranking == KVD_EVICT_PIVOTAL)
         sum_heads<CHOOSE>(a, a.rule.whole_layer ? 0 : g * group,
                           a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
     const float *rank = score;
@@ -42,7 +37,10 @@ __global__ void __launch_bounds__(CHOOSE)
         smooth<CHOOSE>(score, old, a.rule.smooth, to);
         rank = to;
     }
-    const auto key = [rank](int t) { return key_of(rank[t], t); };
+    const int sink = ranking == KVD_EVICT_ATTENTION ? a.rule.sink : 0;
+    const auto key = [rank, sink](int t) {
+        return t < sink ? 0xffffffffull << 32 | (unsigned)t : key_of(rank[t], t);
+    };
     const bool by_score = ranking != KVD_EVICT_FIRST && k < old && k > 0;
     const unsigned long long least = by_score ? select_key<CHOOSE>(key, old, k, bin) : 0;
     const size_t state = (((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) *
@@ -51,10 +49,12 @@ __global__ void __launch_bounds__(CHOOSE)
                          (size_t)a.state.room;
     for (int first = 0, place = 0; first < n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
-        const bool stays = t < n && (t >= old || (by_score ? key_of(rank[t], t) >= least : t < k));
+        const bool stays = t < n && (t >= old || (by_score ? key(t) >= least : t < k));
         int all;
         const int i = place + select_place<CHOOSE>(stays, &all);
         place += all;
+        if (!stays && t < n && a.rule.merge)
+            kept[m + t - i] = t;
         if (!stays)
             continue;
         kept[i] = t;
@@ -62,18 +62,131 @@ __global__ void __launch_bounds__(CHOOSE)
             a.state.score[state + (size_t)i] = score[t];
             a.state.position[state + (size_t)i] = (uint32_t)t;
         }
+        if (a.state.rows)
+            a.state.rows[state + (size_t)i] = 0;
     }
 }
 
-/*
- * Returns the index of dimensions 8 block .. 8 block + 7 of token t. It counts from the first
- * element of K or V (of width d) in page 0.
- */
-__device__ __forceinline__ size_t piece(const kvd_evict_prompts_args &a, const int32_t *page, int t,
-                                        int block, int d)
+/* Writes the sum of a KV head's probabilities of every token to its score. */
+__global__ void __launch_bounds__(CHOOSE)
+    local_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    return (size_t)page[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
-           (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = a.map.group;
+    const size_t at = (size_t)a.q_start[b];
+    sum_heads<CHOOSE>(a, g * group, (g + 1) * group, at, a.q_len[b],
+                      a.score + (size_t)g * (size_t)a.n_q8 + at);
+}
+
+/*
+ * Writes the scores of KVD_EVICT_IMPORTANT. On entry `score` has the sums of probabilities from the
+ * last `window` rows, and `mass` those from all rows.
+ */
+__global__ void __launch_bounds__(CHOOSE)
+    importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
+{
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b], group = a.map.group,
+              old = n - min(n, a.rule.window), me = (int)threadIdx.x;
+    const size_t at = (size_t)a.q_start[b];
+    float *const score = a.score + (size_t)g * (size_t)a.n_q8 + at, *const mass =
+                                                                        a.mass +
+                                                                        (size_t)(g * group) *
+                                                                            (size_t)a.n_q8 +
+                                                                        at;
+    const auto mean_of = [&](int t) {
+        float sum = 0;
+        for (int j = 0; j < group; j++)
+            sum += mass[(size_t)j * (size_t)a.n_q8 + (size_t)t];
+        return sum / (float)(n - t);
+    };
+    double local = 0, global = 0;
+    for (int t = me; t < old; t += CHOOSE) {
+        local += (double)score[t];
+        global += (double)mean_of(t);
+    }
+    local = sum_over<CHOOSE>(local) / old;
+    global = sum_over<CHOOSE>(global) / old;
+    /* The larger score replaces the first query head's mass of the token. */
+    for (int t = me; t < old; t += CHOOSE)
+        mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
+    __syncthreads();
+    smooth<CHOOSE>(mass, old, a.rule.smooth, score);
+}
+
+/*
+ * Adds 1 to the distance of every token whose bit differs from the anchor's in one query head. The
+ * bit is 1 if the token is among the `keep_old` largest of the head.
+ */
+__global__ void __launch_bounds__(BITS)
+    bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    const int h = (int)blockIdx.x, b = (int)blockIdx.y, n = a.q_len[b];
+    const kvd_evict_budget budget = a.budget[a.slot[b]];
+    const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old);
+    const size_t at = (size_t)a.q_start[b];
+    const float *const mass = a.mass + (size_t)h * (size_t)a.n_q8 + at;
+    const bool anchor = a.rule.anchor == 2 ? 2 * (long long)k > old : h % 2 == 1;
+    unsigned long long least = k > 0 ? 0 : ~0ull;
+    if (k > 0 && k < old)
+        least = select_key<BITS>([mass](int t) { return key_of(mass[t], t); }, old, k, bin);
+    for (int t = (int)threadIdx.x; t < old; t += BITS)
+        if ((key_of(mass[t], t) >= least) != anchor)
+            atomicAdd(a.distance + at + (size_t)t, 1);
+}
+
+/*
+ * Chooses the tokens that all KV heads of the layer keep: those with the largest scores, and of the
+ * others, in the order of their distances, every k-th one. score[t] of KV head 0 becomes INFINITY
+ * if token t stays.
+ */
+__global__ void __launch_bounds__(CHOOSE)
+    represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    const int b = (int)blockIdx.x, n = a.q_len[b], me = (int)threadIdx.x;
+    const kvd_evict_budget budget = a.budget[a.slot[b]];
+    const int old = n - min(n, budget.keep_new),
+              crush = (int)(a.rule.crush * (double)budget.keep_old),
+              top = min(old, budget.keep_old - crush), others = old - top,
+              every = others > crush && crush > 0 ? others / crush : 1;
+    const size_t at = (size_t)a.q_start[b];
+    float *const score = a.score + at, *const rank = a.mass + at;
+    const int32_t *const distance = a.distance + at;
+    sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, n, score);
+    smooth<CHOOSE>(score, old, a.rule.smooth, rank);
+    unsigned long long least = top > 0 ? 0 : ~0ull;
+    if (top > 0 && top < old)
+        least = select_key<CHOOSE>([rank](int t) { return key_of(rank[t], t); }, old, top, bin);
+    for (int t = me; t < n; t += CHOOSE)
+        score[t] = t >= old || key_of(rank[t], t) >= least ? INFINITY : 0;
+    __syncthreads();
+    int all, before = 0;
+    const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
+              to = min(old, from + each);
+    /* A thread counts the dropped tokens of its part that have distance d, then numbers them. */
+    for (int d = 0; d <= a.map.n_heads && before < crush * every; d++) {
+        int count = 0;
+        for (int t = from; t < to; t++)
+            count += score[t] == 0 && distance[t] == d;
+        int i = before + sum_before<CHOOSE>(count, &all);
+        before += all;
+        for (int t = from; t < to && count > 0; t++)
+            if (score[t] == 0 && distance[t] == d) {
+                if (i % every == 0 && i / every < crush)
+                    score[t] = -INFINITY;
+                i++;
+                count--;
+            }
+    }
+    __syncthreads();
+    for (int first = 0, place = 0; first < n; first += CHOOSE) {
+        const int t = first + me;
+        const bool stays = t < n && score[t] != 0;
+        const int i = place + select_place<CHOOSE>(stays, &all);
+        place += all;
+        for (int g = 0; g < a.map.n_kv_heads && stays; g++)
+            a.kept[(size_t)g * (size_t)a.n_q8 + at + (size_t)i] = t;
+    }
 }
 
 __global__ void __launch_bounds__(MOVE)
@@ -83,7 +196,7 @@ __global__ void __launch_bounds__(MOVE)
     const int slices = (int)gridDim.x / (2 * a.map.n_kv_heads), b = (int)blockIdx.y;
     const int slice = (int)blockIdx.x % slices, side = (int)blockIdx.x / slices % 2,
               g = (int)blockIdx.x / slices / 2;
-    const int n = a.q_len[b], m = kept_of(a.budget[a.slot[b]], n),
+    const int n = a.q_len[b], m = evict_kept_of(a.budget[a.slot[b]], n),
               d = side ? a.map.d_v[g] : a.map.d_qk[g];
     const int block = slice * (DIMS / 8) + (int)threadIdx.x % (DIMS / 8);
     if (m == n || slice * DIMS >= d)
@@ -101,14 +214,16 @@ __global__ void __launch_bounds__(MOVE)
             const int i = first + e * ROWS + (int)threadIdx.x / (DIMS / 8);
             held[e] = make_uint4(0, 0, 0, 0);
             if (there && i < m)
-                held[e] = *reinterpret_cast<const uint4 *>(x + piece(a, page, kept[i], block, d));
+                held[e] = *reinterpret_cast<const uint4 *>(
+                    x + piece(page, a.map.page_elements, kept[i], block, d));
         }
         __syncthreads();
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             const int i = first + e * ROWS + (int)threadIdx.x / (DIMS / 8);
             if (there && i < end)
-                *reinterpret_cast<uint4 *>(x + piece(a, page, i, block, d)) = held[e];
+                *reinterpret_cast<uint4 *>(x + piece(page, a.map.page_elements, i, block, d)) =
+                    held[e];
         }
         __syncthreads();
     }
@@ -116,18 +231,63 @@ __global__ void __launch_bounds__(MOVE)
 
 } // namespace
 
+/* Chooses the tokens of a layer with representatives of those that are dropped. */
+static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t stream)
+{
+    if (!a->distance || !a->mass || a->rule.ranking != KVD_EVICT_ATTENTION || a->state.score)
+        return cudaErrorInvalidValue;
+    const cudaError_t e =
+        cudaMemsetAsync(a->distance, 0, (size_t)a->n_q8 * sizeof *a->distance, stream);
+    if (e != cudaSuccess)
+        return e;
+    bits_kernel<<<dim3((unsigned)a->map.n_heads, (unsigned)a->batch), BITS, 0, stream>>>(*a);
+    represent_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     /*
      * With `whole_layer` every CTA reads `mass` of all heads, so smoothing must not overwrite it.
      */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
-        (a->rule.whole_layer && a->rule.smooth > 1))
+        (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))
         return cudaErrorInvalidValue;
-    choose_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), CHOOSE, 0, stream>>>(*a);
+    const dim3 heads((unsigned)a->map.n_kv_heads, (unsigned)a->batch);
+    if (a->rule.anchor) {
+        const cudaError_t e = represent(a, stream);
+        if (e != cudaSuccess)
+            return e;
+    } else {
+        choose_kernel<<<heads, CHOOSE, 0, stream>>>(*a);
+    }
+    if (a->rule.merge) {
+        const cudaError_t e = kvd_evict_merge(a, stream);
+        if (e != cudaSuccess)
+            return e;
+    }
     const int slices = (kvd_attn_widest(&a->map) + DIMS - 1) / DIMS;
     move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * slices), (unsigned)a->batch), MOVE, 0,
                   stream>>>(*a);
+    return cudaGetLastError();
+}
+
+static cudaError_t score_important(const kvd_evict_prompts_args *a, cudaStream_t stream)
+{
+    const dim3 heads((unsigned)a->map.n_kv_heads, (unsigned)a->batch);
+    kvd_evict_prompts_args sums = *a;
+    if (a->batch < 1 || a->batch > 65535 || !a->score || a->rule.window < 1)
+        return cudaErrorInvalidValue;
+    sums.rule.ranking = KVD_EVICT_ATTENTION;
+    cudaError_t e = kvd_evict_score_any(&sums, stream);
+    if (e != cudaSuccess)
+        return e;
+    local_kernel<<<heads, CHOOSE, 0, stream>>>(*a);
+    sums.rule.window = 0;
+    e = kvd_evict_score_any(&sums, stream);
+    if (e != cudaSuccess)
+        return e;
+    importance_kernel<<<heads, CHOOSE, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
@@ -135,6 +295,8 @@ extern "C" cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *a, cuda
 {
     return a->rule.ranking == KVD_EVICT_FIRST       ? cudaSuccess
            : a->rule.ranking == KVD_EVICT_EXPECTED  ? kvd_evict_score_expected(a, stream)
+           : a->rule.ranking == KVD_EVICT_PIVOTAL   ? kvd_evict_score(a, stream)
+           : a->rule.ranking == KVD_EVICT_IMPORTANT ? score_important(a, stream)
            : a->rule.ranking != KVD_EVICT_ATTENTION ? kvd_evict_score_keys(a, stream)
            : a->hopper && kvd_attn_widest(&a->map) <= KVD_WIDTH_NARROW
                ? kvd_evict_score_sm90(a, stream)

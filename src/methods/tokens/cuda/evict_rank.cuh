@@ -4,6 +4,13 @@
 
 #include "methods/tokens/cuda/evict.h"
 
+/* Returns the number of tokens that stay of a prompt of n tokens. */
+static __device__ __forceinline__ int evict_kept_of(const kvd_evict_budget &b, int n)
+{
+    const int newest = min(n, b.keep_new);
+    return newest + min(n - newest, b.keep_old);
+}
+
 /* Returns a sort key that rises with the score and, among equal scores, with the token index t. */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
@@ -34,6 +41,21 @@ template <int THREADS> static __device__ void smooth(const float *x, int n, int 
         to[t] = s;
     }
     __syncthreads();
+}
+
+/* Returns the sum of x over all threads of the CTA, in every thread. */
+template <int THREADS> static __device__ double sum_over(double x)
+{
+    __shared__ double part[THREADS];
+    __syncthreads();
+    part[threadIdx.x] = x;
+    for (int step = THREADS / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < step)
+            part[threadIdx.x] += part[threadIdx.x + (unsigned)step];
+    }
+    __syncthreads();
+    return part[0];
 }
 
 #endif

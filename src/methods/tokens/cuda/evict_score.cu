@@ -3,14 +3,14 @@
  *
  *     mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
  *
- * With a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed first.
+ * With a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed first. With
+ * KVD_EVICT_PIVOTAL, every exp(s_tk - lse_t) below the mean 1 / (t + 1) counts -1, all others 0.
  *
  * A CTA holds 128 tokens of one operand (queries or keys) in registers, and tiles of 64 tokens of
  * the other operand (32 if heads are wider than 128) pass through shared memory. Every tile is
  * summed by itself, so that sums over thousands of tokens lose no precision.
  */
-#include "kernels/cuda/mma.cuh"
-#include "methods/tokens/cuda/evict.h"
+#include "methods/tokens/cuda/evict_tiles.cuh"
 #include "methods/tokens/gumbel.h"
 
 namespace
@@ -26,23 +26,11 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-__device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-
 __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
                  "r"(there ? 4 : 0)
                  : "memory");
-}
-
-__device__ __forceinline__ void copies_done()
-{
-    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 /* Queries or keys of one head of one prompt. */
@@ -92,36 +80,6 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
         copy16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there);
 }
 
-/* Four independent accumulator chains hide the latency of mma.sync. */
-template <int STEPS>
-__device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from, int d,
-                                         float (&acc)[2][2][4])
-{
-    const uint32_t next = from + 16u * (uint32_t)d;
-#pragma unroll
-    for (int j = 0; j < 2; j++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                acc[j][i][e] = 0;
-#pragma unroll
-    for (int k = 0; k < STEPS; k += 2)
-        if (16 * k < d) {
-            uint32_t b[4], c[4];
-            ldmatrix(from + 256u * (uint32_t)k, b);
-            ldmatrix(next + 256u * (uint32_t)k, c);
-#pragma unroll
-            for (int step = 0; step < 2; step++)
-                if (16 * (k + step) < d) {
-                    mma<true>(acc[0][0], a[0][k + step], b[2 * step], b[2 * step + 1]);
-                    mma<true>(acc[0][1], a[1][k + step], b[2 * step], b[2 * step + 1]);
-                    mma<true>(acc[1][0], a[0][k + step], c[2 * step], c[2 * step + 1]);
-                    mma<true>(acc[1][1], a[1][k + step], c[2 * step], c[2 * step + 1]);
-                }
-        }
-}
-
 struct params {
     kvd_evict_prompts_args a;
     /* Factor of the product q k: scale * log2(e) / temperature. */
@@ -131,11 +89,19 @@ struct params {
     float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
 
+enum kind { LOGS, SUMS, COUNTS };
+
+/* Returns -1 if p is below the mean probability of row t, else 0. Row 0 sees one token. */
+__device__ __forceinline__ float below_mean(float p, int t)
+{
+    return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
+}
+
 /*
  * Adds the contributions of tokens `other` and other + 1 of the tile to the sums of the lane's four
  * tokens. If MASKED, pairs of a query and a later key do not count.
  */
-template <bool SUMS, bool MASKED>
+template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,
                                     int n, float (&part)[4], float (&total)[4], float (&top)[4])
@@ -144,9 +110,13 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     for (int r = 0; r < 4; r++) {
         const float a0 = acc[r / 2][r % 2 * 2], a1 = acc[r / 2][r % 2 * 2 + 1];
         const int token = first + 8 * r;
-        if (SUMS) {
+        if (KIND != LOGS) {
             float y0 = exp2_approx(fmaf(a0, factor, fmaf(-c.x, lse_factor, noise[r]))),
                   y1 = exp2_approx(fmaf(a1, factor, fmaf(-c.y, lse_factor, noise[r])));
+            if (KIND == COUNTS) {
+                y0 = below_mean(y0, other);
+                y1 = below_mean(y1, other + 1);
+            }
             if (MASKED) {
                 y0 = other >= token && other < n && other >= from_row ? y0 : 0;
                 y1 = other + 1 >= token && other + 1 < n && other + 1 >= from_row ? y1 : 0;
@@ -170,13 +140,14 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
 }
 
 /*
- * If SUMS is true, writes `mass`, otherwise `lse`, the logarithms of the softmax denominators.
+ * LOGS writes `lse`, the logarithms of the softmax denominators. SUMS and COUNTS write `mass`.
  * WIDTH is the largest supported width of Q and K.
  */
-template <bool SUMS, int WIDTH>
+template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ params p)
 {
+    constexpr bool TO_MASS = KIND != LOGS;
     constexpr int TILE = WIDTH > KVD_WIDTH_NARROW ? KVD_PAGE_TOKENS / 2 : KVD_PAGE_TOKENS,
                   STEPS = WIDTH / 16;
     /* ldmatrix reads up to 128 elements beyond the tile. */
@@ -187,7 +158,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     const int n = a.q_len[b], d = a.map.d_qk[g], blocks = (n + HELD - 1) / HELD;
     if ((int)blockIdx.y >= blocks)
         return;
-    const int block = SUMS ? (int)blockIdx.y : blocks - 1 - (int)blockIdx.y;
+    const int block = TO_MASS ? (int)blockIdx.y : blocks - 1 - (int)blockIdx.y;
     const int lane = (int)threadIdx.x % 32, base = block * HELD,
               mine = base + (int)threadIdx.x / 32 * 32;
     const size_t row0 = (size_t)h * (size_t)a.n_q8 + (size_t)a.q_start[b];
@@ -197,10 +168,10 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
                        nullptr, 0, d};
     const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
                        a.page_table + (size_t)b * (size_t)a.max_pages, a.map.page_elements, d};
-    const side &held = SUMS ? keys : rows, &moves = SUMS ? rows : keys;
+    const side &held = TO_MASS ? keys : rows, &moves = TO_MASS ? rows : keys;
     const int from_row = a.rule.window && n > a.rule.window ? n - a.rule.window : 0;
-    const int first = SUMS ? max(base, from_row) / TILE : 0,
-              last = (SUMS ? n - 1 : min(n - 1, base + HELD - 1)) / TILE;
+    const int first = TO_MASS ? max(base, from_row) / TILE : 0,
+              last = (TO_MASS ? n - 1 : min(n - 1, base + HELD - 1)) / TILE;
     const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, h);
 
     uint32_t x[2][STEPS][4];
@@ -209,17 +180,17 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         top[r] = -1e30f;
-        noise[r] = SUMS && p.noise != 0
+        noise[r] = TO_MASS && p.noise != 0
                        ? p.noise * kvd_gumbelf(head, (uint32_t)(mine + lane / 4 + 8 * r))
                        : 0;
     }
     const auto bring = [&](int tile, int stage) {
         fetch<TILE>(moves, tile, n, (uint32_t)__cvta_generic_to_shared(tiles[stage]));
         const int t = tile * TILE + (int)threadIdx.x;
-        if (SUMS && threadIdx.x < TILE)
+        if (TO_MASS && threadIdx.x < TILE)
             copy4((uint32_t)__cvta_generic_to_shared(&column[stage][threadIdx.x]),
                   a.lse + row0 + (size_t)(t < n ? t : 0), t < n);
-        if (!SUMS && threadIdx.x < TILE)
+        if (!TO_MASS && threadIdx.x < TILE)
             column[stage][threadIdx.x] = p.noise * kvd_gumbelf(head, (uint32_t)t);
     };
     if (first <= last)
@@ -231,7 +202,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
             bring(tile + 1, stage ^ 1);
         const int at = tile * TILE;
         const bool masked =
-            SUMS ? at < base + HELD || at + TILE > n || at < from_row : at + TILE > base;
+            TO_MASS ? at < base + HELD || at + TILE > n || at < from_row : at + TILE > base;
         const uint32_t from =
             (uint32_t)__cvta_generic_to_shared(tiles[stage]) + 16u * (uint32_t)lane;
         float part[4] = {0, 0, 0, 0};
@@ -244,10 +215,10 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
                 const int pair = 8 * (j + u) + lane % 4 * 2;
                 const float2 c = *reinterpret_cast<const float2 *>(&column[stage][pair]);
                 if (masked)
-                    add<SUMS, true>(acc[u], p.factor, noise, c, p.lse_factor, mine + lane / 4,
+                    add<KIND, true>(acc[u], p.factor, noise, c, p.lse_factor, mine + lane / 4,
                                     at + pair, from_row, n, part, total, top);
                 else
-                    add<SUMS, false>(acc[u], p.factor, noise, c, p.lse_factor, mine + lane / 4,
+                    add<KIND, false>(acc[u], p.factor, noise, c, p.lse_factor, mine + lane / 4,
                                      at + pair, from_row, n, part, total, top);
             }
         }
@@ -259,7 +230,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     for (int r = 0; r < 4; r++) {
         const int token = mine + lane / 4 + 8 * r;
         float most = top[r];
-        if (!SUMS) {
+        if (!TO_MASS) {
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
             total[r] *= exp2_approx(top[r] - most);
@@ -267,8 +238,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
         total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
         total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
         if (lane % 4 == 0 && token < n)
-            (SUMS ? a.mass : a.lse)[row0 + (size_t)token] =
-                SUMS ? total[r] : most + log2f(total[r]);
+            (TO_MASS ? a.mass : a.lse)[row0 + (size_t)token] =
+                TO_MASS ? total[r] : most + log2f(total[r]);
     }
 }
 
@@ -277,8 +248,11 @@ template <int WIDTH> cudaError_t launch(const params &p, cudaStream_t stream)
     const dim3 grid((unsigned)p.a.map.n_heads, ((unsigned)p.a.longest + HELD - 1) / HELD,
                     (unsigned)p.a.batch);
     if (p.a.rule.tau0 > 0)
-        pass_kernel<false, WIDTH><<<grid, THREADS, 0, stream>>>(p);
-    pass_kernel<true, WIDTH><<<grid, THREADS, 0, stream>>>(p);
+        pass_kernel<LOGS, WIDTH><<<grid, THREADS, 0, stream>>>(p);
+    if (p.a.rule.ranking == KVD_EVICT_PIVOTAL)
+        pass_kernel<COUNTS, WIDTH><<<grid, THREADS, 0, stream>>>(p);
+    else
+        pass_kernel<SUMS, WIDTH><<<grid, THREADS, 0, stream>>>(p);
     return cudaGetLastError();
 }
 

@@ -9,14 +9,24 @@
  */
 #include <cooperative_groups.h>
 
-#include "kernels/cuda/mma.cuh"
-#include "methods/tokens/cuda/evict.h"
+#include "methods/tokens/cuda/evict_tiles.cuh"
+#include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/gumbel.h"
 
 namespace
 {
 
-enum { THREADS = 256, WARPS = THREADS / 32, ENTRIES = 16, SPLITS = 8, AHEAD = 4, LAYER_WARPS = 32 };
+enum {
+    THREADS = 256,
+    WARPS = THREADS / 32,
+    ENTRIES = 16,
+    SPLITS = 8,
+    AHEAD = 4,
+    LAYER_WARPS = 32,
+    DROP = 512
+};
+/* A step adds probabilities to the scores, those of a softmax with noise, or bits to histories. */
+enum kind { SUMS, TEMPERED, COUNTS };
 constexpr float LOG2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float exp2_approx(float x)
@@ -70,6 +80,7 @@ struct head {
     uint32_t *position;
     kvd_evict_budget budget;
     bool own; /* true: a token's score is its probability in this step alone, not a sum */
+    uint64_t *rows;
 };
 
 /* Temperature of this decode step, as in keyformer.c. */
@@ -269,11 +280,23 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
+/* Appends the bit of this step to the history of token i, which is new if i is n - 1. */
+__device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
+{
+    const bool old = i < w.n - 1;
+    w.rows[i] = (old ? w.rows[i] << 1 : 0) | (bit ? 1 : 0);
+    if (!old) {
+        w.score[i] = 0;
+        w.position[i] = w.now;
+    }
+}
+
 /*
  * Adds the step's probabilities to the scores, for rules without a temperature, with the attention
- * kernel's softmax denominators. Returns this thread's candidate for eviction.
+ * kernel's softmax denominators. Returns this thread's candidate for eviction. With COUNTS, appends
+ * 1 to the history of a token if more than half of the query heads gave it less than their mean.
  */
-template <int HALVES, int BLOCKS>
+template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
 {
     const int group = a.map.group, lane = (int)threadIdx.x % 32, quad = lane % 4;
@@ -301,14 +324,21 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
 #pragma unroll
         for (int h = 0; h < HALVES; h++)
 #pragma unroll
-            for (int c = 0; c < 4; c++)
-                p[c / 2] += exp2_approx(fmaf(acc[h][c], factor, -lse[h][c % 2]));
+            for (int c = 0; c < 4; c++) {
+                const float y = exp2_approx(fmaf(acc[h][c], factor, -lse[h][c % 2]));
+                if (KIND != COUNTS)
+                    p[c / 2] += y;
+                else if (8 * h + 2 * quad + c % 2 < group && w.n > 1 && y * (float)w.n < 1)
+                    p[c / 2] += 1;
+            }
 #pragma unroll
         for (int c = 0; c < 2; c++) {
             p[c] += __shfl_xor_sync(0xffffffffu, p[c], 1);
             p[c] += __shfl_xor_sync(0xffffffffu, p[c], 2);
         }
-        if (mine)
+        if (mine && KIND == COUNTS)
+            add_bit(w, i, 2 * (quad ? p[1] : p[0]) > (float)group);
+        else if (mine)
             add(w, i, quad ? p[1] : p[0], score, position, least);
     }
     return least;
@@ -338,24 +368,6 @@ __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
     return least;
 }
 
-/* Copies the c-th 16 bytes of K and V of token `newest` of KV head g to token index `place`. */
-__device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
-                                           const int32_t *page, int newest, int place, int c)
-{
-    const int d_k = a.map.d_qk[g], d_v = a.map.d_v[g];
-    if (c >= (d_k + d_v) / 8)
-        return;
-    const int d = c < d_k / 8 ? d_k : d_v, block = c < d_k / 8 ? c : c - d_k / 8;
-    uint16_t *const x = static_cast<uint16_t *>(a.pool) + a.map.kv_offset[g] +
-                        (c < d_k / 8 ? 0 : KVD_PAGE_TOKENS * d_k) + block * 64;
-    const auto at = [&](int i) {
-        return reinterpret_cast<uint4 *>(
-            x + (size_t)page[i / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
-            i % KVD_PAGE_TOKENS / 8 * 8 * d + i % 8 * 8);
-    };
-    *at(place) = *at(newest);
-}
-
 __device__ __forceinline__ void replace(const kvd_evict_steps_args &a, const head &w, int place)
 {
     const int from = w.n - 1;
@@ -374,7 +386,7 @@ __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int sl
            (size_t)a.state.room;
 }
 
-template <int HALVES, int BLOCKS, bool TEMPERED>
+template <int HALVES, int BLOCKS, kind KIND>
 __global__ void __launch_bounds__(THREADS)
     steps_kernel(const __grid_constant__ kvd_evict_steps_args a, int wide)
 {
@@ -401,16 +413,22 @@ __global__ void __launch_bounds__(THREADS)
                     a.state.score + state,
                     a.state.position + state,
                     a.budget[slot],
-                    a.rule.whole_layer != 0};
+                    a.rule.whole_layer != 0,
+                    KIND == COUNTS ? a.state.rows + state : nullptr};
     candidate mine;
-    if (TEMPERED) {
+    if (KIND == TEMPERED) {
         note<HALVES, BLOCKS>(a, w);
         mine = add_noted(w, a.map.group, s);
     } else {
-        mine = add_products<HALVES, BLOCKS>(a, w);
+        mine = add_products<HALVES, BLOCKS, KIND>(a, w);
     }
+    if (KIND == COUNTS)
+        return; /* drop_kernel drops tokens */
     const candidate least = least_of_head(mine, s);
-    if (blockIdx.x == 0 && !w.own && n > w.budget.limit && least.place >= 0 && least.place != n - 1)
+    if (a.rule.merge && blockIdx.x == 0 && threadIdx.x == 0)
+        a.merging.victim[number] = n > w.budget.limit ? least.place : -1;
+    if (!a.rule.merge && blockIdx.x == 0 && !w.own && n > w.budget.limit && least.place >= 0 &&
+        least.place != n - 1)
         replace(a, w, least.place);
     head_barrier(); /* no CTA may exit while others read its shared memory */
 }
@@ -463,6 +481,78 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
     }
 }
 
+/*
+ * Returns the sort key of the token at `at` for KVD_EVICT_PIVOTAL. The fewer of the last
+ * rule.window rows found the token unimportant, the larger is the key. Rows of the prompt count in
+ * the share that is among these rows. The `recent` newest tokens have the largest keys. All counts
+ * are whole (scissorhands.c).
+ */
+__device__ __forceinline__ unsigned long long
+pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
+{
+    const uint32_t position = a.state.position[at];
+    if ((unsigned long long)position + (unsigned)budget.recent > now)
+        return 0xffffffffull << 32 | position;
+    const int history = a.rule.window, steps = (int)now - budget.prompt + 1,
+              left = max(history - steps, 0), prompt = (int)-a.state.score[at];
+    const uint64_t rows = a.state.rows[at] << (64 - history);
+    const unsigned count = (unsigned)(__popcll(rows) * a.map.group * history + prompt * left);
+    return (unsigned long long)(0xfffffffeu - count) << 32 | position;
+}
+
+/*
+ * If a KV head has more than `limit` tokens, drops those with the smallest keys. If m tokens stay,
+ * those of them at places m and later take the places of the dropped ones before m.
+ */
+__global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b], me = (int)threadIdx.x;
+    if (slot >= a.state.n_slots)
+        return;
+    const int n = a.kv_len[b];
+    const kvd_evict_budget budget = a.budget[slot];
+    const int old = max(n - budget.recent, 0),
+              stay = n - min(old, max(max(budget.drop, 1), n - budget.limit));
+    if (n <= budget.limit || stay == n)
+        return;
+    const uint32_t now = a.at[b];
+    const size_t state = state_of(a, slot, g), room = (size_t)a.state.room;
+    const auto key = [&](int i) { return pivotal_key(a, budget, now, state + (size_t)i); };
+    const unsigned long long least =
+        stay > 0 ? select_key<DROP>(key, n, stay, bin, now + 1) : ~0ull;
+    int32_t *const hole = reinterpret_cast<int32_t *>(a.work) +
+                          ((size_t)b * (size_t)a.map.n_kv_heads + (size_t)g) * room,
+                   *const mover = hole + n / 2;
+    int holes = 0, movers = 0, all;
+    for (int first = 0; first < n; first += DROP) {
+        const int i = first + me;
+        const bool stays = i < n && key(i) >= least;
+        const bool is_hole = i < stay && !stays, moves = i >= stay && stays;
+        const int h = holes + select_place<DROP>(is_hole, &all);
+        holes += all;
+        const int m = movers + select_place<DROP>(moves, &all);
+        movers += all;
+        if (is_hole && h < n / 2)
+            hole[h] = i;
+        if (moves && m < n / 2)
+            mover[m] = i;
+    }
+    __syncthreads();
+    /* Positions that were never computed may be equal, and more tokens than `stay` then remain. */
+    holes = min(min(holes, movers), n / 2);
+    const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
+    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    for (int i = me; i < holes * pieces; i += DROP)
+        move_piece(a, g, page, mover[i / pieces], hole[i / pieces], i % pieces);
+    for (int i = me; i < holes; i += DROP) {
+        const size_t to = state + (size_t)hole[i], from = state + (size_t)mover[i];
+        a.state.score[to] = a.state.score[from];
+        a.state.position[to] = a.state.position[from];
+        a.state.rows[to] = a.state.rows[from];
+    }
+}
+
 __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b];
@@ -482,6 +572,17 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
         move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place, c);
 }
 
+/* Moves the newest token to the place that the engine chose in kvd_evict_budget.place. */
+__global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_evict_steps_args a)
+{
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b];
+    if (slot >= a.state.n_slots || a.budget[slot].place < 0)
+        return;
+    for (int c = (int)threadIdx.x; c < (a.map.d_qk[g] + a.map.d_v[g]) / 8; c += 32)
+        move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, a.kv_len[b] - 1,
+                   a.budget[slot].place, c);
+}
+
 /* Returns the number of query heads per KV head, rounded up to a power of 2. */
 int width_of(const kvd_attn_map *m)
 {
@@ -494,14 +595,16 @@ int width_of(const kvd_attn_map *m)
 template <int BLOCKS>
 cudaError_t launch(const cudaLaunchConfig_t &config, const kvd_evict_steps_args &a, int wide)
 {
-    const bool tempered = a.rule.tau0 > 0;
+    const bool tempered = a.rule.tau0 > 0, counts = a.rule.ranking == KVD_EVICT_PIVOTAL;
     return a.map.group > 8 ? cudaLaunchKernelEx(&config,
-                                                tempered ? steps_kernel<2, BLOCKS, true>
-                                                         : steps_kernel<2, BLOCKS, false>,
+                                                counts     ? steps_kernel<2, BLOCKS, COUNTS>
+                                                : tempered ? steps_kernel<2, BLOCKS, TEMPERED>
+                                                           : steps_kernel<2, BLOCKS, SUMS>,
                                                 a, wide)
                            : cudaLaunchKernelEx(&config,
-                                                tempered ? steps_kernel<1, BLOCKS, true>
-                                                         : steps_kernel<1, BLOCKS, false>,
+                                                counts     ? steps_kernel<1, BLOCKS, COUNTS>
+                                                : tempered ? steps_kernel<1, BLOCKS, TEMPERED>
+                                                           : steps_kernel<1, BLOCKS, SUMS>,
                                                 a, wide);
 }
 
@@ -527,13 +630,23 @@ extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream
 {
     if (a->batch < 1 || a->batch > 65535)
         return cudaErrorInvalidValue;
-    if (a->rule.ranking == KVD_EVICT_FIRST) {
-        first_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), 32, 0, stream>>>(*a);
+    const dim3 heads((unsigned)a->map.n_kv_heads, (unsigned)a->batch);
+    if (a->rule.fixed) {
+        fixed_kernel<<<heads, 32, 0, stream>>>(*a);
         return cudaGetLastError();
     }
-    const int wide = width_of(&a->map), tempered = a->rule.tau0 > 0;
+    if (a->rule.ranking == KVD_EVICT_FIRST) {
+        first_kernel<<<heads, 32, 0, stream>>>(*a);
+        return cudaGetLastError();
+    }
+    const int wide = width_of(&a->map), tempered = a->rule.tau0 > 0,
+              counts = a->rule.ranking == KVD_EVICT_PIVOTAL;
     if (a->splits < 1 || a->splits > SPLITS || a->map.group > KVD_GROUP_MAX || !a->state.score ||
-        a->rule.ranking != KVD_EVICT_ATTENTION || (tempered ? a->rule.whole_layer : !a->lse))
+        (a->rule.ranking != KVD_EVICT_ATTENTION && !counts) ||
+        (counts && (tempered || a->rule.whole_layer || !a->state.rows || !a->work ||
+                    a->rule.window < 1 || a->rule.window > 64)) ||
+        (a->rule.merge && (a->rule.whole_layer || counts)) ||
+        (tempered ? a->rule.whole_layer : !a->lse))
         return cudaErrorInvalidValue;
     cudaLaunchAttribute cluster;
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -548,8 +661,12 @@ extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream
     const cudaError_t e = kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW
                               ? launch<KVD_WIDTH_MAX / 32>(config, *a, wide)
                               : launch<KVD_WIDTH_NARROW / 32>(config, *a, wide);
+    if (e == cudaSuccess && counts)
+        drop_kernel<<<heads, DROP, 0, stream>>>(*a);
+    if (e == cudaSuccess && a->rule.merge)
+        return kvd_evict_merge_step(a, stream);
     if (e != cudaSuccess || !a->rule.whole_layer)
-        return e;
+        return e != cudaSuccess ? e : cudaGetLastError();
     layer_kernel<<<(unsigned)a->batch, 32 * LAYER_WARPS, 0, stream>>>(*a);
     return cudaGetLastError();
 }

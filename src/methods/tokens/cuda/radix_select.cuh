@@ -1,6 +1,6 @@
 /*
  * Finds the k largest of n 64-bit keys with one CTA, by a radix select of 8 bits per pass. The
- * upper half of a key is a value, the lower half a unique number below n.
+ * upper half of a key is a value, the lower half a unique number.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
@@ -52,11 +52,12 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 
 /*
  * Returns a threshold such that exactly k of the n keys are equal or larger; 0 < k < n. key(t)
- * returns the key of token t. `bin` is scratch [KVD_SELECT_BINS] in shared memory. All threads of
- * the CTA must call it.
+ * returns the key of token t, whose lower half is below `bound`. `bin` is scratch [KVD_SELECT_BINS]
+ * in shared memory. All threads of the CTA must call it.
  */
 template <int THREADS, typename KEY>
-static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
+static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
+                                                unsigned bound)
 {
     __shared__ unsigned digit, left;
     __shared__ bool all;
@@ -65,8 +66,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
         left = (unsigned)k;
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
-        if (shift < 32 && (n - 1) >> shift == 0 && shift > 0)
-            /* The lower half of a key is below n, so all its bits from `shift` up are 0. */
+        if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
+            /* The lower half of a key is below `bound`, so all its bits from `shift` up are 0. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -85,6 +86,13 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
             break;
     }
     return found;
+}
+
+/* Does the same for keys whose lower halves are below n. */
+template <int THREADS, typename KEY>
+static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
+{
+    return select_key<THREADS>(key, n, k, bin, (unsigned)n);
 }
 
 /*
@@ -107,6 +115,32 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
     __syncthreads();
     *all = sum;
     return before;
+}
+
+/*
+ * Returns the sum of x over all earlier threads, and sets *all to the sum over the CTA. All THREADS
+ * threads must call it.
+ */
+template <int THREADS> static __device__ int sum_before(int x, int *all)
+{
+    __shared__ int part[THREADS / 32];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    int upto = x, before = 0, sum = 0;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, upto, step);
+        upto += lane >= step ? other : 0;
+    }
+    if (lane == 31)
+        part[warp] = upto;
+    __syncthreads();
+    for (int w = 0; w < THREADS / 32; w++) {
+        before += w < warp ? part[w] : 0;
+        sum += part[w];
+    }
+    __syncthreads();
+    *all = sum;
+    return before + upto - x;
 }
 
 #endif

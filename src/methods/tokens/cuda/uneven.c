@@ -20,6 +20,7 @@ typedef struct {
      * iteration.
      */
     double held;
+    int32_t merged; /* kvd_evict_merging.merged before the request */
 } uneven_slot;
 
 typedef struct {
@@ -54,7 +55,9 @@ typedef struct {
     float *mass, *score, *lse;
     int32_t *kept;
     unsigned long long *least;
-    size_t whole; /* number of KV heads of a layer that keep all tokens */
+    kvd_evict_merging merging;
+    int32_t *merged; /* copy of merging.merged, pinned, [n_slots] */
+    size_t whole;    /* number of KV heads of a layer that keep all tokens */
     float *vector;
     int32_t *is_whole;
     /* Data of methods whose budgets depend on all layers and are computed after the last one. */
@@ -133,8 +136,8 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 
 /*
  * Assigns pages to the KV heads of slice i (new tokens of one request). If the budgets of a prompt
- * are computed after the last layer, or if any KV head may keep all tokens, the pages hold the
- * whole prompt.
+ * are computed after the last layer, if any KV head may keep all tokens, or if the keys decide how
+ * many tokens stay, the pages hold the whole prompt.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -143,7 +146,7 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
             const size_t head = (s->slot * e->layers + l) * e->kv + g,
                          row = l * e->heads.rows + i * e->kv + g;
             const size_t n = s->before ? e->entries[head] + 1
-                             : e->late.on || e->whole
+                             : e->late.on || e->whole || e->rule.merge
                                  ? s->n
                                  : most_of(e, &e->budget[l * e->n_slots + s->slot], s->n);
             if (kvd_pages_hold(&e->pages, head, n, fresh, err))
@@ -182,6 +185,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             return -1;
         if (fresh && s->before)
             assume(e, s);
+        if (fresh && e->rule.merge)
+            e->slot[s->slot].merged = e->merged[s->slot];
         if (hold(e, s, i, fresh, err))
             return -1;
     }
@@ -256,6 +261,12 @@ static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
     return 0;
 }
 
+static size_t merged(const kvd_gpu_method *m, size_t slot)
+{
+    const uneven *const e = of_const(m);
+    return e->rule.merge ? (size_t)(e->merged[slot] - e->slot[slot].merged) : 0;
+}
+
 static double mean(const kvd_gpu_method *m, size_t slot)
 {
     const uneven *const e = of_const(m);
@@ -320,7 +331,8 @@ static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_row
                    .lse = e->lse,
                    .mass = e->mass,
                    .score = e->score,
-                   .kept = e->kept},
+                   .kept = e->kept,
+                   .merging = e->merging},
         .least = e->least,
         .whole = (int32_t)e->whole,
         .vector = e->vector,
@@ -423,8 +435,14 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (e->late.on ? kvd_cuda_check(kvd_uneven_rank(&a, r->stream), what, err) ||
                          kvd_cuda_check(kvd_uneven_store(&a, r->stream), what, err) ||
                          (last && after_layers(e, r, err))
+        : e->rule.merge  ? kvd_cuda_check(kvd_uneven_runs(&a, r->stream), what, err)
         : e->rule.review ? kvd_cuda_check(choose_windows(e, &a, r->stream), what, err)
                          : kvd_cuda_check(kvd_uneven_prompts(&a, r->stream), what, err))
+        return -1;
+    if (last && e->rule.merge &&
+        kvd_cuda_check(cudaMemcpyAsync(e->merged, e->merging.merged, e->n_slots * sizeof *e->merged,
+                                       cudaMemcpyDeviceToHost, r->stream),
+                       what, err))
         return -1;
     return last ? kvd_cuda_check(cudaMemcpyAsync(e->counted, e->count,
                                                  e->layers * e->n_slots * e->kv * sizeof *e->count,
@@ -441,6 +459,7 @@ static void release(kvd_gpu_method *m)
     (void)cudaFreeHost(e->budget);
     (void)cudaFreeHost(e->length);
     (void)cudaFreeHost(e->counted);
+    (void)cudaFreeHost(e->merged);
     (void)cudaFreeHost(e->late.pairs);
     (void)cudaFreeHost(e->late.scores);
     free(e->late.x);
@@ -500,6 +519,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     if (!e->slot || !e->entries)
         return kvd_no_memory(err, what, counts * sizeof *e->entries);
     if (make_pool(e, pages, stream, err) ||
+        (e->rule.merge &&
+         kvd_evict_merging_slots(&e->merging, &e->memory, e->n_slots, &e->merged, stream, err)) ||
         kvd_cuda_check(cudaMallocHost((void **)&e->budget, budgets * sizeof *e->budget), what,
                        err) ||
         kvd_cuda_check(cudaMallocHost((void **)&e->counted, counts * sizeof *e->counted), what,
@@ -556,6 +577,7 @@ static int make_work(uneven *e, kvd_err *err)
                         err)) &&
                    (e->is_whole =
                         kvd_device_new(m, slices * e->kv * sizeof *e->is_whole, what, err)) &&
+                   (!e->rule.merge || !kvd_evict_merging_work(&e->merging, m, e->kv * rows, err)) &&
                    (!e->late.on || !make_late(e, rows, slices, err))
                ? 0
                : -1;
@@ -611,6 +633,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .begin = begin,
                                  .ended = ended,
                                  .entries = entries,
+                                 .merged = merged,
                                  .mean = mean,
                                  .drop = drop,
                                  .held = held,
@@ -619,6 +642,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err))
         return -1;
+    /* The keys of a prompt decide how many tokens stay, so timing runs must compute it. */
+    e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;
 }

@@ -327,6 +327,16 @@ extern "C" cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *u, cuda
     return e == cudaSuccess ? kvd_uneven_choose(u, stream) : e;
 }
 
+extern "C" cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *u, cudaStream_t stream)
+{
+    kvd_evict_prompts_args a = u->prompt;
+    a.merging.count = u->count;
+    cudaError_t e = kvd_evict_score_any(&a, stream);
+    e = e != cudaSuccess ? e : kvd_evict_runs(&a, stream);
+    e = e != cudaSuccess ? e : kvd_evict_merge(&a, stream);
+    return e != cudaSuccess ? e : kvd_uneven_copy(u, stream);
+}
+
 extern "C" cudaError_t kvd_uneven_step(const kvd_uneven_step_args *a, cudaStream_t stream)
 {
     if (a->batch < 1 || a->batch > 65535 || !a->kv_len || !a->table || !a->heads)

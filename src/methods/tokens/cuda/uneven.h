@@ -1,6 +1,6 @@
 /*
  * Eviction at the end of a prompt for methods whose layers or KV heads keep different numbers of
- * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv). The rows that stay are copied from
+ * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv, kvmerger). The rows that stay are copied from
  * the pages of a layer to pages of one KV head each.
  *
  * If the budget of a layer depends on all layers (prefixkv, cake), each layer calls
@@ -75,6 +75,11 @@ cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t
  * that stay.
  */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
+/*
+ * Merges runs of tokens with similar keys (kvmerger), with `count` as prompt.merging.count, and
+ * copies the tokens that stay.
+ */
+cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes the scores in `rank`, and `statistic` if the rule is KVD_EVICT_SPREAD. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*

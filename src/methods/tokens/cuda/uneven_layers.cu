@@ -5,6 +5,7 @@
  * thread, with mean and variance by Welford's method.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
+#include "methods/tokens/cuda/evict_tiles.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/uneven.h"
 
@@ -149,17 +150,6 @@ __global__ void __launch_bounds__(RANK)
                     a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, to);
     if (a.rule.smooth > 1)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + row);
-}
-
-/*
- * Returns the index of dimensions 8 block .. 8 block + 7 of token t. It counts from the first
- * element of K or V (of width d) in page 0.
- */
-__device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t, int block,
-                                        int d)
-{
-    return (size_t)page[t / KVD_PAGE_TOKENS] * (size_t)page_elements +
-           (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
 __global__ void __launch_bounds__(MOVE)
