@@ -488,9 +488,16 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         const double wide = strstr(method[i].text, "page=64")           ? 10
                             : strcmp(method[i].text, "turboquant") == 0 ? 1.5
                                                                         : 0;
+        /*
+         * A near tie decides which token stays, and with it which tokens are merged. With noise of
+         * 0.3 % in the scores of a prompt, the CPU alone differs by 1.2 nat with elasticcache.
+         */
+        const bool merges =
+            !strcmp(method[i].text, "elasticcache") || !strcmp(method[i].text, "d2o");
         const limits most = {.margin = f32        ? 1e-3
                                        : smooth   ? 0.15
                                        : wide > 0 ? wide
+                                       : merges   ? 1.5
                                                   : 0.5,
                              .log_p = f32        ? smooth ? 1e-4 : 1e-2
                                       : smooth   ? 0.03

@@ -1,7 +1,7 @@
 /*
  * Eviction at the end of a prompt for methods whose layers or KV heads keep different numbers of
- * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv, kvmerger). The rows that stay are copied from
- * the pages of a layer to pages of one KV head each.
+ * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv, kvmerger). The rows that stay are
+ * copied from the pages of a layer to pages of one KV head each.
  *
  * If the budget of a layer depends on all layers (prefixkv, cake), each layer calls
  * kvd_uneven_rank and kvd_uneven_store. After the last layer, kvd_uneven_choose runs for every
