@@ -1,5 +1,5 @@
 /*
- * Tests of the GPU kernels for embedding, norms, and the step between the QKV product and
+ * Tests of the GPU kernels for embedding, norms, branches, and the step between the QKV product and
  * attention, compared with model/pass/blocks.h. Outputs are filled with a NaN pattern first. If
  * values are not finite, the kernels must report the earliest stage and its first such row.
  */
@@ -166,15 +166,80 @@ static void test_norm_bad(size_t d)
         array_free(all[i]);
 }
 
+/* Computes x += norm(branch) and y = norm(x), or y = x without `gain`. */
+static void reference_branch(const float *branch, const float *gain_branch, const float *gain,
+                             size_t n, size_t d, float *x, float *y)
+{
+    kvd_rms_norm(branch, gain_branch, 1e-5, n, d, y);
+    for (size_t i = 0; i < n * d; i++)
+        x[i] += y[i];
+    if (gain)
+        kvd_rms_norm(x, gain, 1e-5, n, d, y);
+    else
+        memcpy(y, x, n * d * sizeof *y);
+}
+
+static void test_branch(size_t n, size_t d, bool normed)
+{
+    char name[128];
+    (void)snprintf(name, sizeof name, "branch, %zu x %zu, norm %d", n, d, normed);
+    array x = values(KVD_F32, n * d, 0, 3), branch = values(KVD_F32, n * d, 0, 2),
+          y = array_new(KVD_BF16, n * d, 0);
+    array gain_branch = values(KVD_F32, d, 0, 1), gain = values(KVD_F32, d, 0, 1);
+    float *sum = need(n * d * sizeof *sum), *want = need(n * d * sizeof *want),
+          *scale = need(n * d * sizeof *scale);
+    memcpy(sum, x.host, n * d * sizeof *sum);
+    reference_branch(branch.host, gain_branch.host, normed ? gain.host : NULL, n, d, sum, want);
+    kvd_gpu_bad *bad = bad_new();
+    kvd_gpu_branch a = {.n = n,
+                        .d = d,
+                        .x = x.dev,
+                        .branch = branch.dev,
+                        .gain_branch = gain_branch.dev,
+                        .gain = normed ? gain.dev : NULL,
+                        .eps = 1e-5,
+                        .y = y.dev,
+                        .stage = 4,
+                        .bad = bad};
+    check(kvd_gpu_branch_add(&a, NULL), name);
+    const bool intact_x = fetch(&x), intact_y = fetch(&y);
+    row_scale(sum, n, d, scale);
+    verdict(name, distance(&x, sum, scale), 1e-6, intact_x);
+    row_scale(want, n, d, scale);
+    verdict(name, distance(&y, want, scale), 1e-6, intact_y);
+    expect_bad(name, bad_take(bad), ~0ull);
+    branch.host[(n - 1) * d] = INFINITY;
+    send(&branch);
+    a.bad = bad = bad_new();
+    check(kvd_gpu_branch_add(&a, NULL), name);
+    expect_bad(name, bad_take(bad), kvd_gpu_bad_at(4, n - 1));
+    free(sum);
+    free(want);
+    free(scale);
+    array *all[] = {&x, &branch, &y, &gain_branch, &gain};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        array_free(all[i]);
+}
+
+static void all_branches(void)
+{
+    static const size_t widths[] = {4, 12, 128, 256, 1004, 3840, 5376, 16384};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        test_branch(1 + w % 4, widths[w], w % 3 != 1);
+    if (kvd_gpu_branch_takes(6) || kvd_gpu_branch_takes(16388))
+        failed = printf("not ok branch: takes rows that it does not support\n") > 0;
+}
+
 typedef struct {
     kvd_dtype type;
+    size_t n;
     int heads, kv, d;
     bool bias, norm, pre;
     int rope; /* kvd_rope_layout; -1: no RoPE */
     size_t shift;
 } qkv_case;
 
-enum { QKV_N = 13, QKV_POSITIONS = 50 };
+enum { QKV_MOST = 37 /* tokens */, QKV_POSITIONS = 50 };
 
 /*
  * Replaces the QKV product x [n tokens][heads + 2 kv][d] by the input of attention. pre [n
@@ -188,7 +253,7 @@ static void reference_qkv(const qkv_case *c, const float *bias, const float *gai
                  all = turned + (size_t)c->kv;
     const kvd_config config = {.d_head = c->d,
                                .rope_layout = c->rope < 0 ? 0 : (kvd_rope_layout)c->rope};
-    for (size_t t = 0; t < QKV_N; t++)
+    for (size_t t = 0; t < c->n; t++)
         for (size_t h = 0; h < all; h++) {
             float *const head = x + (t * all + h) * d;
             for (size_t i = 0; i < d; i++)
@@ -207,18 +272,18 @@ static void test_qkv(const qkv_case *c)
 {
     char name[160];
     (void)snprintf(name, sizeof name,
-                   "qkv, %s, %d/%d heads of %d, bias %d, norm %d, rope %d, pre %d, shift %zu",
-                   kvd_dtype_name(c->type), c->heads, c->kv, c->d, c->bias, c->norm, c->rope,
+                   "qkv, %s, %zu x %d/%d heads of %d, bias %d, norm %d, rope %d, pre %d, shift %zu",
+                   kvd_dtype_name(c->type), c->n, c->heads, c->kv, c->d, c->bias, c->norm, c->rope,
                    c->pre, c->shift);
     const size_t d = (size_t)c->d, half = d / 2, turned = (size_t)(c->heads + c->kv) * d,
                  all = turned + (size_t)c->kv * d;
-    array x = values(c->type, QKV_N * all, c->shift, 2),
-          pre = array_new(c->type, QKV_N * turned, c->shift);
+    array x = values(c->type, c->n * all, c->shift, 2),
+          pre = array_new(c->type, c->n * turned, c->shift);
     array bias = values(KVD_F32, all, c->shift, 1), gain_q = values(KVD_F32, d, c->shift, 1),
           gain_k = values(KVD_F32, d, c->shift, 1);
     array cosine = array_new(KVD_F32, QKV_POSITIONS * half, c->shift),
           sine = array_new(KVD_F32, QKV_POSITIONS * half, c->shift);
-    uint32_t row[QKV_N];
+    uint32_t row[QKV_MOST];
     for (size_t i = 0; i < QKV_POSITIONS * half; i++) {
         const double angle = (double)(i / half) * pow(10000, -2.0 * (double)(i % half) / (double)d);
         cosine.host[i] = (float)cos(angle);
@@ -226,12 +291,12 @@ static void test_qkv(const qkv_case *c)
     }
     send(&cosine);
     send(&sine);
-    for (uint32_t t = 0; t < QKV_N; t++)
+    for (uint32_t t = 0; t < c->n; t++)
         row[t] = (t * 7 + 3) % QKV_POSITIONS;
-    float *want = need(QKV_N * all * sizeof *want),
-          *want_pre = need(QKV_N * turned * sizeof *want_pre);
-    float *scale = need(QKV_N * all * sizeof *scale);
-    memcpy(want, x.host, QKV_N * all * sizeof *want);
+    float *want = need(c->n * all * sizeof *want),
+          *want_pre = need(c->n * turned * sizeof *want_pre);
+    float *scale = need(c->n * all * sizeof *scale);
+    memcpy(want, x.host, c->n * all * sizeof *want);
     reference_qkv(c, bias.host, gain_q.host, gain_k.host, cosine.host, sine.host, row, want,
                   want_pre);
     void *dev_row = on_device(row, sizeof row);
@@ -250,12 +315,12 @@ static void test_qkv(const qkv_case *c)
                      .cosine = c->rope >= 0 ? cosine.dev : NULL,
                      .sine = c->rope >= 0 ? sine.dev : NULL};
     kvd_gpu_bad *bad = bad_new();
-    check(kvd_gpu_qkv_finish(&a, QKV_N, 5, bad, NULL), name);
+    check(kvd_gpu_qkv_finish(&a, c->n, 5, bad, NULL), name);
     const bool intact_x = fetch(&x), intact_pre = fetch(&pre);
-    row_scale(want, QKV_N * all / d, d, scale);
+    row_scale(want, c->n * all / d, d, scale);
     verdict(name, distance(&x, want, scale), 1e-6, intact_x);
     if (c->pre) {
-        row_scale(want_pre, QKV_N * turned / d, d, scale);
+        row_scale(want_pre, c->n * turned / d, d, scale);
         verdict(name, distance(&pre, want_pre, scale), 1e-6, intact_pre);
     }
     expect_bad(name, bad_take(bad), ~0ull);
@@ -267,13 +332,13 @@ static void test_qkv(const qkv_case *c)
     x.host[11 * all + all - 1] = INFINITY;
     send(&x);
     bad = bad_new();
-    check(kvd_gpu_qkv_finish(&a, QKV_N, 5, bad, NULL), name);
+    check(kvd_gpu_qkv_finish(&a, c->n, 5, bad, NULL), name);
     expect_bad(name, bad_take(bad), kvd_gpu_bad_at(5, 11));
     (void)fetch(&x);
     x.host[4 * all] = NAN;
     send(&x);
     bad = bad_new();
-    check(kvd_gpu_qkv_finish(&a, QKV_N, 5, bad, NULL), name);
+    check(kvd_gpu_qkv_finish(&a, c->n, 5, bad, NULL), name);
     expect_bad(name, bad_take(bad), kvd_gpu_bad_at(5, 4));
     free(want);
     free(want_pre);
@@ -323,6 +388,7 @@ static void all_qkv(bool small)
                         (h == 4 && d_head[d] > 256))
                         continue;
                     const qkv_case c = {.type = pass_types[t],
+                                        .n = mix % 5 == 0 ? QKV_MOST : 13,
                                         .heads = heads[h][0],
                                         .kv = heads[h][1],
                                         .d = d_head[d],
@@ -350,6 +416,7 @@ int main(int argc, char **argv)
         for (int i = 0; i < 8; i++)
             test_embed(pass_types[i % 2], widths[w], i / 2 % 2, (size_t)i / 4);
     all_norms(small);
+    all_branches();
     all_qkv(small);
     verdict("", 0, 0, true);
     return failed;

@@ -30,6 +30,11 @@ typedef struct {
     bool codes; /* weights of 4 bits */
 } scenario;
 
+static int is_gated(kvd_few_kind kind)
+{
+    return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
+}
+
 /* Replaces w [rows][in] by the values that 4-bit codes decode to. */
 static void quantise(float *w, size_t rows, size_t in)
 {
@@ -43,7 +48,7 @@ static void quantise(float *w, size_t rows, size_t in)
  */
 static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
 {
-    const bool gated = c->kind == KVD_FEW_SWIGLU;
+    const bool gated = is_gated(c->kind);
     const size_t n = rows * c->in;
     size_t sides, wrong = 0;
     const size_t bytes = kvd_few_codes_bytes(rows, c->in, &sides);
@@ -84,6 +89,13 @@ static double dot(const float *w, const double *x, size_t in)
     return s;
 }
 
+static double activation(kvd_few_kind kind, double x)
+{
+    return kind == KVD_FEW_SWIGLU
+               ? x / (1 + exp(-x))
+               : x / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
 static double distance(const scenario *c, const float *w, const double *x, const float *before,
                        const float *got)
 {
@@ -91,8 +103,8 @@ static double distance(const scenario *c, const float *w, const double *x, const
     for (size_t r = 0; r < c->n; r++)
         for (size_t o = 0; o < c->out; o++) {
             double y = dot(w + o * c->in, x + r * c->in, c->in);
-            if (c->kind == KVD_FEW_SWIGLU)
-                y = y / (1 + exp(-y)) * dot(w + (c->out + o) * c->in, x + r * c->in, c->in);
+            if (is_gated(c->kind))
+                y = activation(c->kind, y) * dot(w + (c->out + o) * c->in, x + r * c->in, c->in);
             if (c->kind == KVD_FEW_ADD)
                 y += (double)before[r * c->out + o];
             error += (y - (double)got[r * c->out + o]) * (y - (double)got[r * c->out + o]);
@@ -103,14 +115,14 @@ static double distance(const scenario *c, const float *w, const double *x, const
 
 static void test(const scenario *c)
 {
-    static const char *const name[] = {"store", "add", "put", "swiglu", "logits"};
+    static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
     /*
      * In these kinds bf16 rounds several times: the normalised rows, the gate and up products of
-     * SwiGLU, and the result.
+     * gated kinds, and the result.
      */
-    const int narrow = c->kind == KVD_FEW_STORE || c->kind == KVD_FEW_SWIGLU;
+    const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
-    const size_t rows = c->kind == KVD_FEW_SWIGLU ? 2 * c->out : c->out, n_y = c->n * c->out;
+    const size_t rows = is_gated(c->kind) ? 2 * c->out : c->out, n_y = c->n * c->out;
     kvd_rng r;
     kvd_rng_seed(&r, 7, c->in + c->out);
     float *w = bf16_numbers(&r, rows * c->in, 1 / sqrt((double)c->in)),
@@ -332,7 +344,7 @@ int main(void)
         return 0;
     }
     static const size_t in[] = {8, 40, 64, 200, 576, 2048}, out[] = {1, 8, 40, 257, 3000};
-    for (int kind = 0; kind < 5; kind++)
+    for (int kind = 0; kind <= KVD_FEW_LOGITS; kind++)
         for (size_t n = 1; n <= KVD_FEW_ROWS; n++) {
             const size_t i = (n + (size_t)kind) % 6, o = (n * 2 + (size_t)kind) % 5;
             const int sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
@@ -340,7 +352,7 @@ int main(void)
             test(&c);
         }
     static const size_t units[] = {128, 384, 1152, 4096};
-    for (int kind = 0; kind < 5; kind++)
+    for (int kind = 0; kind <= KVD_FEW_LOGITS; kind++)
         for (size_t n = 1; n <= KVD_FEW_ROWS; n++) {
             const int sums = kind == KVD_FEW_ADD || kind == KVD_FEW_PUT;
             const scenario c = {(kvd_few_kind)kind,
@@ -352,10 +364,11 @@ int main(void)
             test(&c);
         }
     const scenario wide[] = {
-        {KVD_FEW_ADD, 3, 14336, 512, 0, false}, {KVD_FEW_STORE, 8, 4096, 300, 1, false},
-        {KVD_FEW_ADD, 8, 14344, 120, 0, false}, {KVD_FEW_PUT, 8, 14344, 120, 0, false},
-        {KVD_FEW_ADD, 1, 14336, 4096, 0, true}, {KVD_FEW_ADD, 8, 14336, 120, 0, true},
-        {KVD_FEW_PUT, 8, 28672, 40, 0, true},   {KVD_FEW_SWIGLU, 1, 4096, 3000, 1, true}};
+        {KVD_FEW_ADD, 3, 14336, 512, 0, false},      {KVD_FEW_STORE, 8, 4096, 300, 1, false},
+        {KVD_FEW_ADD, 8, 14344, 120, 0, false},      {KVD_FEW_PUT, 8, 14344, 120, 0, false},
+        {KVD_FEW_ADD, 1, 14336, 4096, 0, true},      {KVD_FEW_ADD, 8, 14336, 120, 0, true},
+        {KVD_FEW_PUT, 8, 28672, 40, 0, true},        {KVD_FEW_SWIGLU, 1, 4096, 3000, 1, true},
+        {KVD_FEW_GEGLU_TANH, 2, 3840, 300, 0, false}};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         test(&wide[i]);
     report(!kvd_few_rows_take(KVD_FEW_ADD, 9, 64) &&

@@ -11,7 +11,7 @@
  */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
-                                    unsigned threads, size_t shared_bytes, cudaStream_t stream,
+                                    dim3 block, size_t shared_bytes, cudaStream_t stream,
                                     const Args &...args)
 {
     cudaLaunchAttribute overlap;
@@ -19,12 +19,35 @@ inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), d
     overlap.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
-    config.blockDim = dim3(threads);
+    config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = early ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+/* Returns the GPU's time (%globaltimer) in ns. */
+__device__ __forceinline__ unsigned long long kvd_now_ns(void)
+{
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
+    return t;
+}
+
+/*
+ * Lets the next kernel of the stream start, then waits for the end of the preceding kernel. The
+ * first thread of the grid then writes the time to *began, unless `began` is NULL.
+ */
+__device__ __forceinline__ void kvd_wait_preceding(unsigned long long *began)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    if (began && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0 &&
+        threadIdx.y == 0)
+        *began = kvd_now_ns();
 }
 
 /* Sets *major to the major compute capability of the current device. */

@@ -578,9 +578,11 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
                                                           ", stock attention"};
     const char *const attention = choices[e->spec.attention];
     f->fused &= ~(m ? m->apart : 0);
-    const char *const products = kvd_cuda_few(e, 1)      ? " (few rows: own products with norms)"
-                                 : e->w.experts.most_few ? " (experts of few rows: own products)"
-                                                         : "";
+    const bool experts = e->w.experts.most_few > 0, few = kvd_cuda_few(e, 1);
+    const char *const products = few && experts ? " (few rows: own products with norms and experts)"
+                                 : few          ? " (few rows: own products with norms)"
+                                 : experts      ? " (experts of few rows: own products)"
+                                                : "";
     (void)snprintf(f->what, sizeof f->what, "%.100s, bf16, cuBLAS %d.%d.%d%s%s, %s%s%s%s%s",
                    prop.name, version / 10000, version / 100 % 100, version % 100, products,
                    e->codes                ? ", weights of 4 bits"

@@ -42,11 +42,9 @@ struct params {
     int units;
 };
 
-__device__ __forceinline__ unsigned long long now_ns(void)
+constexpr __host__ __device__ bool is_gated(int kind)
 {
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
-    return t;
+    return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
 /*
@@ -67,7 +65,7 @@ __device__ __forceinline__ void fetch(const params &p, int tile, int slab, uint3
 #pragma unroll
     for (int i = lane / 8; i < TILE; i += 4) {
         const uint16_t *from = static_cast<const uint16_t *>(p.a.w) + p.first +
-                               (size_t)row_of(KIND == KVD_FEW_SWIGLU, p.out, tile, i) * p.a.in +
+                               (size_t)row_of(is_gated(KIND), p.out, tile, i) * p.a.in +
                                (column < p.in ? column : 0);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                          stage + (uint32_t)(i * 2 * SLAB + ((piece ^ i % 8) * 16))),
@@ -203,7 +201,7 @@ template <int KIND>
 __device__ __forceinline__ void put(const params &p, int tile, const float *sums,
                                     const float *scale)
 {
-    constexpr int ROWS = KIND == KVD_FEW_SWIGLU ? TILE / 2 : TILE;
+    constexpr int ROWS = is_gated(KIND) ? TILE / 2 : TILE;
     const int n = (int)threadIdx.x / ROWS, i = (int)threadIdx.x % ROWS, row = tile * ROWS + i;
     if (n >= p.n || row >= p.out)
         return;
@@ -214,10 +212,11 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
-    } else if (KIND == KVD_FEW_SWIGLU) {
+    } else if (is_gated(KIND)) {
         /* gate and up are rounded to bf16, as if a separate product had stored them. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
-        static_cast<uint16_t *>(p.a.y)[at] = bf16::narrow(gate / (1.0f + expf(-gate)) * up);
+        static_cast<uint16_t *>(p.a.y)[at] =
+            bf16::narrow((KIND == KVD_FEW_SWIGLU ? silu(gate) : gelu_tanh(gate)) * up);
     } else {
         static_cast<uint16_t *>(p.a.y)[at] = bf16::narrow(s);
     }
@@ -252,16 +251,11 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     float4 gain[TOGETHER];
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
-#if __CUDA_ARCH__ >= 900
     /*
      * The code above does not wait for preceding kernels, because they never write the weights and
      * the gains.
      */
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-    if (p.a.began && blockIdx.x == 0 && threadIdx.x == 0)
-        *p.a.began = now_ns();
+    kvd_wait_preceding(p.a.began);
     if (p.a.x) {
         copy_rows(p, x);
         __syncthreads();
@@ -398,12 +392,7 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
     float4 gain[TOGETHER];
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-    if (p.a.began && blockIdx.x == 0 && threadIdx.x == 0)
-        *p.a.began = now_ns();
+    kvd_wait_preceding(p.a.began);
     if (p.a.x) {
         copy_rows(p, x);
         __syncthreads();
@@ -612,6 +601,8 @@ static cudaError_t run_part(const params &p, const machine &m, cudaStream_t stre
         return launch<KVD_FEW_ADD>(p, m, stream);
     case KVD_FEW_SWIGLU:
         return launch<KVD_FEW_SWIGLU>(p, m, stream);
+    case KVD_FEW_GEGLU_TANH:
+        return launch<KVD_FEW_GEGLU_TANH>(p, m, stream);
     default: /* KVD_FEW_LOGITS and KVD_FEW_PUT */
         return launch<KVD_FEW_LOGITS>(p, m, stream);
     }
@@ -636,7 +627,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
     p.a = *a;
     p.n = (int)a->n;
     p.out = (int)a->out;
-    p.tiles = (int)ceil_div(a->out, a->kind == KVD_FEW_SWIGLU ? TILE / 2 : TILE);
+    p.tiles = (int)ceil_div(a->out, is_gated(a->kind) ? TILE / 2 : TILE);
     for (p.first = 0; p.first < a->in && e == cudaSuccess; p.first += columns) {
         p.in = (int)smaller(columns, a->in - p.first);
         p.slabs = (int)ceil_div((size_t)p.in, SLAB);

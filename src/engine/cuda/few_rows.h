@@ -32,7 +32,9 @@ typedef enum {
      * `out` rows of the up matrix U.
      */
     KVD_FEW_SWIGLU,
-    /* y = x W^T in float32, where x is the RMS norm of the residual stream and y the logits */
+    /* KVD_FEW_SWIGLU with gelu, approximated by tanh, in place of silu */
+    KVD_FEW_GEGLU_TANH,
+    /* y = x W^T in float32, where y are the logits */
     KVD_FEW_LOGITS
 } kvd_few_kind;
 
@@ -75,7 +77,8 @@ typedef struct {
     const void *w;
     /*
      * If codes.codes is not NULL, the weights are these, and `w` is not read. `in` must then be a
-     * multiple of KVD_FEW_UNIT. The matrix of KVD_FEW_SWIGLU is gated.
+     * multiple of KVD_FEW_UNIT. The matrices of KVD_FEW_SWIGLU and
+     * KVD_FEW_GEGLU_TANH are gated.
      */
     kvd_few_codes codes;
     /*

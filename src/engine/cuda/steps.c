@@ -221,26 +221,44 @@ int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err)
                : 0;
 }
 
+static int few_takes_layer(const kvd_cuda_engine *e, const kvd_gpu_layer *l, size_t n)
+{
+    const kvd_config *const c = &e->w.config;
+    if (!kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)l->n_o))
+        return 0;
+    if (l->expert)
+        return !kvd_config_norms_branches(c) && kvd_gpu_experts_norm(&e->w, l, n);
+    return !c->bias_o && !c->bias_ffn &&
+           kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.share.n_ffn);
+}
+
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 {
     const kvd_config *const c = &e->w.config;
     const size_t model = (size_t)c->d_model;
-    if (!e->cache.hook.wants_raw || c->norm != KVD_NORM_RMS || c->order != KVD_ORDER_BEFORE ||
-        c->activation != KVD_SWIGLU || c->n_experts || c->logit_softcap > 0 || c->bias_o ||
-        c->bias_ffn || c->no_final_norm || kvd_config_d_embed(c) != c->d_model)
+    const int branches = kvd_config_norms_branches(c);
+    if (e->cache.hook.wants_pre || e->cache.exact_prompts || c->norm != KVD_NORM_RMS ||
+        (c->order != KVD_ORDER_BEFORE && !branches) ||
+        (c->activation != KVD_SWIGLU && c->activation != KVD_GEGLU_TANH) || c->latent ||
+        c->no_final_norm || kvd_config_d_embed(c) != c->d_model ||
+        (branches && !kvd_gpu_branch_takes(model)))
         return 0;
     for (int l = 0; l < c->n_layers; l++)
-        if (!kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.layer[l].n_o))
+        if (!few_takes_layer(e, &e->w.weights.layer[l], n))
             return 0;
-    return kvd_few_rows_take(KVD_FEW_SWIGLU, n, model) &&
-           kvd_few_rows_take(KVD_FEW_ADD, n, (size_t)e->w.weights.share.n_ffn);
+    return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
+/*
+ * Computes a product with the residual stream after its norm. In models with norms of branches,
+ * w->normed already holds that input.
+ */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
     p->n = n;
     p->in = (size_t)e->w.config.d_model;
+    p->x = kvd_config_norms_branches(&e->w.config) ? e->w.normed : NULL;
     p->residual = e->w.x;
     p->gain = gain;
     p->eps = e->w.config.norm_eps;
@@ -251,37 +269,131 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
 }
 
 /*
- * Adds a product with x to the residual stream. Among several GPUs, only the first one adds it. The
- * others only store the product, because the later sum over the GPUs includes the first GPU's
- * residual stream.
+ * Sums rows [n][d_model] over the GPUs. Also records the end of phase *open, and sets *open to
+ * KVD_PHASE_COMM.
  */
-static int into_residual(kvd_cuda_engine *e, size_t n, const void *weights, kvd_few_codes codes,
-                         size_t width, unsigned long long *began, kvd_err *err)
+static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
-    const kvd_few_rows p = {.kind = e->w.weights.share.index ? KVD_FEW_PUT : KVD_FEW_ADD,
-                            .n = n,
-                            .in = width,
-                            .out = (size_t)e->w.config.d_model,
-                            .w = weights,
-                            .codes = codes,
-                            .x = e->w.narrow,
-                            .y = e->w.x,
-                            .began = began};
-    return kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err);
+    const kvd_gpu_worker *const w = &e->w;
+    if (!w->sum)
+        return 0;
+    if (kvd_clock_end(&e->clock, *open, w->stream, err))
+        return -1;
+    *open = KVD_PHASE_COMM;
+    return kvd_gpu_sum_add(w->sum, w->weights.share.index, rows, n * (size_t)w->config.d_model,
+                           w->stream, err);
+}
+
+/* The product that ends attention or the feed-forward block of a layer. */
+typedef struct {
+    const void *matrix;
+    kvd_few_codes codes; /* of the matrix, or zeros */
+    size_t width;        /* columns of the matrix */
+    kvd_phase phase;
+    unsigned stage;            /* of the check of the residual stream after it */
+    unsigned long long *began; /* as in kvd_few_rows */
+    /* Gains of the norm of the product, and of the norm of the residual stream after it. */
+    const float *gain, *next;
+} last_product;
+
+static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_err *err)
+{
+    const kvd_gpu_worker *const w = &e->w;
+    const kvd_gpu_branch a = {.n = n,
+                              .d = (size_t)w->config.d_model,
+                              .x = w->x,
+                              .branch = w->branch,
+                              .gain_branch = l->gain,
+                              .gain = l->next,
+                              .eps = w->config.norm_eps,
+                              .y = w->normed,
+                              .stage = l->stage,
+                              .bad = w->bad};
+    return kvd_cuda_check(kvd_gpu_branch_add(&a, w->stream), what, err);
 }
 
 /*
- * Sums the residual stream over the GPUs. Also records the end of phase *open, and sets *open to
- * KVD_PHASE_COMM.
+ * Adds a product with w->narrow to the residual stream, after its norm in models with norms of
+ * branches. Without these norms, only the first of several GPUs adds it. The others only store the
+ * product, because the later sum over the GPUs includes the first GPU's residual stream.
  */
-static int sum_up(kvd_cuda_engine *e, size_t n, kvd_phase *open, kvd_err *err)
+static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
+                         kvd_err *err)
 {
-    if (!e->w.sum)
-        return 0;
-    if (kvd_clock_end(&e->clock, *open, e->w.stream, err))
+    const int branches = kvd_config_norms_branches(&e->w.config);
+    float *const to = branches ? e->w.branch : e->w.x;
+    const kvd_few_rows p = {.kind =
+                                branches || e->w.weights.share.index ? KVD_FEW_PUT : KVD_FEW_ADD,
+                            .n = n,
+                            .in = l->width,
+                            .out = (size_t)e->w.config.d_model,
+                            .w = l->matrix,
+                            .codes = l->codes,
+                            .x = e->w.narrow,
+                            .y = to,
+                            .began = l->began};
+    if (kvd_cuda_check(kvd_few_rows_run(&p, e->w.stream), what, err))
         return -1;
-    *open = KVD_PHASE_COMM;
-    return kvd_gpu_residual_sum(&e->w, n, err);
+    *open = l->phase;
+    return sum_up(e, to, n, open, err) || (branches && add_normed(e, n, l, err)) ? -1 : 0;
+}
+
+/* Returns the gain of the norm of the input of layer l, or of the output head after all layers. */
+static const float *gain_before(const kvd_gpu_worker *w, int l)
+{
+    return l == w->config.n_layers               ? w->weights.norm_final
+           : kvd_config_norms_inputs(&w->config) ? w->weights.layer[l].norm[0]
+                                                 : NULL;
+}
+
+/* Returns the 4-bit codes of a layer, or zeros if its weights have 16 bits. */
+static kvd_layer_codes codes_of(const kvd_cuda_engine *e, int l)
+{
+    static const kvd_layer_codes none = {0};
+    return e->codes ? e->codes[l] : none;
+}
+
+static int few_attention(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
+{
+    kvd_gpu_worker *const w = &e->w;
+    const kvd_gpu_layer *const m = &w->weights.layer[l];
+    const kvd_paged_rows rows = {
+        .layer = l, .x = w->qkv, .ld = (size_t)m->n_qkv, .steps = n, .stream = w->stream};
+    kvd_phase attention;
+    const kvd_layer_codes codes = codes_of(e, l);
+    kvd_few_rows qkv = {.kind = KVD_FEW_STORE,
+                        .out = (size_t)m->n_qkv,
+                        .w = m->qkv,
+                        .codes = codes.qkv,
+                        .y = w->qkv};
+    if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), *open, err) ||
+        (!e->cache.hook.wants_raw &&
+         kvd_gpu_finish_qkv(w, l, n, &e->cache.hook, kvd_clock_end_by(&e->clock, KVD_PHASE_QKV),
+                            err)) ||
+        kvd_paged_cache_put(&e->cache, &rows, err) ||
+        kvd_paged_cache_attend(&e->cache, &rows, w->narrow, &attention, err))
+        return -1;
+    const last_product o = {.matrix = m->o,
+                            .codes = codes.o,
+                            .width = (size_t)m->n_o,
+                            .phase = KVD_PHASE_O,
+                            .stage = kvd_gpu_stage_before(l + 1),
+                            .began = kvd_clock_end_by(&e->clock, attention),
+                            .gain = m->branch[0],
+                            .next = kvd_config_norms_inputs(&w->config) ? m->norm[1] : NULL};
+    return into_residual(e, n, &o, open, err);
+}
+
+static int few_experts(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
+{
+    kvd_gpu_worker *const w = &e->w;
+    w->stage = kvd_gpu_stage_before(l + 1);
+    w->pending = w->weights.layer[l].bias_o;
+    if (kvd_clock_end(&e->clock, *open, w->stream, err) ||
+        kvd_gpu_experts_add(w, &w->weights.layer[l], n, err))
+        return -1;
+    *open = KVD_PHASE_MLP;
+    return sum_up(e, w->x, n, open, err);
 }
 
 /*
@@ -292,29 +404,54 @@ static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_e
     kvd_gpu_worker *const w = &e->w;
     const kvd_gpu_layer *const m = &w->weights.layer[l];
     const size_t ffn = (size_t)w->weights.share.n_ffn;
-    const kvd_paged_rows rows = {
-        .layer = l, .x = w->qkv, .ld = (size_t)m->n_qkv, .steps = n, .stream = w->stream};
-    static const kvd_layer_codes none = {0};
-    const kvd_layer_codes codes = e->codes ? e->codes[l] : none;
-    kvd_phase attention;
-    kvd_few_rows qkv = {.kind = KVD_FEW_STORE, .out = (size_t)m->n_qkv, .w = m->qkv, .y = w->qkv};
-    kvd_few_rows gate_up = {.kind = KVD_FEW_SWIGLU, .out = ffn, .w = m->gate_up, .y = w->narrow};
-    qkv.codes = codes.qkv;
-    gate_up.codes = codes.gate_up;
-    if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), *open, err))
+    const unsigned stage = kvd_gpu_stage_before(l + 1);
+    const kvd_layer_codes codes = codes_of(e, l);
+    kvd_few_rows gate_up = {.kind = w->config.activation == KVD_SWIGLU ? KVD_FEW_SWIGLU
+                                                                       : KVD_FEW_GEGLU_TANH,
+                            .out = ffn,
+                            .w = m->gate_up,
+                            .codes = codes.gate_up,
+                            .y = w->narrow};
+    const last_product down = {.matrix = m->down,
+                               .codes = codes.down,
+                               .width = ffn,
+                               .phase = KVD_PHASE_MLP,
+                               .stage = stage,
+                               .gain = m->branch[1],
+                               .next = gain_before(w, l + 1)};
+    if (few_attention(e, l, n, open, err))
         return -1;
-    if (kvd_paged_cache_put(&e->cache, &rows, err) ||
-        kvd_paged_cache_attend(&e->cache, &rows, w->narrow, &attention, err) ||
-        into_residual(e, n, m->o, codes.o, (size_t)m->n_o, kvd_clock_end_by(&e->clock, attention),
-                      err))
+    if (m->expert)
+        return few_experts(e, l, n, open, err);
+    return norm_and(e, &gate_up, n, m->norm[1], stage, *open, err) ||
+                   into_residual(e, n, &down, open, err)
+               ? -1
+               : 0;
+}
+
+/* Computes the input of the first layer in models with norms of branches. */
+static int first_input(const kvd_gpu_worker *w, size_t n, kvd_err *err)
+{
+    return kvd_cuda_check(kvd_gpu_norm(KVD_NORM_RMS, KVD_BF16, w->x, NULL, gain_before(w, 0), NULL,
+                                       w->config.norm_eps, n, (size_t)w->config.d_model, w->normed,
+                                       kvd_gpu_stage_before(0), w->bad, w->stream),
+                          what, err);
+}
+
+/* Computes the logits after all layers. */
+static int few_logits(kvd_cuda_engine *e, size_t n, kvd_phase open, kvd_err *err)
+{
+    kvd_gpu_worker *const w = &e->w;
+    const size_t vocab = (size_t)w->config.vocab_size;
+    const double cap = w->config.logit_softcap;
+    kvd_few_rows head = {
+        .kind = KVD_FEW_LOGITS, .out = vocab, .w = w->weights.head, .y = e->logits};
+    if (norm_and(e, &head, n, w->weights.norm_final, kvd_gpu_stage_before(w->config.n_layers), open,
+                 err))
         return -1;
-    *open = KVD_PHASE_O;
-    if (sum_up(e, n, open, err) ||
-        norm_and(e, &gate_up, n, m->norm[1], kvd_gpu_stage_before(l + 1), *open, err) ||
-        into_residual(e, n, m->down, codes.down, ffn, NULL, err))
-        return -1;
-    *open = KVD_PHASE_MLP;
-    return sum_up(e, n, open, err);
+    return cap > 0 ? kvd_cuda_check(kvd_gpu_softcap(e->logits, n * vocab, (float)cap, w->stream),
+                                    what, err)
+                   : 0;
 }
 
 static int few_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
@@ -325,21 +462,15 @@ static int few_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
     w->id = e->batch.device.step_id;
     w->position = w->rope_row = e->batch.device.step_at;
     w->queued = NULL;
-    if (kvd_gpu_embedding(w, n, err))
+    if (kvd_gpu_embedding(w, n, err) ||
+        (kvd_config_norms_branches(&w->config) && first_input(w, n, err)))
         return -1;
     for (int l = 0; l < layers; l++)
         if (few_layer(e, l, n, &open, err))
             return -1;
     if (!kvd_cuda_has_head(e))
         return 0;
-    kvd_few_rows head = {.kind = KVD_FEW_LOGITS,
-                         .out = (size_t)w->config.vocab_size,
-                         .w = w->weights.head,
-                         .y = e->logits};
-    return norm_and(e, &head, n, w->weights.norm_final, kvd_gpu_stage_before(layers), open, err) ||
-                   sample(e, n, err)
-               ? -1
-               : 0;
+    return few_logits(e, n, open, err) || sample(e, n, err) ? -1 : 0;
 }
 
 int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err)

@@ -34,13 +34,6 @@ extern "C" {
 namespace
 {
 
-__device__ __forceinline__ unsigned long long now_ns(void)
-{
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
-    return t;
-}
-
 /*
  * A request of the batch. Its slots (blocks of 16 rows) are numbered from token_start[b] / 16 + 2
  * b, which leaves room for up to 7 tokens before the first new one.
@@ -216,7 +209,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (a.began && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0)
-        *a.began = now_ns();
+        *a.began = kvd_now_ns();
     bool waiting = true;
     int k = warp;
 #pragma unroll 1
@@ -277,7 +270,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
     if (a.ended) {
         __syncthreads();
         if (threadIdx.x == 0)
-            atomicMax(a.ended, now_ns());
+            atomicMax(a.ended, kvd_now_ns());
     }
 }
 
@@ -291,7 +284,7 @@ __device__ __forceinline__ void few_wait(const kvd_append_args &a)
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (a.began && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0)
-        *a.began = now_ns();
+        *a.began = kvd_now_ns();
 }
 
 template <bool BF, int ROPE>
@@ -347,7 +340,7 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
     if (a.ended) {
         __syncthreads();
         if (threadIdx.x == 0)
-            atomicMax(a.ended, now_ns());
+            atomicMax(a.ended, kvd_now_ns());
     }
 }
 

@@ -8,6 +8,7 @@
  */
 #include "model/pass/cuda/blocks.h"
 
+#include "common/cuda/launch.cuh"
 #include "model/pass/cuda/rows.cuh"
 
 namespace
@@ -103,9 +104,9 @@ template <int N> __device__ __forceinline__ double plain_sum(const float (&v)[N]
     return s;
 }
 
-__device__ __forceinline__ float scale_of(double squares, const norm_args &a)
+__device__ __forceinline__ float scale_of(double squares, size_t d, double eps)
 {
-    return (float)(1.0 / sqrt(squares / (double)a.d + a.eps));
+    return (float)(1.0 / sqrt(squares / (double)d + eps));
 }
 
 template <class T, bool LAYER>
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
                     c[i] -= middle;
             square += square_of(c);
         }
-        scale = scale_of(block_sum(square, squares), a);
+        scale = scale_of(block_sum(square, squares), a.d, a.eps);
     }
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
             for (size_t at = threadIdx.x; at < a.d; at += blockDim.x)
                 square += ((double)x[at] - mean) * ((double)x[at] - mean);
         }
-        scale = scale_of(block_sum(square, squares), a);
+        scale = scale_of(block_sum(square, squares), a.d, a.eps);
     }
     for (size_t at = threadIdx.x; at < a.d; at += blockDim.x) {
         float v[1] = {x[at]};
@@ -198,6 +199,72 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
             put<T, LAYER, 1>(a, row, at, middle, scale, v);
         else
             store<T, 1>(a.y, row * a.d + at, v);
+    }
+}
+
+__device__ __forceinline__ void prefetch_row(const float *row, size_t d)
+{
+    for (size_t k = 32 * (size_t)threadIdx.x; k < d; k += 32 * (size_t)blockDim.x)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(row + k));
+}
+
+/* One block handles one token. Its elements of the branch and of x stay in registers. */
+__global__ void __launch_bounds__(THREADS_MAX)
+    branch_kernel(const __grid_constant__ kvd_gpu_branch a)
+{
+    __shared__ double sums[2][32];
+    const size_t row = (size_t)blockIdx.x * a.d;
+    float x[PIECES][4], branch[PIECES][4];
+    double squares = 0;
+    bool wrong = false;
+    prefetch_row(a.gain_branch, a.d);
+    if (a.gain)
+        prefetch_row(a.gain, a.d);
+    kvd_wait_preceding(NULL);
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const size_t at = 4 * ((size_t)p * blockDim.x + threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[p][i] = branch[p][i] = 0;
+        if (at < a.d) {
+            load<f32, 4>(a.branch, row + at, branch[p]);
+            load<f32, 4>(a.x, row + at, x[p]);
+        }
+        wrong |= any_not_finite(branch[p]);
+        squares += square_of(branch[p]);
+    }
+    const float by = scale_of(block_sum(squares, sums[0]), a.d, a.eps);
+    squares = 0;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const size_t at = 4 * ((size_t)p * blockDim.x + threadIdx.x);
+        if (at >= a.d)
+            continue;
+        float gain[4];
+        load<f32, 4>(a.gain_branch, at, gain);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[p][i] += branch[p][i] * by * gain[i];
+        store<f32, 4>(a.x, row + at, x[p]);
+        wrong |= any_not_finite(x[p]);
+        squares += square_of(x[p]);
+    }
+    if (wrong)
+        report_bad(a.bad, a.stage, blockIdx.x);
+    const float scale = a.gain ? scale_of(block_sum(squares, sums[1]), a.d, a.eps) : 1.0f;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        const size_t at = 4 * ((size_t)p * blockDim.x + threadIdx.x);
+        if (at >= a.d)
+            continue;
+        float gain[4] = {1, 1, 1, 1};
+        if (a.gain)
+            load<f32, 4>(a.gain, at, gain);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[p][i] = x[p][i] * scale * gain[i];
+        store<bf16, 4>(a.y, row + at, x[p]);
     }
 }
 
@@ -242,10 +309,6 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
 {
     extern __shared__ __align__(16) float rows[];
     __shared__ double part[ROUTE_WARPS];
-#if __CUDA_ARCH__ >= 900
-    /* The next kernel may be launched now. It waits for the end of this one. */
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
     __shared__ float scale[KVD_ROUTE_ROWS];
     const int n = (int)a.n, d = (int)a.d, thread = (int)threadIdx.x, warp = thread / 32,
               lane = thread % 32;
@@ -259,6 +322,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     const float *const router = a.router + (expert < a.n_experts ? expert : 0) * a.d;
     for (int k = 32 * lane; k < d; k += 32 * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(router + k));
+    /* The code above does not wait for preceding kernels, which never write the router. */
+    kvd_wait_preceding(NULL);
     double squares = 0;
     bool wrong = false;
     for (int k = 4 * (thread % team); row < n && k < d; k += 4 * team) {
@@ -343,9 +408,9 @@ extern "C" cudaError_t kvd_gpu_norm_route_run(const kvd_gpu_norm_route *a, cudaS
         norm_route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    norm_route_kernel<<<(unsigned)ceil_div(a->n_experts, ROUTE_WARPS), ROUTE_THREADS, bytes,
-                        stream>>>(*a);
-    return cudaGetLastError();
+    return kvd_launch_early(a->overlaps, norm_route_kernel,
+                            dim3((unsigned)ceil_div(a->n_experts, ROUTE_WARPS)), ROUTE_THREADS,
+                            bytes, stream, *a);
 }
 
 extern "C" cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale,
@@ -382,6 +447,24 @@ extern "C" cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, con
 {
     return kvd_gpu_norm_rows(kind, type, x, add, 0, gain, bias, eps, 0, n, d, y, stage, bad,
                              stream);
+}
+
+extern "C" bool kvd_gpu_branch_takes(size_t d)
+{
+    return d % 4 == 0 && d <= NORM_KEPT;
+}
+
+extern "C" cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t stream)
+{
+    int major = 0;
+    const cudaError_t e = kvd_compute_capability(&major);
+    if (e != cudaSuccess || a->n == 0)
+        return e;
+    if (!kvd_gpu_branch_takes(a->d) || !aligned16(a->x) || !aligned16(a->branch) ||
+        !aligned16(a->gain_branch) || !aligned16(a->gain) || !aligned16(a->y))
+        return cudaErrorInvalidValue;
+    return kvd_launch_early(major >= 9, branch_kernel, dim3((unsigned)a->n),
+                            (unsigned)(ceil_div(a->d, 4 * PIECES * 32) * 32), 0, stream, *a);
 }
 
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,

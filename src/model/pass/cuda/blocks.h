@@ -62,6 +62,26 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
                               kvd_gpu_bad *bad, cudaStream_t stream);
 
 /*
+ * Adds the output of a branch (attention or feed-forward block), after its RMS norm, to the
+ * residual stream, and computes the next product's input in the same launch.
+ */
+typedef struct {
+    size_t n, d;
+    float *x;                 /* residual stream [n][d], changed; aligned to 16 bytes, as all are */
+    const float *branch;      /* output of the branch, [n][d] */
+    const float *gain_branch; /* gain of the branch's norm, [d] */
+    const float *gain;        /* gain [d] of the norm of x, or NULL: y is x without a norm */
+    double eps;
+    void *y; /* bf16 [n][d] */
+    /* The first row that is not finite is recorded in *bad with the check number `stage`. */
+    unsigned stage;
+    kvd_gpu_bad *bad;
+} kvd_gpu_branch;
+/* Returns true if kvd_gpu_branch_add supports rows of d elements. */
+bool kvd_gpu_branch_takes(size_t d);
+cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t stream);
+
+/*
  * The RMS norm of up to 8 rows of the residual stream, and its product with the router of routed
  * experts, in one launch.
  */
@@ -72,9 +92,10 @@ typedef struct {
     const float *add;       /* [d], or NULL: is added to every row before the norm; x stays */
     const float *gain;
     double eps;
-    const float *router; /* [n_experts][d] */
-    void *normed;        /* output: the norm in bf16, [n][d] */
-    float *logit;        /* output: [n][n_experts] */
+    const float *router; /* [n_experts][d]; no kernel on the stream may write it */
+    bool overlaps; /* true on compute capability 9: the launch overlaps the preceding kernel */
+    void *normed;  /* output: the norm in bf16, [n][d] */
+    float *logit;  /* output: [n][n_experts] */
     /* The first row that is not finite is recorded in *bad with the check number `stage`. */
     unsigned stage;
     kvd_gpu_bad *bad;
@@ -107,6 +128,8 @@ typedef struct {
     void *qkv;     /* in and out: [n][(n_heads + 2 n_kv_heads) * d_head] */
     /* Output: Q and K before RoPE, [n][(n_heads + n_kv_heads) * d_head], or NULL. */
     void *pre;
+    /* Output: GPU time in ns (%globaltimer) when the preceding kernels have ended. May be NULL. */
+    unsigned long long *began;
 } kvd_gpu_qkv;
 cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage, kvd_gpu_bad *bad,
                                cudaStream_t stream);

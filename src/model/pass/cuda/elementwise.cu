@@ -14,18 +14,13 @@ namespace
 
 enum { THREADS = 256, ROWS_MAX = 65535 /* largest grid dimension */ };
 
-__device__ __forceinline__ float silu(float x)
-{
-    return x / (1.0f + expf(-x));
-}
-
 /* A NaN stays NaN, so that later checks find it. */
 template <kvd_activation KIND> __device__ __forceinline__ float activation(float x)
 {
     if (KIND == KVD_GELU)
         return x * (0.5f * (1.0f + erff(x * 0.70710678f)));
     if (KIND == KVD_GELU_TANH || KIND == KVD_GEGLU_TANH)
-        return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
+        return gelu_tanh(x);
     if (KIND == KVD_RELU)
         return x < 0.0f ? 0.0f : x;
     return silu(x);

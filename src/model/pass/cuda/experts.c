@@ -170,6 +170,7 @@ static int norm_and_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
                                   .gain = l->norm[1],
                                   .eps = w->config.norm_eps,
                                   .router = l->router,
+                                  .overlaps = w->experts.few.overlaps,
                                   .normed = w->normed,
                                   .logit = r->logit,
                                   .stage = w->stage,

@@ -496,9 +496,8 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
         const float gate = rounded<bf16>(s) + (bias ? bias[at] : 0.0f),
                     up = rounded<bf16>(few_total(sums, token, row + TILE / 2)) +
                          (bias ? bias[out + at] : 0.0f);
-        static_cast<uint16_t *>(a.hidden)[to] =
-            bf16::narrow(a.limit > 0 ? swiglu_clamped(gate, up, a.alpha, a.limit)
-                                     : gate / (1.0f + expf(-gate)) * up);
+        static_cast<uint16_t *>(a.hidden)[to] = bf16::narrow(
+            a.limit > 0 ? swiglu_clamped(gate, up, a.alpha, a.limit) : silu(gate) * up);
     }
 }
 

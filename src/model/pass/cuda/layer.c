@@ -261,10 +261,11 @@ static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, k
     return w->second ? layer_norm(w, l, 1, r, w->second, type, err) : 0;
 }
 
-static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int layer, size_t n,
-                               const kvd_gpu_attention *hook, kvd_err *err)
+int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_gpu_attention *hook,
+                       unsigned long long *began, kvd_err *err)
 {
-    const kvd_gpu_share *s = &w->weights.share;
+    const kvd_gpu_layer *const l = &w->weights.layer[layer];
+    const kvd_gpu_share *const s = &w->weights.share;
     const size_t tables =
         kvd_batch_rope_layer(&w->config, w->max_len, layer) * ((size_t)w->config.d_head / 2);
     const kvd_gpu_qkv a = {.type = w->weights.type,
@@ -282,7 +283,8 @@ static int finish_queries_keys(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                            .layout = w->config.rope_layout,
                            .rope_dims = w->config.rope_dims,
                            .qkv = w->qkv,
-                           .pre = hook->wants_pre && rotates(w) ? w->wide : NULL};
+                           .pre = hook->wants_pre && rotates(w) ? w->wide : NULL,
+                           .began = began};
     if (hook->wants_raw)
         return 0;
     return kvd_gpu_launched(w, kvd_gpu_qkv_finish(&a, n, stage_qkv(layer), w->bad, w->stream),
@@ -305,7 +307,7 @@ static int queries_keys_values(kvd_gpu_worker *w, const kvd_gpu_layer *l, int la
                  : product(w, w->normed, l->qkv, r[i], (size_t)w->config.d_model, (size_t)l->n_qkv,
                            w->qkv, w->weights.type, 0, KVD_GPU_QKV, err)))
             return -1;
-    return finish_queries_keys(w, l, layer, n, hook, err);
+    return kvd_gpu_finish_qkv(w, layer, n, hook, NULL, err);
 }
 
 static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *hook,

@@ -139,6 +139,13 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
                       int stop, kvd_err *err);
 
 /*
+ * Adds bias, norms and RoPE to Q, K and V of n tokens in w->qkv, unless hook->wants_raw. If `began`
+ * is not NULL, *began in device memory receives the time when the preceding kernels have ended.
+ */
+int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_gpu_attention *hook,
+                       unsigned long long *began, kvd_err *err);
+
+/*
  * Adds the experts' outputs for the input w->experts.normed to the residual stream. If
  * kvd_gpu_experts_norm, also computes that input, the norm of the residual stream, and adds
  * w->pending to the stream. Waits until the router has chosen the experts, unless

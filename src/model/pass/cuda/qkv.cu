@@ -9,12 +9,13 @@
  */
 #include "model/pass/cuda/blocks.h"
 
+#include "common/cuda/launch.cuh"
 #include "model/pass/cuda/rows.cuh"
 
 namespace
 {
 
-enum { THREADS = 128 };
+enum { THREADS = 128, FEW = 32 /* tokens whose heads are divided among blocks */ };
 
 struct geometry {
     /* Offsets of the token's first element: `row` in the array qkv, `token` in the array pre. */
@@ -93,6 +94,7 @@ __global__ void __launch_bounds__(THREADS)
      * neighbouring elements of x, the others of y.
      */
     float c[N], s[N];
+    kvd_wait_preceding(a.began);
     if (a.cosine && mine) {
         const size_t table = (size_t)a.rope_row[token] * (size_t)half;
         if (a.layout == KVD_ROPE_HALF) {
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 
     bool wrong = false;
-    for (int first = 0; first < heads; first += teams) {
+    for (int first = (int)blockIdx.y * teams; first < heads; first += (int)gridDim.y * teams) {
         const int head = first + team;
         const bool there = mine && head < heads, rotates = head < turned;
         const size_t before = (size_t)head * (size_t)a.d_head,
@@ -192,6 +194,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
     const size_t d = (size_t)a.d_head, q = (size_t)a.n_heads * d, k = (size_t)a.n_kv_heads * d;
     const size_t token = blockIdx.x, first = blockIdx.y ? q : 0, width = blockIdx.y ? k : q;
     double sum = 0;
+    kvd_wait_preceding(a.began);
     for (size_t i = threadIdx.x; i < width; i += THREADS) {
         const double x = (double)element<T>(a, token * (q + 2 * k) + first, first, (int)i);
         sum += x * x;
@@ -214,6 +217,7 @@ __global__ void __launch_bounds__(THREADS)
     const int turned = a.n_heads + a.n_kv_heads, heads = turned + a.n_kv_heads;
     const size_t unit = ((size_t)blockIdx.x * THREADS + threadIdx.x) / 32,
                  token = unit / (size_t)heads;
+    kvd_wait_preceding(a.began);
     if (token >= n)
         return;
     const int head = (int)(unit % (size_t)heads);
@@ -266,19 +270,20 @@ __global__ void __launch_bounds__(THREADS)
 
 template <class T, int TEAM>
 cudaError_t launch_pieces(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *bad,
-                          cudaStream_t stream)
+                          bool early, cudaStream_t stream)
 {
     enum { N = 16 / sizeof(typename T::raw) };
     const size_t wanted = ceil_div((size_t)(a.n_heads + 2 * a.n_kv_heads) * TEAM, 32) * 32;
     const unsigned x = (unsigned)smaller(wanted, THREADS);
     const dim3 block(x, THREADS / x);
-    finish_pieces<T, N, TEAM>
-        <<<(unsigned)ceil_div(n, block.y), block, 0, stream>>>(a, n, stage, bad);
-    return cudaGetLastError();
+    const size_t heads = (size_t)(a.n_heads + 2 * a.n_kv_heads), parts = ceil_div(heads, x / TEAM);
+    const dim3 grid((unsigned)ceil_div(n, block.y), n <= FEW ? (unsigned)parts : 1);
+    return kvd_launch_early(early, finish_pieces<T, N, TEAM>, grid, block, 0, stream, a, n, stage,
+                            bad);
 }
 
 template <class T>
-cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *bad,
+cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *bad, bool early,
                    cudaStream_t stream)
 {
     enum { N = 16 / sizeof(typename T::raw) };
@@ -287,16 +292,15 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
     if (usual && a.d_head % (2 * N) == 0 && pieces <= 32 && aligned16(a.qkv) && aligned16(a.pre) &&
         aligned16(a.bias) && aligned16(a.gain_q) && aligned16(a.gain_k) && aligned16(a.cosine) &&
         aligned16(a.sine))
-        return pieces == 1    ? launch_pieces<T, 1>(a, n, stage, bad, stream)
-               : pieces == 2  ? launch_pieces<T, 2>(a, n, stage, bad, stream)
-               : pieces <= 4  ? launch_pieces<T, 4>(a, n, stage, bad, stream)
-               : pieces <= 8  ? launch_pieces<T, 8>(a, n, stage, bad, stream)
-               : pieces <= 16 ? launch_pieces<T, 16>(a, n, stage, bad, stream)
-                              : launch_pieces<T, 32>(a, n, stage, bad, stream);
+        return pieces == 1    ? launch_pieces<T, 1>(a, n, stage, bad, early, stream)
+               : pieces == 2  ? launch_pieces<T, 2>(a, n, stage, bad, early, stream)
+               : pieces <= 4  ? launch_pieces<T, 4>(a, n, stage, bad, early, stream)
+               : pieces <= 8  ? launch_pieces<T, 8>(a, n, stage, bad, early, stream)
+               : pieces <= 16 ? launch_pieces<T, 16>(a, n, stage, bad, early, stream)
+                              : launch_pieces<T, 32>(a, n, stage, bad, early, stream);
     const size_t units = n * (size_t)(a.n_heads + 2 * a.n_kv_heads);
-    finish_any<T>
-        <<<(unsigned)ceil_div(units * 32, THREADS), THREADS, 0, stream>>>(a, n, stage, bad);
-    return cudaGetLastError();
+    return kvd_launch_early(early, finish_any<T>, dim3((unsigned)ceil_div(units * 32, THREADS)),
+                            THREADS, 0, stream, a, n, stage, bad);
 }
 
 /* One block writes K, V and the rotated dimensions of Q of one token. */
@@ -332,20 +336,19 @@ template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(cons
 extern "C" cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage,
                                           kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    if (n == 0)
-        return cudaSuccess;
-    if (a->factor) {
-        const dim3 grid((unsigned)n, 2);
-        if (a->type == KVD_F32)
-            whole_factors<f32><<<grid, THREADS, 0, stream>>>(*a);
-        else
-            whole_factors<bf16><<<grid, THREADS, 0, stream>>>(*a);
-        const cudaError_t e = cudaGetLastError();
-        if (e)
-            return e;
+    kvd_gpu_qkv rest = *a;
+    int major = 0;
+    cudaError_t e = kvd_compute_capability(&major);
+    if (e == cudaSuccess && n && a->factor) {
+        e = kvd_launch_early(major >= 9,
+                             a->type == KVD_F32 ? whole_factors<f32> : whole_factors<bf16>,
+                             dim3((unsigned)n, 2), THREADS, 0, stream, *a);
+        rest.began = NULL;
     }
-    return a->type == KVD_F32 ? launch<f32>(*a, n, stage, bad, stream)
-                              : launch<bf16>(*a, n, stage, bad, stream);
+    if (e != cudaSuccess || n == 0)
+        return e;
+    return a->type == KVD_F32 ? launch<f32>(rest, n, stage, bad, major >= 9, stream)
+                              : launch<bf16>(rest, n, stage, bad, major >= 9, stream);
 }
 
 extern "C" cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream)

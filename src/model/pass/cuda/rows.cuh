@@ -93,6 +93,17 @@ template <int N> __device__ __forceinline__ bool any_not_finite(const float (&x)
     return found;
 }
 
+__device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
+/* GELU, approximated by tanh. */
+__device__ __forceinline__ float gelu_tanh(float x)
+{
+    return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
+}
+
 /*
  * Records that token row `row` is not finite at check number `stage`; *bad keeps the smallest
  * encoding (kvd_gpu_bad).
