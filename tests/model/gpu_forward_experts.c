@@ -430,6 +430,9 @@ static void test_few_tokens(void)
         {"few tokens: gpt-oss", 33, 360, 360, 32, 4, true, true, true, 0},
         {"few tokens: many experts", 300, 128, 64, 60, 8, false, false, true, 0},
         {"few tokens: groups of experts", 20, 64, 48, 16, 3, false, false, false, 4},
+        {"many tokens: one step of columns", 400, 64, 64, 6, 2, false, false, true, 0},
+        {"many tokens: gpt-oss", 700, 328, 200, 5, 3, true, true, true, 0},
+        {"many tokens: several rows of tiles", 300, 520, 264, 2, 1, false, true, false, 0},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         test_few(&list[i]);

@@ -214,14 +214,16 @@ cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
 /*
  * Routed experts of a batch whose routing stays on the device, so that a CUDA graph can contain
- * them. Reads the weights of the chosen experts alone, once for every KVD_FEW_TOKENS tokens
- * of an expert. Products have bf16 inputs and float32 sums.
+ * them. Reads the weights of the chosen experts alone, once for every group of tokens. Products
+ * have bf16 inputs and float32 sums.
  *
- * Tokens that chose one expert are cut into groups. A pair is one token with one of its experts;
- * pairs are numbered in the order of the groups.
+ * Tokens that chose one expert are cut into groups of up to KVD_FEW_TOKENS or, on compute
+ * capability 9 with more than KVD_FEW_TOKENS tokens per expert on average, KVD_MANY_TOKENS.
+ * A pair is one token with one of its experts; pairs are numbered in the order of the groups.
  */
 enum {
-    KVD_FEW_TOKENS = 32,   /* most tokens of a group */
+    KVD_FEW_TOKENS = 32,
+    KVD_MANY_TOKENS = 128,
     KVD_FEW_EXPERTS = 1024 /* most experts of a layer */
 };
 typedef struct {
@@ -251,9 +253,10 @@ typedef struct {
     /* Scratch: groups [kvd_gpu_few_groups] and their number [1]. */
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;
-    uint32_t *place; /* scratch: pair of the j-th expert of each token, [n][n_chosen] */
-    void *hidden;    /* scratch: bf16 [n * n_chosen][ffn] */
-    float *out;      /* scratch: [n * n_chosen][d] */
+    uint32_t group_tokens; /* most tokens of a group; set by kvd_gpu_few_experts_add */
+    uint32_t *place;       /* scratch: pair of the j-th expert of each token, [n][n_chosen] */
+    void *hidden;          /* scratch: bf16 [n * n_chosen][ffn] */
+    float *out;            /* scratch: [n * n_chosen][d] */
 } kvd_gpu_few_experts;
 /* Returns the largest number of groups of n tokens. */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
@@ -262,6 +265,12 @@ size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
  * The same batch gives the same bits.
  */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
+/*
+ * Computes `hidden` and `out` on compute capability 9. The groups, at most most_groups, have up to
+ * KVD_MANY_TOKENS tokens. Called by kvd_gpu_few_experts_add.
+ */
+cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
+                                  cudaStream_t stream);
 
 /* y [n][d] becomes the rows of x with the indices `row` [n]. */
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,

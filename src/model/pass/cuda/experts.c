@@ -115,20 +115,34 @@ static int add_shared(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_e
 
 bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
 {
-    return w->config.n_experts == 0 || (n <= w->experts.most_few && !w->weights.streamed);
+    const kvd_gpu_expert_buffers *const e = &w->experts;
+    return w->config.n_experts == 0 ||
+           (!w->weights.streamed && e->most_few && (n <= e->most_few || e->few.overlaps));
 }
 
-/* Also adds the vector `add` to each row of the residual stream, unless it is NULL. */
-static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, const float *add, kvd_err *err)
+/*
+ * Adds the outputs of the experts of n tokens, most_few at a time. Also adds the vector `add` to
+ * each row of the residual stream, unless it is NULL.
+ */
+static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
+                   kvd_err *err)
 {
-    kvd_gpu_few_experts *const few = &w->experts.few;
-    few->routes = w->experts.routes;
-    few->expert = w->experts.table + (size_t)(l - w->weights.layer) * (size_t)w->config.n_experts;
-    few->first = w->weights.share.index == 0;
-    few->x = w->normed;
-    few->add = add;
-    few->y = w->x;
-    return kvd_gpu_launched(w, kvd_gpu_few_experts_add(few, w->stream), KVD_GPU_DOWN, err);
+    const kvd_gpu_expert_buffers *const e = &w->experts;
+    const size_t experts = e->routes.n_experts, d = (size_t)w->config.d_model;
+    kvd_gpu_few_experts few = e->few;
+    few.expert = e->table + (size_t)(l - w->weights.layer) * experts;
+    few.first = w->weights.share.index == 0;
+    few.add = add;
+    for (size_t first = 0; first < n; first += e->most_few) {
+        few.routes = e->routes;
+        few.routes.n = n - first < e->most_few ? n - first : e->most_few;
+        few.routes.logit += first * experts;
+        few.x = (const uint16_t *)w->normed + first * d;
+        few.y = w->x + first * d;
+        if (kvd_gpu_launched(w, kvd_gpu_few_experts_add(&few, w->stream), KVD_GPU_DOWN, err))
+            return -1;
+    }
+    return 0;
 }
 
 static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
@@ -145,7 +159,7 @@ static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_
                        err))
         return -1;
     if (score(w, l, n, err) ||
-        (kvd_gpu_experts_stay(w, n) ? add_few(w, l, NULL, err)
+        (kvd_gpu_experts_stay(w, n) ? add_few(w, l, n, NULL, err)
                                     : route(w, err) || add_routed(w, l, err)))
         return -1;
     return l->shared.gate_up ? add_shared(w, l, n, err) : 0;
@@ -180,7 +194,7 @@ static int norm_and_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
     r->bias_choice = l->bias_choice;
     w->pending = NULL;
     return kvd_gpu_launched(w, kvd_gpu_norm_route_run(&a, w->stream), KVD_GPU_GATE_UP, err) ||
-                   add_few(w, l, w->weights.share.index == 0 ? add : NULL, err)
+                   add_few(w, l, n, w->weights.share.index == 0 ? add : NULL, err)
                ? -1
                : 0;
 }

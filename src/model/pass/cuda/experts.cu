@@ -9,11 +9,8 @@
  * memory: a lane loads 8 neighbouring columns of its row at once. Both operands then permute the
  * columns in the same way, which does not change the sum.
  */
-#include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "model/pass/cuda/blocks.h"
-
-#include "model/pass/cuda/rows.cuh"
+#include "model/pass/cuda/experts.cuh"
 #include "model/pass/routing.h"
 
 namespace
@@ -316,18 +313,6 @@ __global__ void __launch_bounds__(ROW_THREADS)
 }
 
 /*
- * On Hopper a kernel of few tokens is launched before the preceding kernel ends (programmatic
- * dependent launch). Waits for the end of that kernel, then lets the next one start.
- */
-__device__ __forceinline__ void follow(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-/*
  * Returns the sum of x over the threads before this one. part [32] is shared memory that has no
  * other use. The block has 1024 threads.
  */
@@ -357,7 +342,7 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     __shared__ uint32_t count[KVD_FEW_EXPERTS], next[KVD_FEW_EXPERTS], part[2][32];
     const kvd_gpu_routes &r = a.routes;
     const uint32_t mine = threadIdx.x, experts = (uint32_t)r.n_experts,
-                   total = (uint32_t)(r.n * r.n_chosen);
+                   total = (uint32_t)(r.n * r.n_chosen), most = a.group_tokens;
     follow();
     if (ROUTE && mine / 32 < r.n)
         route_warp(r, mine / 32);
@@ -367,10 +352,10 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
         atomicAdd(&count[r.expert[i]], 1u);
     __syncthreads();
     const uint32_t tokens = count[mine], first = sum_before(tokens, part[0]);
-    uint32_t group = sum_before((tokens + KVD_FEW_TOKENS - 1) / KVD_FEW_TOKENS, part[1]);
+    uint32_t group = sum_before((tokens + most - 1) / most, part[1]);
     next[mine] = first;
-    for (uint32_t k = 0; k < tokens; k += KVD_FEW_TOKENS)
-        a.group[group++] = {mine, first + k, min((uint32_t)KVD_FEW_TOKENS, tokens - k)};
+    for (uint32_t k = 0; k < tokens; k += most)
+        a.group[group++] = {mine, first + k, min(most, tokens - k)};
     if (mine == experts - 1)
         *a.n_groups = group;
     __syncthreads();
@@ -457,12 +442,6 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
     }
 }
 
-__device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_group *at)
-{
-    const uint32_t *const word = reinterpret_cast<const uint32_t *>(at);
-    return {__ldcg(word), __ldcg(word + 1), __ldcg(word + 2)};
-}
-
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
 /* Returns the element of a tile's product, summed over the warps in a fixed order. */
@@ -481,23 +460,18 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
 {
     constexpr uint32_t ROWS = UP ? TILE / 2 : TILE;
     const uint32_t out = (uint32_t)(UP ? a.ffn : a.d);
+    const float *const bias = UP ? a.expert[g.expert].bias_gate_up : NULL;
     for (uint32_t i = threadIdx.x; i < g.n * ROWS; i += FEW_THREADS) {
         const uint32_t token = i / ROWS, row = i % ROWS, at = tile * ROWS + row;
         if (at >= out)
             continue;
         const size_t to = (size_t)(g.first + token) * out + at;
         const float s = few_total(sums, token, row);
-        if (!UP) {
+        if (UP)
+            static_cast<uint16_t *>(a.hidden)[to] =
+                hidden_unit(a, bias, at, s, few_total(sums, token, row + TILE / 2));
+        else
             a.out[to] = s;
-            continue;
-        }
-        /* gate and up are rounded to bf16, as if a separate product had stored them. */
-        const float *const bias = a.expert[g.expert].bias_gate_up;
-        const float gate = rounded<bf16>(s) + (bias ? bias[at] : 0.0f),
-                    up = rounded<bf16>(few_total(sums, token, row + TILE / 2)) +
-                         (bias ? bias[out + at] : 0.0f);
-        static_cast<uint16_t *>(a.hidden)[to] = bf16::narrow(
-            a.limit > 0 ? swiglu_clamped(gate, up, a.alpha, a.limit) : silu(gate) * up);
     }
 }
 
@@ -613,17 +587,28 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-extern "C" cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream)
+/* Queues the products of groups of up to KVD_FEW_TOKENS tokens. */
+static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
-    const kvd_gpu_routes *const r = &a->routes;
+    const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),
+                 down = smaller(groups * ceil_div(a.d, TILE), (size_t)(FEW_CTAS * a.sms));
+    const cudaError_t e =
+        launch_few(cudaSuccess, few_kernel<true>, dim3((unsigned)up), FEW_THREADS, a, stream);
+    return launch_few(e, few_kernel<false>, dim3((unsigned)down), FEW_THREADS, a, stream);
+}
+
+extern "C" cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *args, cudaStream_t stream)
+{
+    kvd_gpu_few_experts a = *args;
+    const kvd_gpu_routes *const r = &a.routes;
     if (r->n == 0)
         return cudaSuccess;
-    if (r->n_experts > KVD_FEW_EXPERTS || a->d % 8 || a->ffn % 8 ||
-        r->n * r->n_chosen * (a->d > a->ffn ? a->d : a->ffn) > UINT32_MAX)
+    if (r->n_experts > KVD_FEW_EXPERTS || a.d % 8 || a.ffn % 8 ||
+        r->n * r->n_chosen * (a.d > a.ffn ? a.d : a.ffn) > UINT32_MAX)
         return cudaErrorInvalidValue;
-    const size_t groups = kvd_gpu_few_groups(r->n, r->n_chosen, r->n_experts),
-                 up = smaller(groups * ceil_div(a->ffn, TILE / 2), (size_t)(FEW_CTAS * a->sms)),
-                 down = smaller(groups * ceil_div(a->d, TILE), (size_t)(FEW_CTAS * a->sms));
+    const size_t groups = kvd_gpu_few_groups(r->n, r->n_chosen, r->n_experts);
+    const bool many = a.overlaps && r->n * r->n_chosen > KVD_FEW_TOKENS * r->n_experts;
+    a.group_tokens = many ? KVD_MANY_TOKENS : KVD_FEW_TOKENS;
     const bool route = !r->groups && r->n <= KVD_FEW_EXPERTS / 32;
     if (r->groups)
         route_groups_kernel<<<(unsigned)r->n, 32, 0, stream>>>(*r);
@@ -631,12 +616,11 @@ extern "C" cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cud
         route_warp_kernel<<<(unsigned)r->n, 32, 0, stream>>>(*r);
     cudaError_t e = cudaGetLastError();
     e = launch_few(e, route ? few_plan_kernel<true> : few_plan_kernel<false>, dim3(1),
-                   KVD_FEW_EXPERTS, *a, stream);
-    e = launch_few(e, few_kernel<true>, dim3((unsigned)up), FEW_THREADS, *a, stream);
-    e = launch_few(e, few_kernel<false>, dim3((unsigned)down), FEW_THREADS, *a, stream);
-    return launch_few(e, few_add_kernel,
-                      dim3((unsigned)r->n, (unsigned)ceil_div(a->d, FEW_THREADS)), FEW_THREADS, *a,
-                      stream);
+                   KVD_FEW_EXPERTS, a, stream);
+    if (e == cudaSuccess)
+        e = many ? kvd_gpu_many_products(&a, groups, stream) : few_products(a, groups, stream);
+    return launch_few(e, few_add_kernel, dim3((unsigned)r->n, (unsigned)ceil_div(a.d, FEW_THREADS)),
+                      FEW_THREADS, a, stream);
 }
 
 extern "C" cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n,

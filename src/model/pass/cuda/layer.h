@@ -153,9 +153,9 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /*
- * Returns the largest number of tokens whose routing stays on the device: at least s->steps, or 32
- * per expert; 0 if the kernels for few tokens do not take the experts. The weights need not be
- * loaded.
+ * Returns the largest number of tokens that one launch of the experts' own kernels takes: at least
+ * s->steps, or 32 per expert; 0 if these kernels do not support the experts. The weights need not
+ * be loaded.
  */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);

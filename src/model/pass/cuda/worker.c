@@ -27,28 +27,39 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Beyond 32 tokens per expert, cuBLAS products of one expert after another are faster. */
+static bool on_hopper(void)
+{
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major == 9;
+}
+
+/*
+ * On Hopper the result is at least MANY, and larger batches take several launches. On other GPUs,
+ * cuBLAS products of one expert after another are faster for more than 32 tokens per expert.
+ */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
     if (!s->steps || !c->n_experts || s->type != KVD_BF16 || c->activation != KVD_SWIGLU ||
         c->n_experts > KVD_FEW_EXPERTS || c->d_model % 8 || share->n_expert % 8)
         return 0;
-    const size_t n =
-        larger(s->steps, (size_t)KVD_FEW_TOKENS * (size_t)c->n_experts / (size_t)c->n_chosen);
+    enum { MANY = 8192 };
+    const size_t few = (size_t)KVD_FEW_TOKENS * (size_t)c->n_experts / (size_t)c->n_chosen,
+                 n = larger(larger(s->steps, few), on_hopper() ? MANY : 0);
     return n < s->max_tokens ? n : s->max_tokens;
 }
 
 static int ask_device(kvd_gpu_few_experts *few, kvd_err *err)
 {
-    int device = 0, major = 0;
+    int device = 0;
     if (kvd_cuda_check(cudaGetDevice(&device), "routed experts", err) ||
         kvd_cuda_check(cudaDeviceGetAttribute(&few->sms, cudaDevAttrMultiProcessorCount, device),
-                       "routed experts", err) ||
-        kvd_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                        "routed experts", err))
         return -1;
-    few->overlaps = major == 9;
+    few->overlaps = on_hopper();
     return 0;
 }
 

@@ -1,0 +1,51 @@
+/* Device functions of the kernels of routed experts (experts.cu, experts_sm90.cu). */
+#ifndef KVD_MODEL_PASS_CUDA_EXPERTS_CUH
+#define KVD_MODEL_PASS_CUDA_EXPERTS_CUH
+
+#include "common/cuda/launch.cuh"
+#include "model/pass/cuda/rows.cuh"
+
+namespace
+{
+
+/*
+ * On Hopper a kernel of routed experts is launched before the preceding kernel ends (programmatic
+ * dependent launch). Waits for the end of that kernel, then lets the next one start.
+ */
+__device__ __forceinline__ void follow(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_group *at)
+{
+    const uint32_t *const word = reinterpret_cast<const uint32_t *>(at);
+    return {__ldcg(word), __ldcg(word + 1), __ldcg(word + 2)};
+}
+
+/*
+ * Returns hidden unit `unit` of an expert in bf16, from the products of a token with the unit's
+ * rows of the gate and up matrix. `bias` is that of both matrices, or NULL. Exponential and
+ * division are the fast ones, whose relative error of 2^-16 is small compared with bf16's rounding.
+ */
+__device__ __forceinline__ uint16_t hidden_unit(const kvd_gpu_few_experts &a, const float *bias,
+                                                uint32_t unit, float gate, float up)
+{
+    /* gate and up are rounded to bf16, as if a separate product had stored them. */
+    float g = rounded<bf16>(gate) + (bias ? bias[unit] : 0.0f),
+          u = rounded<bf16>(up) + (bias ? bias[a.ffn + unit] : 0.0f), bend = 1;
+    if (a.limit > 0) {
+        g = g > a.limit ? a.limit : g;
+        u = u > a.limit ? a.limit : u;
+        u = 1.0f + (u < -a.limit ? -a.limit : u);
+        bend = a.alpha;
+    }
+    return bf16::narrow(__fdividef(g, 1.0f + __expf(-bend * g)) * u);
+}
+
+} // namespace
+
+#endif
