@@ -31,8 +31,8 @@ typedef struct {
     /* True if all experts of a layer are one timed phase, which ends with KVD_GPU_DOWN. */
     bool one_phase;
     /*
-     * Largest number of tokens whose routing stays on the device, or 0. `few` then has the buffers,
-     * and `table` the experts of all layers, device [n_layers][n_experts].
+     * kvd_gpu_experts_few of this worker. Unless it is 0, `few` has the buffers, and `table` the
+     * experts of all layers, device [n_layers][n_experts].
      */
     size_t most_few;
     kvd_gpu_few_experts few;
