@@ -540,22 +540,40 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     }
 }
 
-/* Adds up the weighted outputs of each token's experts, best expert first. */
+/*
+ * Adds up the weighted outputs of each token's experts, best expert first. A thread adds four
+ * neighbouring columns.
+ */
 __global__ void __launch_bounds__(FEW_THREADS)
     few_add_kernel(const __grid_constant__ kvd_gpu_few_experts a)
 {
-    const size_t token = blockIdx.x, j = (size_t)blockIdx.y * FEW_THREADS + threadIdx.x,
+    const size_t token = blockIdx.x, j = 4 * ((size_t)blockIdx.y * FEW_THREADS + threadIdx.x),
                  chosen = a.routes.n_chosen;
-    follow();
+    float sum[4] = {}, add[4];
+    kvd_wait_preceding(NULL);
     if (j >= a.d)
         return;
-    float sum = (a.first ? a.y[token * a.d + j] : 0.0f) + (a.add ? a.add[j] : 0.0f);
+    if (a.first)
+        load<f32, 4>(a.y, token * a.d + j, sum);
+    if (a.add) {
+        load<f32, 4>(a.add, j, add);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            sum[k] += add[k];
+    }
+#pragma unroll 4
     for (size_t i = token * chosen; i < (token + 1) * chosen; i++) {
         const float *const bias = a.first ? a.expert[a.routes.expert[i]].bias_down : NULL;
-        const float out = a.out[(size_t)a.place[i] * a.d + j];
-        sum += a.routes.factor[i] * (bias ? out + bias[j] : out);
+        const float factor = a.routes.factor[i];
+        float out[4], extra[4] = {};
+        load<f32, 4>(a.out, (size_t)a.place[i] * a.d + j, out);
+        if (bias)
+            load<f32, 4>(bias, j, extra);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            sum[k] += factor * (out[k] + extra[k]);
     }
-    a.y[token * a.d + j] = sum;
+    store<f32, 4>(a.y, token * a.d + j, sum);
 }
 
 } // namespace
@@ -619,8 +637,9 @@ extern "C" cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *args, 
                    KVD_FEW_EXPERTS, a, stream);
     if (e == cudaSuccess)
         e = many ? kvd_gpu_many_products(&a, groups, stream) : few_products(a, groups, stream);
-    return launch_few(e, few_add_kernel, dim3((unsigned)r->n, (unsigned)ceil_div(a.d, FEW_THREADS)),
-                      FEW_THREADS, a, stream);
+    return launch_few(e, few_add_kernel,
+                      dim3((unsigned)r->n, (unsigned)ceil_div(a.d, 4 * FEW_THREADS)), FEW_THREADS,
+                      a, stream);
 }
 
 extern "C" cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n,
