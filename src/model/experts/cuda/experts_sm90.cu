@@ -11,7 +11,7 @@
  * Both operands are stored without swizzle, as core matrices of 8 rows x 16 bytes (sm90.cuh).
  */
 #include "kernels/cuda/sm90.cuh"
-#include "model/pass/cuda/experts.cuh"
+#include "model/experts/cuda/experts.cuh"
 
 namespace
 {

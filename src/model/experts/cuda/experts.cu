@@ -10,7 +10,7 @@
  * columns in the same way, which does not change the sum.
  */
 #include "kernels/cuda/mma.cuh"
-#include "model/pass/cuda/experts.cuh"
+#include "model/experts/cuda/experts.cuh"
 #include "model/pass/routing.h"
 
 namespace

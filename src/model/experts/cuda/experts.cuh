@@ -1,6 +1,6 @@
 /* Device functions of the kernels of routed experts (experts.cu, experts_sm90.cu). */
-#ifndef KVD_MODEL_PASS_CUDA_EXPERTS_CUH
-#define KVD_MODEL_PASS_CUDA_EXPERTS_CUH
+#ifndef KVD_MODEL_EXPERTS_CUDA_EXPERTS_CUH
+#define KVD_MODEL_EXPERTS_CUDA_EXPERTS_CUH
 
 #include "common/cuda/launch.cuh"
 #include "model/pass/cuda/rows.cuh"
