@@ -22,6 +22,7 @@ enum {
     FEW_THREADS = 32 * FEW_WARPS,
     FEW_CTAS = 3, /* CTAs on one SM */
     FEW_BLOCKS = KVD_FEW_TOKENS / 8,
+    PAIRS = 8, /* pairs that a thread of few_plan_kernel loads at the same time */
     TILE = 16,
     SLAB = 64,
     SUM_PITCH = 9 /* floats from one row of sums to the next, padded against bank conflicts */
@@ -312,23 +313,13 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/*
- * Returns the sum of x over the threads before this one. part [32] is shared memory that has no
- * other use. The block has 1024 threads.
- */
-__device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)
+/* Loads the experts of pairs `first`, first + KVD_FEW_EXPERTS, ..., all at the same time. */
+__device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
+                                             uint32_t total, uint32_t (&x)[PAIRS])
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t sum = x;
 #pragma unroll
-    for (uint32_t step = 1; step < 32; step *= 2) {
-        const uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
-        sum += lane >= step ? other : 0;
-    }
-    if (lane == 31)
-        part[warp] = sum;
-    __syncthreads();
-    return sum - x + warp_sum(lane < warp ? part[lane] : 0u);
+    for (uint32_t k = 0; k < PAIRS; k++)
+        x[k] = first + k * KVD_FEW_EXPERTS < total ? r.expert[first + k * KVD_FEW_EXPERTS] : 0;
 }
 
 /*
@@ -348,8 +339,14 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
         route_warp(r, mine / 32);
     count[mine] = 0;
     __syncthreads();
-    for (uint32_t i = mine; i < total; i += blockDim.x)
-        atomicAdd(&count[r.expert[i]], 1u);
+    for (uint32_t i = mine; i < total; i += PAIRS * KVD_FEW_EXPERTS) {
+        uint32_t x[PAIRS];
+        load_experts(r, i, total, x);
+#pragma unroll
+        for (uint32_t k = 0; k < PAIRS; k++)
+            if (i + k * KVD_FEW_EXPERTS < total)
+                atomicAdd(&count[x[k]], 1u);
+    }
     __syncthreads();
     const uint32_t tokens = count[mine], first = sum_before(tokens, part[0]);
     uint32_t group = sum_before((tokens + most - 1) / most, part[1]);
@@ -359,10 +356,18 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     if (mine == experts - 1)
         *a.n_groups = group;
     __syncthreads();
-    for (uint32_t i = mine; i < total; i += blockDim.x) {
-        const uint32_t at = atomicAdd(&next[r.expert[i]], 1u);
-        r.row[at] = i / (uint32_t)r.n_chosen;
-        a.place[i] = at;
+    for (uint32_t i = mine; i < total; i += PAIRS * KVD_FEW_EXPERTS) {
+        uint32_t x[PAIRS];
+        load_experts(r, i, total, x);
+#pragma unroll
+        for (uint32_t k = 0; k < PAIRS; k++) {
+            const uint32_t pair = i + k * KVD_FEW_EXPERTS;
+            if (pair < total) {
+                const uint32_t at = atomicAdd(&next[x[k]], 1u);
+                r.row[at] = pair / (uint32_t)r.n_chosen;
+                a.place[pair] = at;
+            }
+        }
     }
 }
 

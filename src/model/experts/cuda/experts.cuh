@@ -20,6 +20,25 @@ __device__ __forceinline__ void follow(void)
 #endif
 }
 
+/*
+ * Returns the sum of x over the threads before this one. part [32] is shared memory that has no
+ * other use. The block has 1024 threads.
+ */
+__device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t sum = x;
+#pragma unroll
+    for (uint32_t step = 1; step < 32; step *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    if (lane == 31)
+        part[warp] = sum;
+    __syncthreads();
+    return sum - x + warp_sum(lane < warp ? part[lane] : 0u);
+}
+
 __device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_group *at)
 {
     const uint32_t *const word = reinterpret_cast<const uint32_t *>(at);
