@@ -117,7 +117,7 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
 {
     const kvd_gpu_expert_buffers *const e = &w->experts;
     return w->config.n_experts == 0 ||
-           (!w->weights.streamed && e->most_few && (n <= e->most_few || e->few.overlaps));
+           (!w->weights.streamed && e->most_few && (n <= e->most_few || e->many));
 }
 
 /*

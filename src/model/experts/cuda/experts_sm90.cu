@@ -23,8 +23,9 @@ enum {
     STAGES = 4,
     AHEAD = STAGES - 2, /* stages that are loaded in advance */
     CORE = 128,         /* bytes of a core matrix */
-    X_LEAD = KVD_MANY_TOKENS / 8 * CORE,
-    W_LEAD = ROWS / 8 * CORE,
+    /* Bytes from a core matrix to that of the next columns, padded against bank conflicts. */
+    X_LEAD = KVD_MANY_TOKENS / 8 * CORE + 16,
+    W_LEAD = ROWS / 8 * CORE + 16,
     X_BYTES = STEP / 8 * X_LEAD,
     W_BYTES = STEP / 8 * W_LEAD,
     STAGE_BYTES = X_BYTES + W_BYTES,
@@ -41,13 +42,13 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
 
 /*
  * Loads of this thread, in the order of the CTA's tiles and their steps. A warp loads 16 tokens and
- * 32 rows of W. A lane has row lane % 8 of every core matrix, so 8 lanes write 128 contiguous bytes
- * and 4 lanes read 64.
+ * 32 rows of W, four rows at a time. 8 lanes read the 128 contiguous bytes of a row and write them
+ * to 8 core matrices.
  */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
     /* First elements of this lane's rows. */
-    uint32_t x_row[2], w_row[4], item;
+    uint32_t x_row[4], w_row[8], item;
     int step;
 
     /* Finds the rows of tile `item`. */
@@ -59,13 +60,13 @@ template <bool UP> struct loads {
         const kvd_gpu_expert &expert = a.expert[g.expert];
         w = static_cast<const uint16_t *>(UP ? expert.gate_up : expert.down);
 #pragma unroll
-        for (uint32_t i = 0; i < 2; i++) {
-            const uint32_t pair = g.first + min(16 * warp + 8 * i + lane % 8, g.n - 1);
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t pair = g.first + min(16 * warp + 4 * i + lane / 8, g.n - 1);
             x_row[i] = (UP ? a.routes.row[pair] : pair) * in;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            const uint32_t r = 32 * warp + 8 * i + lane % 8;
+        for (uint32_t i = 0; i < 8; i++) {
+            const uint32_t r = 32 * warp + 4 * i + lane / 8;
             w_row[i] =
                 in * (UP ? min(tile * (ROWS / 2) + r % (ROWS / 2), out - 1) + r / (ROWS / 2) * out
                          : min(tile * ROWS + r, out - 1));
@@ -85,25 +86,19 @@ template <bool UP> struct loads {
     __device__ __forceinline__ void start(const kvd_gpu_few_experts &a, uint32_t stage,
                                           uint32_t tiles, uint32_t items, int steps)
     {
-        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32,
-                       in = (uint32_t)(UP ? a.d : a.ffn);
+        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, core = lane % 8,
+                       column = (uint32_t)step * STEP + 8 * core;
         if (item < items) {
+            const bool there = column < (uint32_t)(UP ? a.d : a.ffn);
+            const uint32_t at = there ? column : 0;
+            const uint32_t x_to = stage + core * X_LEAD + warp * 2 * CORE + lane / 8 * 16,
+                           w_to = stage + X_BYTES + core * W_LEAD + warp * 4 * CORE + lane / 8 * 16;
 #pragma unroll
-            for (uint32_t half = 0; half < 2; half++) {
-                const uint32_t core = 4 * half + lane / 8,
-                               column = (uint32_t)step * STEP + 8 * core;
-                const bool there = column < in;
-                const uint32_t at = there ? column : 0;
-                const uint32_t x_to = stage + core * X_LEAD + warp * 2 * CORE + lane % 8 * 16,
-                               w_to = stage + X_BYTES + core * W_LEAD + warp * 4 * CORE +
-                                      lane % 8 * 16;
+            for (uint32_t i = 0; i < 4; i++)
+                copy16(x_to + i * CORE / 2, x + x_row[i] + at, there);
 #pragma unroll
-                for (uint32_t i = 0; i < 2; i++)
-                    copy16(x_to + i * CORE, x + x_row[i] + at, there);
-#pragma unroll
-                for (uint32_t i = 0; i < 4; i++)
-                    copy16(w_to + i * CORE, w + w_row[i] + at, there);
-            }
+            for (uint32_t i = 0; i < 8; i++)
+                copy16(w_to + i * CORE / 2, w + w_row[i] + at, there);
             if (++step == steps) {
                 item += gridDim.x;
                 if (item < items)

@@ -35,6 +35,7 @@ typedef struct {
      * experts of all layers, device [n_layers][n_experts].
      */
     size_t most_few;
+    bool many; /* true if batches of more than most_few tokens take several launches */
     kvd_gpu_few_experts few;
     kvd_gpu_expert *table;
 } kvd_gpu_expert_buffers;

@@ -37,9 +37,16 @@ static bool on_hopper(void)
 }
 
 /*
- * On Hopper the result is at least MANY, and larger batches take several launches. On other GPUs,
- * cuBLAS products of one expert after another are faster for more than 32 tokens per expert.
+ * Returns true if the own kernels compute the experts of large batches. With fewer experts each has
+ * so many tokens that cuBLAS products of one expert after another fill the GPU.
  */
+static bool takes_many(const kvd_config *c)
+{
+    enum { EXPERTS = 64 };
+    return c->n_experts >= EXPERTS && on_hopper();
+}
+
+/* Beyond 32 tokens per expert, cuBLAS products are faster, unless takes_many. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
@@ -48,7 +55,7 @@ size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
         return 0;
     enum { MANY = 8192 };
     const size_t few = (size_t)KVD_FEW_TOKENS * (size_t)c->n_experts / (size_t)c->n_chosen,
-                 n = larger(larger(s->steps, few), on_hopper() ? MANY : 0);
+                 n = larger(larger(s->steps, few), takes_many(c) ? MANY : 0);
     return n < s->max_tokens ? n : s->max_tokens;
 }
 
@@ -73,6 +80,7 @@ static int take_few(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c,
                  groups = kvd_gpu_few_groups(n, chosen, experts);
     e->one_phase = s->steps > 0;
     e->most_few = n;
+    e->many = n && takes_many(c);
     e->few = (kvd_gpu_few_experts){
         .d = d, .ffn = ffn, .alpha = (float)c->expert_alpha, .limit = (float)c->expert_limit};
     if (n && t->memory && ask_device(&e->few, err))
