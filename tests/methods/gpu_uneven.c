@@ -44,6 +44,7 @@ static const uneven_case uneven_cases[] = {
     {"taskkv,window=32,budget=0.3,heads=0.5,sink=2", 0, 1, SHAPE(32, 8, 128, 128, 300, 33)},
     {"taskkv,window=4,budget=3,heads=0.1,sink=8", 0, 1, SHAPE(6, 2, 16, 128, 200, 3)},
     {"taskkv,window=8,budget=40,heads=0,middle=1", 0, 1, SHAPE(5, 5, 48, 80, 41, 90)},
+    {"taskkv,window=4,budget=3,heads=0,sink=8", 0, 1, SHAPE(6, 2, 16, 128, 200, 3, 9)},
     {"adakv,window=16,budget=40", 0, 1, SHAPE(8, 2, 256, 256, 1, 64, 130, 300)},
     {"taskkv,window=16,budget=40", 0, 1, SHAPE(16, 4, 256, 240, 1, 65, 130, 300)},
 };

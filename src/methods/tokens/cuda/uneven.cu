@@ -29,7 +29,7 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     head h;
     h.budget = a.budget[a.slot[b]];
     /* A budget below the number of first tokens keeps as many of the first tokens (taskkv.c). */
-    h.sink = a.rule.whole_heads > 0 ? min(a.rule.sink, h.budget.keep_old) : a.rule.sink;
+    h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
