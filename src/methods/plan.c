@@ -48,6 +48,13 @@ const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self)
     return p->levels ? p->levels : p->tokens && p->tokens->rank ? p->tokens : NULL;
 }
 
+size_t kvd_plan_copies(const kvd_plan *p)
+{
+    const void *self;
+    const kvd_tokens_method *const ranker = kvd_plan_ranker(p, &self);
+    return ranker && ranker->repeats ? 2 : 1;
+}
+
 bool kvd_plan_heads_together(const kvd_plan *p)
 {
     return p->tokens && (p->tokens->prompt_heads || p->tokens->step_heads);

@@ -112,6 +112,12 @@ bool kvd_plan_first_pass(const kvd_plan *p);
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
 /*
+ * Returns the number of times that the model reads a prompt: 2 if a method ranks the prompt's
+ * tokens by a copy of the prompt that follows it (kvd_tokens_method.repeats), else 1.
+ */
+size_t kvd_plan_copies(const kvd_plan *p);
+
+/*
  * Returns true if a method decides for all KV heads of a layer together. All these KV heads must
  * then process a token before any of them processes the next token.
  */

@@ -96,9 +96,7 @@ static int record_denominators(kvd_prompts *p, const kvd_attention_in *in, kvd_e
 
 bool kvd_prompts_repeated(const kvd_prompts *p)
 {
-    const void *self;
-    const kvd_tokens_method *const m = kvd_plan_ranker(p->plan, &self);
-    return m && m->repeats;
+    return kvd_plan_copies(p->plan) > 1;
 }
 
 static int observe(kvd_prompts *p, const kvd_attention_in *in, kvd_err *err)
@@ -106,7 +104,7 @@ static int observe(kvd_prompts *p, const kvd_attention_in *in, kvd_err *err)
     const void *self;
     const kvd_tokens_method *const m = kvd_plan_ranker(p->plan, &self);
     const size_t wide_q = (size_t)p->config->n_heads * (size_t)p->config->d_head,
-                 times = m->repeats ? 2 : 1;
+                 times = kvd_plan_copies(p->plan);
     int status = 0;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic)
@@ -364,9 +362,7 @@ int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
                      size_t max_len, kvd_prompts_pass pass, void *ctx, kvd_err *err)
 {
-    const void *self;
-    const kvd_tokens_method *const ranker = kvd_plan_ranker(plan, &self);
-    const size_t n = b->n_sequences, rows = b->offset[n], times = ranker && ranker->repeats ? 2 : 1;
+    const size_t n = b->n_sequences, rows = b->offset[n], times = kvd_plan_copies(plan);
     size_t *const whole = malloc((3 * n + 1) * sizeof *whole), *const length = whole + n,
                   *const offset = length + n;
     uint32_t *const id = malloc(times * rows * sizeof *id);

@@ -446,7 +446,18 @@ static const uneven_case layer_cases[] = {
     {"windowkv,window=8,review=70,budget=90,layers=4,beta=4,largest=1", 0, 3,
      SHAPE(6, 2, 16, 16, 300, 100)},
     {"windowkv,window=8,review=16,budget=5000", 0, 2, SHAPE(6, 2, 16, 16, 129, 40)},
+    {"kvzip,budget=40", 0, 3, SHAPE(8, 2, 64, 64, 1, 7, 64, 65, 130, 300)},
+    {"kvzip,budget=0.3,sink=0", 0, 4, SHAPE(4, 4, 128, 128, 200, 31, 2, 3)},
+    {"kvzip,budget=2,sink=8", 0, 2, SHAPE(6, 2, 16, 16, 129, 40)},
+    {"kvzip,budget=5000", 0, 2, SHAPE(32, 2, 32, 32, 100, 9)},
+    {"kvzip,budget=0.1", 0, 2, SHAPE(10, 2, 96, 96, 700)},
 };
+
+/* Device memory that all layers share: [batch][n_kv_heads + 1], [layers][n_kv_heads][n_q8]. */
+typedef struct {
+    unsigned long long *least;
+    float *rank;
+} scratch;
 
 typedef struct {
     fixture f;
@@ -466,11 +477,12 @@ static void draw_queries(fixture *f, double sharp)
                     *(uint16_t *)query(f, b, h, t, i) = bf16_of(sharp * kvd_rng_normal(&rng));
 }
 
-static float *rows_of(const fixture *f, int b, bool keys)
+/* Returns keys or queries of the first n tokens of prompt b. */
+static float *rows_of(const fixture *f, int b, int n, bool keys)
 {
     const int heads = keys ? f->map.n_kv_heads : f->map.n_heads, d = f->map.d_qk[0];
-    float *const x = need((size_t)(f->len[b] * heads * d) * sizeof *x);
-    for (int t = 0; t < f->len[b]; t++)
+    float *const x = need((size_t)(n * heads * d) * sizeof *x);
+    for (int t = 0; t < n; t++)
         for (int h = 0; h < heads; h++)
             for (int i = 0; i < d; i++)
                 x[(t * heads + h) * d + i] =
@@ -488,12 +500,14 @@ static found find(const kvd_tokens_method *t, const void *self, const layer *l, 
                   kvd_err *err)
 {
     const size_t n = (size_t)l->f.len[b], heads = (size_t)l->f.map.n_kv_heads;
+    const int rows_n = l->f.len[b] * (t->repeats ? 2 : 1);
     found x = {.each = t->observed(self, n)};
     x.observed = need((size_t)layers * x.each * sizeof *x.observed);
     x.level = need((size_t)layers * heads * n);
     int status = 0;
     for (int i = 0; i < layers; i++) {
-        float *const q = rows_of(&l[i].f, b, false), *const k = rows_of(&l[i].f, b, true);
+        float *const q = rows_of(&l[i].f, b, rows_n, false), *const k =
+                                                                 rows_of(&l[i].f, b, rows_n, true);
         const kvd_observed_prompt rows = {.layer = i, .n = n, .q = q, .k = k};
         status = status || t->observe(self, &rows, x.observed + (size_t)i * x.each, err);
         free(q);
@@ -518,6 +532,10 @@ static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, 
         *got = (double)mine[g * f->n_q8 + t];
         return o[1 + g * old + t];
     }
+    if (r->ranking == KVD_EVICT_REPEATED) {
+        *got = (double)mine[g * f->n_q8 + t];
+        return t < r->sink ? INFINITY : o[g * old + t];
+    }
     *got = (double)mine[r->review ? t / r->review : t];
     return t < r->sink ? INFINITY : o[r->review ? t / r->review : t];
 }
@@ -531,7 +549,9 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
 {
     fixture *const f = &l[i].f;
     const size_t n = (size_t)f->len[b], kv = (size_t)f->map.n_kv_heads;
-    const size_t newest = r->review || r->window ? (size_t)r->window : 1,
+    const size_t newest = r->ranking == KVD_EVICT_REPEATED ? 0
+                          : r->review || r->window         ? (size_t)r->window
+                                                           : 1,
                  old = n > newest ? n - newest : 0;
     layer_case c = {.level = need(kv * sizeof *c.level), .score = need(kv * n * sizeof *c.score)};
     kvd_err err = {""};
@@ -569,11 +589,18 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
     return wrong;
 }
 
-static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule)
+/*
+ * Makes layer i. `scratch` has the members `least` and `rank` of all layers. If the method reads
+ * prompts twice, each has twice as many rows as tokens.
+ */
+static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)
 {
     layer l = {.lse = NULL};
     test_case shape = u->shape;
+    const int copies = rule->ranking == KVD_EVICT_REPEATED ? 2 : 1;
     shape.steps = 8;
+    for (int b = 0; b < shape.n_len; b++)
+        shape.len[b] *= copies;
     make(&l.f, &shape);
     for (int skip = 0; skip < i; skip++)
         draw_queries(&l.f, 1 + 1.5 * skip);
@@ -592,14 +619,19 @@ static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule)
         table[t] = (int32_t)(tables - 1 - t);
     l.a = (kvd_uneven_prompts_args){
         .prompt = prompts_of(f, rule, i, l.lse),
-        .least = on_device(NULL, batch * (kv + 1) * sizeof *l.a.least),
+        .least = to.least,
         .table = on_device(table, tables * sizeof *table),
         .heads = on_device(
             NULL, tables * (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2),
-        .rank = on_device(NULL, kv * rows * sizeof(float)),
+        .rank = to.rank + (size_t)i * kv * rows,
         .statistic = on_device(NULL, batch * 2 * sizeof(double)),
         .spread = on_device(NULL, heads * (rows / KVD_PAGE_TOKENS + batch) * 2 * sizeof(float)),
         .layer_counts = batch * kv};
+    for (int b = 0; b < f->batch; b++)
+        l.f.len[b] /= copies;
+    l.a.prompt.longest /= copies;
+    check(cudaMemcpy((void *)l.a.prompt.q_len, f->len, sizeof f->len, cudaMemcpyHostToDevice),
+          "lengths");
     l.rank = need(kv * rows * sizeof *l.rank);
     l.heads = need(tables * (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2);
     free(table);
@@ -610,7 +642,7 @@ static void layer_free(layer *l)
 {
     const kvd_uneven_prompts_args *const a = &l->a;
     free_prompts(&a->prompt);
-    const void *const all[] = {a->least, a->table, a->heads, a->rank, a->statistic, a->spread};
+    const void *const all[] = {a->table, a->heads, a->statistic, a->spread};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(cudaFree((void *)all[i]), "cudaFree");
     void *const host[] = {l->lse,    l->rank, l->heads,   l->f.table,
@@ -680,7 +712,21 @@ static void divide(const kvd_method *m, layer *l, int layers, kvd_err *err)
     }
 }
 
-static void run_layers(const uneven_case *u)
+/* Returns 1 if the KV heads of all layers together keep other numbers of tokens than on the CPU. */
+static int check_total(const layer *l, int layers, int b, const found *x, const int32_t *count)
+{
+    const size_t n = (size_t)l->f.len[b], kv = (size_t)l->f.map.n_kv_heads,
+                 counts = (size_t)l->f.batch * kv;
+    int64_t off = 0;
+    for (size_t i = 0; i < (size_t)layers * kv * n; i++)
+        off += x->level[i] != KVD_LEVEL_DROPPED;
+    for (size_t i = 0; i < (size_t)layers * kv; i++)
+        off -= count[i / kv * counts + (size_t)l->f.slot[b] * kv + i % kv];
+    return off != 0;
+}
+
+/* `hopper` is 0 for the kernels that all devices run. */
+static void run_layers(const uneven_case *u, int hopper)
 {
     layer l[LAYERS_MOST];
     kvd_err err = {""};
@@ -702,8 +748,18 @@ static void run_layers(const uneven_case *u)
     const kvd_tokens_method *const method = m.plan.tokens;
     kvd_evict_rule rule = {.smooth = 1};
     method->eviction->rule(&m.plan.tokens_values, &rule);
-    for (int i = 0; i < layers; i++)
-        l[i] = layer_of(u, i, &rule);
+    const bool repeats = method->repeats, late = repeats || method->eviction->divide;
+    int most = 0;
+    for (int b = 0; b < u->shape.n_len; b++)
+        most += 2 * u->shape.len[b] + 8;
+    const size_t scores = (size_t)(layers * u->shape.n_kv_heads * most);
+    const scratch to = {
+        on_device(NULL, BATCH * (size_t)(u->shape.n_kv_heads + 1) * sizeof *to.least),
+        on_device(NULL, scores * sizeof *to.rank)};
+    for (int i = 0; i < layers; i++) {
+        l[i] = layer_of(u, i, &rule, to);
+        l[i].a.prompt.hopper = l[i].a.prompt.hopper && hopper;
+    }
     const fixture *const f = &l->f;
     const size_t kv = (size_t)f->map.n_kv_heads, rows = (size_t)f->n_q8,
                  counts = (size_t)f->batch * kv, tables = counts * (size_t)f->max_pages;
@@ -720,13 +776,17 @@ static void run_layers(const uneven_case *u)
             const kvd_evict_request r = {(size_t)f->len[b], (size_t)f->len[b], i, layers};
             l[i].f.budget[f->slot[b]] = method->eviction->budget(&m.plan.tokens_values, &r);
         }
-        if (!method->eviction->divide)
+        if (!late)
             continue;
         check(kvd_uneven_rank(&l[i].a, NULL), "kvd_uneven_rank");
         check(kvd_uneven_store(&l[i].a, NULL), "kvd_uneven_store");
         check(cudaDeviceSynchronize(), "scores of a layer");
         rest += check_layer_rows(&l[i], table, NULL, NULL);
         l[i].a.stored = 1;
+        l[i].a.decided = repeats;
+        l[i].a.first_head = repeats ? (int32_t)((size_t)i * kv) : 0;
+        if (repeats)
+            fetch(l[i].rank, l[i].a.rank, kv * rows * sizeof(float));
     }
     if (method->eviction->divide)
         divide(&m, l, layers, &err);
@@ -740,6 +800,8 @@ static void run_layers(const uneven_case *u)
                          cudaMemcpyHostToDevice),
               "budgets");
         check(cudaStreamSynchronize(NULL), "budgets");
+        if (repeats && i == 0)
+            check(kvd_uneven_threshold(a, layers, NULL), "kvd_uneven_threshold");
         if (first) {
             a->layers = layers - i < rule.layers ? layers - i : rule.layers;
             check(kvd_uneven_windows(a, NULL), "kvd_uneven_windows");
@@ -760,10 +822,17 @@ static void run_layers(const uneven_case *u)
         worst = worse(worst, l[i].f.worst);
         near += l[i].f.near;
     }
+    int32_t *const all_counts = need((size_t)layers * counts * sizeof *all_counts);
+    fetch(all_counts, count, (size_t)layers * counts * sizeof *all_counts);
+    for (int b = 0; b < f->batch && repeats; b++)
+        wrong += check_total(l, layers, b, &x[b], all_counts);
+    free(all_counts);
     const int ok = !wrong && !rest && worst < 2e-4;
-    printf("%s uneven %s, %d layers: %zu entries, scores off by %.2g, %zu choices by rounding, %d "
-           "numbers of heads off by one, %d wrong, %d wrong numbers in rows\n",
-           ok ? "ok" : "not ok", u->method, layers, entries, worst, near, off, wrong, rest);
+    printf(
+        "%s uneven %s, %d layers%s: %zu entries, scores off by %.2g, %zu choices by rounding, %d "
+        "numbers of heads off by one, %d wrong, %d wrong numbers in rows\n",
+        ok ? "ok" : "not ok", u->method, layers, hopper ? "" : ", kernels of all devices", entries,
+        worst, near, off, wrong, rest);
     failures += !ok;
     for (int b = 0; b < f->batch; b++) {
         free(x[b].observed);
@@ -772,6 +841,8 @@ static void run_layers(const uneven_case *u)
     if (method->close)
         method->close(self);
     check(cudaFree(count), "cudaFree");
+    check(cudaFree(to.least), "cudaFree");
+    check(cudaFree(to.rank), "cudaFree");
     free(kept);
     free(all);
     free(table);
@@ -780,6 +851,108 @@ static void run_layers(const uneven_case *u)
             l[i].a.prompt.kept = NULL;
         layer_free(&l[i]);
     }
+}
+
+/* Rule of mpcache.c: a fraction of the last rows, and a mean probability. */
+typedef struct {
+    double rows, threshold;
+    test_case shape;
+} marked_case;
+
+static const marked_case marked_cases[] = {
+    {0.2, 0.01, SHAPE(8, 2, 64, 48, 1, 7, 64, 65, 130, 300)},
+    {0.5, 0.004, SHAPE(6, 6, 16, 128, 200, 33, 129)},
+    {1, 0.02, SHAPE(4, 2, 128, 64, 700)},
+    {0, 0.5, SHAPE(4, 4, 32, 32, 100, 3)},
+    {0.1, 0, SHAPE(32, 8, 128, 128, 260, 9)},
+};
+
+/* Writes the largest mean probability that the last rows of prompt b give each token: best [n]. */
+static void mean_probabilities(const fixture *f, int b, int rows, double *best)
+{
+    const int n = f->len[b], heads = f->map.n_heads;
+    for (int t = 0; t < n; t++)
+        best[t] = -1;
+    for (int t = n - rows; t < n; t++) {
+        double *const mean = need((size_t)n * sizeof *mean), *const p = need((size_t)n * sizeof *p);
+        for (int h = 0; h < heads; h++) {
+            const int g = h / f->map.group, d = f->map.d_qk[g];
+            double sum = 0;
+            for (int k = 0; k <= t; k++) {
+                p[k] = 0;
+                for (int i = 0; i < d; i++)
+                    p[k] += (double)bf16_wide(*query(f, b, h, t, i)) *
+                            (double)bf16_wide(*cell(f, f->pool, b, g, 0, k, i));
+                sum += p[k] = exp(p[k] * (double)f->map.scale);
+            }
+            for (int k = 0; k <= t; k++)
+                mean[k] += p[k] / sum / heads;
+        }
+        for (int k = 0; k <= t; k++)
+            best[k] = fmax(best[k], mean[k]);
+        free(mean);
+        free(p);
+    }
+}
+
+static void run_marked(const marked_case *c)
+{
+    fixture f;
+    make(&f, &c->shape);
+    const size_t kv = (size_t)f.map.n_kv_heads, rows = (size_t)f.n_q8;
+    float *const lse = need((size_t)f.map.n_heads * rows * sizeof *lse);
+    for (int b = 0; b < f.batch; b++) {
+        double *const unused = need((size_t)(f.map.n_heads * f.len[b]) * sizeof *unused);
+        attend(&f, b, f.len[b], unused, lse);
+        free(unused);
+    }
+    const kvd_evict_rule rule = {.smooth = 1};
+    kvd_evict_prompts_args a = prompts_of(&f, &rule, 0, lse);
+    int32_t *const length = on_device(NULL, sizeof(int32_t) * BATCH);
+    int32_t counts[BATCH], *const kept = need(kv * rows * sizeof *kept);
+    uint16_t *const pool = need(f.pool_n * 2);
+    check(kvd_evict_mark(&a, c->rows, c->threshold, NULL), "kvd_evict_mark");
+    check(kvd_evict_marked(&a, length, (kvd_evict_budget *)a.budget, NULL), "kvd_evict_marked");
+    check(cudaDeviceSynchronize(), "marked tokens");
+    fetch(counts, length, sizeof(int32_t) * (size_t)f.batch);
+    fetch(kept, a.kept, kv * rows * sizeof *kept);
+    fetch(pool, a.pool, f.pool_n * 2);
+    int wrong = 0, rest = 0;
+    size_t entries = 0, near = 0;
+    for (int b = 0; b < f.batch; b++) {
+        const int n = f.len[b];
+        double *const best = need((size_t)n * sizeof *best);
+        mean_probabilities(&f, b, (int)ceil(c->rows * n), best);
+        for (size_t g = 0; g < kv; g++) {
+            const int32_t *const mine = kept + g * rows + (size_t)f.start[b];
+            int i = 0;
+            for (int t = 0; t < n; t++) {
+                const int stays = i < counts[b] && mine[i] == t,
+                          wanted = t == n - 1 || best[t] >= c->threshold;
+                i += stays;
+                near += stays != wanted;
+                wrong += stays != wanted && fabs(best[t] - c->threshold) > 2e-4 * c->threshold;
+            }
+            wrong += i != counts[b];
+            for (int k = 0; k < counts[b]; k++)
+                for (int side = 0; side < 2; side++)
+                    for (int x = 0; x < (side ? f.map.d_v[g] : f.map.d_qk[g]); x++)
+                        rest += *cell(&f, pool, b, (int)g, side, k, x) !=
+                                *cell(&f, f.pool, b, (int)g, side, mine[k], x);
+        }
+        entries += (size_t)counts[b] * kv;
+        free(best);
+    }
+    const int ok = !wrong && !rest;
+    printf("%s uneven, rows that mark, fraction %g, probability %g: %zu entries, %zu choices by "
+           "rounding, %d wrong, %d wrong numbers in rows\n",
+           ok ? "ok" : "not ok", c->rows, c->threshold, entries, near, wrong, rest);
+    failures += !ok;
+    free_prompts(&a);
+    check(cudaFree(length), "cudaFree");
+    void *const all[] = {lse, kept, pool, f.table, f.pool, f.q, f.score, f.position};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
 }
 
 /* usage: gpu_uneven [quick]. quick: fewer cases, for compute-sanitizer */
@@ -796,7 +969,13 @@ int main(int argc, char **argv)
         if (!quick || i == 0 || i == 4 || i == 7)
             run_case(&uneven_cases[i]);
     for (size_t i = 0; i < sizeof layer_cases / sizeof *layer_cases; i++)
-        if (!quick || i % 4 == 0)
-            run_layers(&layer_cases[i]);
+        if (!quick || i % 4 == 0 || i == 11) {
+            run_layers(&layer_cases[i], 1);
+            if (!strncmp(layer_cases[i].method, "kvzip", 5))
+                run_layers(&layer_cases[i], 0);
+        }
+    for (size_t i = 0; i < sizeof marked_cases / sizeof *marked_cases; i++)
+        if (!quick || i == 0)
+            run_marked(&marked_cases[i]);
     return failures ? 1 : 0;
 }

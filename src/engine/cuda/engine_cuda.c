@@ -26,39 +26,6 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static int check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
-                           kvd_err *err)
-{
-    size_t n = 0;
-    if (it->n_slices < 1 || it->n_slices > e->spec.limits.max_batch ||
-        it->n_tokens > e->batch.max_tokens)
-        return kvd_fail(
-            err, "an iteration of %zu slices and %zu tokens, the engine was made for %zu and %zu",
-            it->n_slices, it->n_tokens, e->spec.limits.max_batch, e->batch.max_tokens);
-    for (size_t i = 0; i < it->n_slices; i++) {
-        const kvd_slice *const s = &it->slice[i];
-        if (s->n < 1 || (i < it->n_steps && s->n != 1) || s->slot >= e->spec.limits.max_batch ||
-            (size_t)s->before + s->n > e->spec.max_len)
-            return kvd_fail(
-                err, "slice %zu: %u tokens after %u in slot %u; slots are %zu, of up to %zu tokens",
-                i, s->n, s->before, s->slot, e->spec.limits.max_batch, e->spec.max_len);
-        n += s->n;
-    }
-    if (n != it->n_tokens)
-        return kvd_fail(err, "slices of %zu tokens in an iteration of %zu", n, it->n_tokens);
-    for (size_t t = 0; t < n; t++)
-        if (id[t] >= (uint32_t)e->w.config.vocab_size)
-            return kvd_fail(err, "token %zu of the iteration has id %u, the vocabulary has %d", t,
-                            id[t], e->w.config.vocab_size);
-    return 0;
-}
-
-static size_t entries(const kvd_cuda_engine *e, const kvd_slice *s)
-{
-    const kvd_gpu_method *const m = e->cache.method;
-    return m && m->entries ? m->entries(m, s->slot, s->before) : s->before;
-}
-
 /* With a sliding window, returns the first position that a query at `position` attends to. */
 static size_t first_near(const kvd_cuda_engine *e, size_t position)
 {
@@ -69,7 +36,8 @@ static int hold_pages(kvd_cuda_engine *e, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (kvd_pages_hold(&e->pages, s->slot, entries(e, s) + s->n, s->before == 0, err))
+        if (kvd_pages_hold(&e->pages, s->slot, kvd_cuda_entries(e, s) + kvd_cuda_rows(e, it, i),
+                           s->before == 0, err))
             return -1;
         kvd_pages_row(&e->pages, i, s->slot);
         if (!e->cache.window)
@@ -121,49 +89,6 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     }
 }
 
-static void list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id)
-{
-    kvd_step_batch *const b = &e->batch;
-    size_t row = 0, steps = it->n_steps;
-    b->n_steps = steps;
-    b->n_slices = it->n_slices;
-    b->n_tokens = it->n_tokens;
-    b->host.live[0] = (int32_t)steps;
-    b->n_q8 = 0;
-    b->no_gaps = 1;
-    e->n_emit = 0;
-    e->n_slices = it->n_slices;
-    for (size_t i = 0; i < it->n_slices; row += it->slice[i++].n) {
-        const kvd_slice *const s = &it->slice[i];
-        b->host.kv_len[i] = (int32_t)(entries(e, s) + s->n);
-        b->host.seq_len[i] = (int32_t)(s->before + s->n);
-        b->host.slot[i] = (int32_t)s->slot;
-        b->host.q_len[i] = (int32_t)s->n;
-        b->host.start[i] = (int32_t)(row - steps);
-        b->host.q_start[i] = (int32_t)b->n_q8;
-        e->emit[i] = -1;
-        if (s->emits) {
-            b->host.last[e->n_emit] = (int32_t)(row + s->n - 1);
-            e->emit[i] = (int32_t)e->n_emit++;
-        }
-        for (size_t t = 0; t < s->n; t++)
-            b->host.at[row + t] = (uint32_t)(s->before + t);
-        if (i < steps) {
-            b->host.step_id[i] = id[row];
-            b->host.step_at[i] = s->before;
-        } else {
-            b->no_gaps = b->no_gaps && b->n_q8 == row - steps;
-            b->n_q8 += (s->n + 7) / 8 * 8;
-        }
-    }
-    memcpy(b->host.id, id, it->n_tokens * sizeof *id);
-}
-
-static int only_steps(const kvd_cuda_engine *e, const kvd_iteration *it)
-{
-    return it->n_steps == it->n_slices && e->n_emit == it->n_slices;
-}
-
 /* Copies to the device what kvd_paged_cache_plan needs to divide the work of n decode steps. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
@@ -213,30 +138,6 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
 }
 
 /*
- * Fails if an activation row is not finite. The message names the stage, request and token of the
- * first such row.
- */
-static int check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
-                        kvd_err *err)
-{
-    const unsigned stage = (unsigned)(bad >> 40);
-    const unsigned few = kvd_config_norms_branches(&e->w.config)
-                             ? kvd_gpu_stage_final(&e->w.config)
-                             : kvd_gpu_stage_before(e->w.config.n_layers);
-    size_t row = (size_t)(bad & ((1ULL << 40) - 1)), i = 0;
-    char where[32];
-    if (bad == ~0ULL)
-        return 0;
-    kvd_gpu_stage_name(&e->w.config, stage, where, sizeof where);
-    if (stage >= few && row < e->n_emit && !only_steps(e, it))
-        row = (size_t)e->batch.host.last[row];
-    while (i + 1 < it->n_slices && row >= it->slice[i].n)
-        row -= it->slice[i++].n;
-    return kvd_fail(err, "%s: activation of request %u at position %zu is not finite", where,
-                    it->slice[i].request, (size_t)it->slice[i].before + row);
-}
-
-/*
  * Waits for the GPU. `status` is nonzero if work could not be queued; *err then keeps that error.
  */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
@@ -254,19 +155,20 @@ int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint3
                         kvd_err *err)
 {
     kvd_gpu_method *const m = e->cache.method;
-    if (kvd_cuda_check(cudaSetDevice(e->device), what, err) || check_iteration(e, it, id, err) ||
-        (m && m->begin && m->begin(m, it, err)) || hold_pages(e, it, err))
+    if (kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
+        kvd_cuda_check_iteration(e, it, id, err) || (m && m->begin && m->begin(m, it, err)) ||
+        hold_pages(e, it, err))
         return -1;
-    list_slices(e, it, id);
-    return wait_for(e, only_steps(e, it) ? run_steps(e, it->n_slices, err) : run_mixed(e, err),
-                    err);
+    kvd_cuda_list_slices(e, it, id);
+    return wait_for(
+        e, kvd_cuda_only_steps(e, it) ? run_steps(e, it->n_slices, err) : run_mixed(e, err), err);
 }
 
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                              uint32_t *next, kvd_err *err)
 {
     kvd_gpu_method *const m = e->cache.method;
-    if (check_finite(e, it, bad, err) || (m && m->ended && m->ended(m, it, err)))
+    if (kvd_cuda_check_finite(e, it, bad, err) || (m && m->ended && m->ended(m, it, err)))
         return -1;
     if (e->cache.window)
         leave_window(e, it);
@@ -389,7 +291,8 @@ int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s
                : 0;
 }
 
-int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err)
+int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
+                          kvd_err *err)
 {
     const kvd_batching_limits *const l = &s->limits;
     if (s->type != KVD_BF16)
@@ -401,24 +304,34 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err
             err, "an engine for %zu requests of up to %zu tokens, %zu of prompts in an iteration",
             l->max_batch, s->max_len, l->chunk ? l->chunk : l->max_tokens);
     if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE &&
-        s->max_len > (size_t)c->rope_original_positions)
+        positions > (size_t)c->rope_original_positions)
         return kvd_fail(
             err,
             "requests of up to %zu tokens: the CUDA engine turns keys once, and longrope turns those "
             "of more than %d tokens otherwise",
-            s->max_len, c->rope_original_positions);
+            positions, c->rope_original_positions);
     return 0;
 }
 
 /*
- * Returns the largest number of tokens of an iteration. A prompt longer than limits.max_tokens runs
- * alone.
+ * Returns the largest number of tokens of an iteration, copies of prompts included. A prompt longer
+ * than limits.max_tokens runs alone.
  */
-static size_t most_tokens(const kvd_engine_spec *s)
+static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
         s->limits.chunk ? s->limits.chunk : larger(s->limits.max_tokens, s->max_len);
-    return larger(prompts, filled_up(s->limits.max_batch));
+    return larger(copies * prompts, filled_up(s->limits.max_batch));
+}
+
+/*
+ * Returns the number of positions of the longest request, or of the longest prompt and its copies
+ * as far as the model has positions for them.
+ */
+static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
+{
+    const size_t most = larger((size_t)c->max_positions, max_len);
+    return copies * max_len < most ? copies * max_len : most;
 }
 
 static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
@@ -518,8 +431,10 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     const size_t spare = left / 8 < (size_t)1 << 30 ? left / 8 : (size_t)1 << 30;
     const kvd_gpu_method *const m = e->cache.method;
     const size_t slots = m ? m->slot_bytes * (e->spec.limits.max_batch + 1) : 0;
-    const size_t page = e->cache.page_bytes + (m ? m->page_bytes : 0), asked = e->spec.limits.pages;
-    const size_t useful = e->spec.limits.max_batch * e->pages.max_pages;
+    const size_t page = e->copies * e->cache.page_bytes + (m ? m->page_bytes : 0),
+                 asked = e->spec.limits.pages;
+    const size_t useful =
+        e->spec.limits.max_batch * ((e->spec.max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS);
     const size_t most = left > spare + slots ? pages_in(e, left - spare - slots, page,
                                                         asked > useful ? asked : useful)
                                              : 0;
@@ -559,7 +474,7 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
         kvd_cublas_check(e->w.lib->cublasGetVersion_v2(e->w.blas, &version), what, err) ||
         kvd_cuda_check(cudaMemGetInfo(&left, &total), what, err))
         return -1;
-    f->pages = e->pages.n_pages;
+    f->pages = e->pages.n_pages / e->copies;
     f->window_pages = e->near.n_pages > e->near_spare ? e->near.n_pages - e->near_spare : 0;
     f->window_share = e->near_share;
     f->bytes_per_token =
@@ -644,12 +559,14 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err)
 {
     const kvd_engine_spec *const s = &e->spec;
-    const size_t slices = filled_up(s->limits.max_batch), tokens = most_tokens(s);
+    e->copies = kvd_plan_copies(plan);
+    e->positions = most_positions(kvd_checkpoint_config(c), s->max_len, e->copies);
+    const size_t slices = filled_up(s->limits.max_batch), tokens = most_tokens(s, e->copies);
     const kvd_gpu_forward_spec pass = {.type = s->type,
                                        .first_gpu = s->first_gpu,
                                        .n_gpus = s->n_gpus,
                                        .max_tokens = tokens,
-                                       .max_len = s->max_len,
+                                       .max_len = e->positions,
                                        .weights = s->weights,
                                        .steps = slices,
                                        .resident = true};
@@ -660,7 +577,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     e->cache.outliers = s->outliers;
     if (s->weights && (!s->exact_prompts || s->weight_bits))
         return kvd_fail(err, "an engine that changes its weights cannot borrow them");
-    if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, err) ||
+    if (kvd_cuda_engine_check(kvd_checkpoint_config(c), s, e->positions, err) ||
         kvd_batch_limits(c, tokens, s->max_len, err) ||
         kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, e->device - s->first_gpu,
                          s->n_gpus, &share, err) ||
@@ -677,7 +594,7 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
         kvd_gpu_fold(&e->w, e->cache.exact_prompts ? NULL : e->cache.dims, e->cache.layer, err) ||
         make_arrays(e, err) || (s->weight_bits && kvd_cuda_codes_make(e, err)))
         return -1;
-    e->pages.max_pages = (s->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    e->pages.max_pages = (e->positions + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     share_near(e);
     return count_pages(e, pages, err);
 }
@@ -701,8 +618,8 @@ int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err)
 {
     const size_t slots = e->spec.limits.max_batch, near = near_pages(e, pages) + e->near_spare;
     return kvd_cuda_check(cudaSetDevice(e->device), what, err) ||
-                   kvd_pages_init(&e->pages, pages, slots, e->batch.max_slices, e->pages.max_pages,
-                                  err) ||
+                   kvd_pages_init(&e->pages, e->copies * pages, slots, e->batch.max_slices,
+                                  e->pages.max_pages, err) ||
                    (e->cache.window && kvd_pages_init(&e->near, near, slots, e->batch.max_slices,
                                                       e->near.max_pages, err)) ||
                    kvd_paged_cache_make_pool(&e->cache, pages, near, slots + 1, e->w.stream, err) ||

@@ -26,6 +26,13 @@ typedef struct {
     kvd_engine engine;
     kvd_engine_spec spec;
     int device;
+    /*
+     * Number of times that the model reads a prompt (kvd_plan_copies). The copies follow the prompt
+     * in its iteration, at the positions after it. They are not part of a kvd_iteration.
+     */
+    size_t copies;
+    /* Number of positions that the engine can use, those of copies of prompts included. */
+    size_t positions;
     /* Free device memory in bytes before the engine allocates anything. */
     size_t left_before;
     kvd_gpu_worker w;
@@ -122,11 +129,30 @@ bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
+/* Fails if an iteration does not fit the engine, or if a token is not in the vocabulary. */
+int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
+                             kvd_err *err);
+/* Fills the lists of e->batch on the host, and e->emit. */
+void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
+/* Returns the number of rows of slice i in the batch, those of copies of a prompt included. */
+size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
+/* Returns the number of tokens that a KV head has cached before the slice's tokens. */
+size_t kvd_cuda_entries(const kvd_cuda_engine *e, const kvd_slice *s);
+/* Returns 1 if all slices are decode steps that emit a token. Requires kvd_cuda_list_slices. */
+int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
+/*
+ * Fails if `bad` is the code of an activation row, which is not finite. The message names the
+ * stage, request and token.
+ */
+int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
+                          kvd_err *err);
+
 /*
  * Fail if the engine does not support the model, the plan or the spec: on one GPU, or tensor
- * parallel on several.
+ * parallel on several. `positions` is kvd_cuda_engine.positions.
  */
-int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, kvd_err *err);
+int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
+                          kvd_err *err);
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
 /*

@@ -400,7 +400,7 @@ static int open_all(kvd_sequence *q, const kvd_engine_spec *s, kvd_err *err)
     const kvd_config *const c = kvd_checkpoint_config(q->checkpoint);
     kvd_gpu_share share;
     if (kvd_cuda_engine_check_several(q->plan, s, err) || check_sets(q->plan, err) ||
-        check_limits(&s->limits, err) || kvd_cuda_engine_check(c, s, err) ||
+        check_limits(&s->limits, err) || kvd_cuda_engine_check(c, s, s->max_len, err) ||
         check_model(c, s->max_len, err) ||
         kvd_batch_limits(q->checkpoint, s->max_len, s->max_len, err) ||
         kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, s->n_gpus, &share, err))

@@ -219,11 +219,12 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_page
                               cudaStream_t stream, kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    const size_t copies = c->method ? kvd_plan_copies(c->method->plan) : 1;
     size_t at = 0, shared = 0;
     for (int l = 0; l < c->config->n_layers; l++) {
         const kvd_attn_map *const map = &c->layer[l].map;
-        const size_t bytes = ((map->window ? near_pages : pages) + 1) * (size_t)map->page_elements *
-                             sizeof(uint16_t);
+        const size_t bytes = ((map->window ? near_pages : copies * pages) + 1) *
+                             (size_t)map->page_elements * sizeof(uint16_t);
         c->pool_at[l] = at;
         if (shares_pages(c, l))
             shared = larger(shared, bytes);

@@ -128,9 +128,9 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
 /*
- * Allocates the pages of the pool (near_pages in layers with a window), the method's memory, and
- * the idle page. All are filled with random numbers of variance 1, so that iterations can be timed
- * without real tokens.
+ * Allocates the pages of the pool (near_pages in layers with a window, kvd_plan_copies times
+ * `pages` in others), the method's memory, and the idle page. All are filled with random numbers of
+ * variance 1, so that iterations can be timed without real tokens.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);

@@ -75,7 +75,13 @@ typedef enum {
      * rows and from all rows that see it, each divided by its mean over the tokens, and summed over
      * `smooth` neighbours (ems.c). At the end of prompts only.
      */
-    KVD_EVICT_IMPORTANT
+    KVD_EVICT_IMPORTANT,
+    /*
+     * Largest probability that the token receives from a copy of the prompt, which the model reads
+     * after the prompt (kvzip.c). The KV heads of all layers share their budgets. At the end of
+     * prompts only.
+     */
+    KVD_EVICT_REPEATED
 } kvd_evict_ranking;
 
 /* Rule by which dropped tokens are merged into kept ones of their KV head. */
@@ -173,15 +179,58 @@ typedef struct {
     int32_t fixed;
 } kvd_evict_rule;
 
+/* Score by which a decode step chooses the pages or tokens that it reads. */
+typedef enum {
+    KVD_READ_BOUNDS, /* pages of tokens, by bounds of the products with their keys (quest.c) */
+    KVD_READ_RECENT, /* tokens, by the attention that the last `history` rows gave them (alisa.c) */
+    /* tokens, by the products of a query with the centroids nearest to their keys (a2ats.c) */
+    KVD_READ_CODES,
+    /*
+     * clusters of tokens, at two levels, of the tokens that the prompt's last rows leave
+     * (mpcache.c)
+     */
+    KVD_READ_CLUSTERS
+} kvd_read_ranking;
+
 /*
- * Selection at read time by bounds of keys, for use in the CUDA engine (quest.c). A step reads
- * `budget` tokens (below 1: a fraction of the cached ones), rounded up to whole pages of `page`
- * tokens.
+ * Selection at read time, for use in the CUDA engine. A step reads `budget` tokens (below 1: a
+ * fraction of the cached ones), rounded up to whole pages of `page` tokens.
  */
 typedef struct {
     double budget;
     size_t page;
+    int32_t ranking; /* a kvd_read_ranking */
+    /* With KVD_READ_RECENT: fraction of the budget for the newest tokens, and number of rows. */
+    double local;
+    int32_t history;
+    /*
+     * With KVD_READ_CODES: numbers of first and of newest tokens that are read in addition to the
+     * `budget` tokens of every query head.
+     */
+    int32_t sink, newest;
+    /*
+     * With KVD_READ_CLUSTERS: `page` is the size of a small cluster and `large`, a multiple, that
+     * of a large one. `first` is the fraction of the large clusters whose small clusters are
+     * scored, and `alpha` the weight of the largest numbers of a cluster's keys. A token of the
+     * prompt stays if one of its last rows, the fraction `rows`, gives it the mean probability
+     * `threshold`.
+     */
+    int32_t large;
+    double first, alpha, rows, threshold;
 } kvd_read_rule;
+
+/* Centroids of keys before RoPE, for KVD_READ_CODES. Host arrays of all layers and KV heads. */
+typedef struct {
+    int32_t size;     /* number of centroids of a KV head */
+    int32_t relative; /* RoPE position at which queries are compared with centroids */
+    /*
+     * [n_layers][n_kv_heads][d][d] matrices L. The centroid nearest to a key k is the one whose
+     * product with L is nearest to k L.
+     */
+    const float *factor;
+    const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
+    const float *centroid; /* [n_layers][n_kv_heads][size][d] */
+} kvd_read_codes;
 
 typedef struct {
     size_t prompt, whole; /* number of tokens of the prompt, and of prompt and steps together */

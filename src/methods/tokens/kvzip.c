@@ -93,6 +93,20 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return status;
 }
 
+static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
+{
+    rule->ranking = KVD_EVICT_REPEATED;
+    rule->sink = (int32_t)v->value[SINK];
+}
+
+/* Returns the mean of the tokens that the KV heads of all layers keep together. */
+static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_once(kvd_tokens_budget(v->value[BUDGET], r->prompt), 0);
+}
+
+static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+
 const kvd_tokens_method kvd_tokens_kvzip = {
     .info =
         {
@@ -101,7 +115,9 @@ const kvd_tokens_method kvd_tokens_kvzip = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_uneven,
         },
+    .eviction = &eviction,
     .open = kvd_tokens_open_shaped_budget,
     .close = free,
     .repeats = true,

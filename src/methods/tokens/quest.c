@@ -101,7 +101,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
 
 static kvd_read_rule read_rule(const kvd_parameter_values *v)
 {
-    return (kvd_read_rule){v->value[BUDGET], (size_t)v->value[PAGE]};
+    return (kvd_read_rule){.budget = v->value[BUDGET], .page = (size_t)v->value[PAGE]};
 }
 
 const kvd_tokens_method kvd_tokens_quest = {

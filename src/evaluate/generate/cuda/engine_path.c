@@ -95,6 +95,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
     /* True if K is coded after RoPE, because a method has cut it by then. */
     const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
+    /* The model reads copies of prompts at the positions after them. */
+    const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const char *reason = NULL;
     kvd_err err = {""};
     if (s->compute != KVD_BF16)
@@ -109,8 +111,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
                  "with partial RoPE";
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p) : rebuilds)
         reason = "the engine has no cache for it whose prompts attend uncompressed";
-    else if ((member && kvd_gpu_method_check(p, c, s->max_len, &err)) ||
-             check_model(c, s->max_len, &err))
+    else if ((member && kvd_gpu_method_check(p, c, max_len, &err)) || check_model(c, max_len, &err))
         reason = err.msg;
     (void)snprintf(why, KVD_GENERATOR_WHY, "%s", reason ? reason : "");
     return !reason;

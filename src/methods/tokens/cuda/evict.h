@@ -87,7 +87,11 @@ typedef struct {
     int32_t hopper;
     /* layer: number of the model's layer. longest: number of tokens of the longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
-    /* Device [batch]: first row in `q`, number of tokens and slot of each prompt. */
+    /*
+     * Device [batch]: first row in `q`, number of tokens and slot of each prompt. With
+     * KVD_EVICT_REPEATED, twice as many rows and cached tokens belong to the prompt, the second
+     * half to its copy.
+     */
     const int32_t *q_start, *q_len, *slot;
     /* Device [batch][max_pages]. */
     const int32_t *page_table;
@@ -100,9 +104,9 @@ typedef struct {
      */
     float *lse;
     /*
-     * Scratch, device [n_heads][n_q8]: score of every token in each query head, such as the sum of
-     * attention probabilities that it received. Not used if tokens are ranked by keys alone or by
-     * position.
+     * Scratch, device [n_heads][n_q8]: score of every token in each query head, such as the sum or
+     * the largest of the attention probabilities that it received. Not used if tokens are ranked by
+     * keys alone or by position.
      */
     float *mass;
     /* Scratch, device [n_q8], used if rule.anchor is not 0: distances of tokens from the anchor. */
@@ -135,6 +139,18 @@ cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_
 cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
+/*
+ * Drops tokens by the probabilities that the last rows of a prompt give them, the same tokens in
+ * all KV heads (mpcache.c). kvd_evict_mark sets mass [q_start + t] to 1 if one of the last rows,
+ * the fraction `rows`, gives token t a probability of at least `threshold`, averaged over the query
+ * heads, and to 0 otherwise. kvd_evict_marked drops the tokens with 0, but not the newest one. It
+ * fills `kept`, writes the number of tokens that stay to length [batch] and to keep_old of budget
+ * [slot] (that of `args`), and moves K and V of these tokens to the front of the pages.
+ */
+cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
+                           cudaStream_t stream);
+cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length,
+                             kvd_evict_budget *budget, cudaStream_t stream);
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
 /*
  * Merges dropped tokens of prompts into kept ones, in the pages, before the kept tokens are moved.

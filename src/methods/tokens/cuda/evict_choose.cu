@@ -229,6 +229,36 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
+__global__ void __launch_bounds__(CHOOSE)
+    list_kernel(const __grid_constant__ kvd_evict_prompts_args a, int32_t *length,
+                kvd_evict_budget *budget)
+{
+    const int b = (int)blockIdx.x, n = a.q_len[b], kv = a.map.n_kv_heads;
+    const size_t at = (size_t)a.q_start[b];
+    int place = 0;
+    for (int first = 0; first < n; first += CHOOSE) {
+        const int t = first + (int)threadIdx.x;
+        const bool stays = t < n && (t == n - 1 || a.mass[at + (size_t)t] > 0);
+        int all;
+        const int i = place + select_place<CHOOSE>(stays, &all);
+        place += all;
+        for (int g = 0; g < kv && stays; g++)
+            a.kept[(size_t)g * (size_t)a.n_q8 + at + (size_t)i] = t;
+    }
+    if (threadIdx.x > 0)
+        return;
+    length[b] = place;
+    budget[a.slot[b]].keep_new = 0;
+    budget[a.slot[b]].keep_old = place;
+}
+
+void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
+{
+    const int slices = (kvd_attn_widest(&a->map) + DIMS - 1) / DIMS;
+    move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * slices), (unsigned)a->batch), MOVE, 0,
+                  stream>>>(*a);
+}
+
 } // namespace
 
 /* Chooses the tokens of a layer with representatives of those that are dropped. */
@@ -242,6 +272,16 @@ static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t strea
         return e;
     bits_kernel<<<dim3((unsigned)a->map.n_heads, (unsigned)a->batch), BITS, 0, stream>>>(*a);
     represent_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t *length,
+                                        kvd_evict_budget *budget, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || !a->mass || !a->kept || !length || a->budget != budget)
+        return cudaErrorInvalidValue;
+    list_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a, length, budget);
+    move(a, stream);
     return cudaGetLastError();
 }
 
@@ -266,9 +306,7 @@ extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStr
         if (e != cudaSuccess)
             return e;
     }
-    const int slices = (kvd_attn_widest(&a->map) + DIMS - 1) / DIMS;
-    move_kernel<<<dim3((unsigned)(a->map.n_kv_heads * 2 * slices), (unsigned)a->batch), MOVE, 0,
-                  stream>>>(*a);
+    move(a, stream);
     return cudaGetLastError();
 }
 
@@ -293,11 +331,13 @@ static cudaError_t score_important(const kvd_evict_prompts_args *a, cudaStream_t
 
 extern "C" cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
+    const bool attends =
+        a->rule.ranking == KVD_EVICT_ATTENTION || a->rule.ranking == KVD_EVICT_REPEATED;
     return a->rule.ranking == KVD_EVICT_FIRST       ? cudaSuccess
            : a->rule.ranking == KVD_EVICT_EXPECTED  ? kvd_evict_score_expected(a, stream)
            : a->rule.ranking == KVD_EVICT_PIVOTAL   ? kvd_evict_score(a, stream)
            : a->rule.ranking == KVD_EVICT_IMPORTANT ? score_important(a, stream)
-           : a->rule.ranking != KVD_EVICT_ATTENTION ? kvd_evict_score_keys(a, stream)
+           : !attends                               ? kvd_evict_score_keys(a, stream)
            : a->hopper && kvd_attn_widest(&a->map) <= KVD_WIDTH_NARROW
                ? kvd_evict_score_sm90(a, stream)
                : kvd_evict_score(a, stream);

@@ -5,6 +5,8 @@
  *
  * With a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed first. With
  * KVD_EVICT_PIVOTAL, every exp(s_tk - lse_t) below the mean 1 / (t + 1) counts -1, all others 0.
+ * With KVD_EVICT_REPEATED, the largest of exp(s_tk - lse_t) over the rows t of the prompt's copy
+ * takes the place of the sum.
  *
  * A CTA holds 128 tokens of one operand (queries or keys) in registers, and tiles of 64 tokens of
  * the other operand (32 if heads are wider than 128) pass through shared memory. Every tile is
@@ -16,7 +18,7 @@
 namespace
 {
 
-enum { HELD = 128, THREADS = 128 };
+enum { HELD = 128, THREADS = 128, MARKED = KVD_PAGE_TOKENS };
 constexpr float LOG2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float exp2_approx(float x)
@@ -89,7 +91,8 @@ struct params {
     float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
 
-enum kind { LOGS, SUMS, COUNTS };
+/* Output: log-sum-exps of rows, or sums, counts or the largest of the probabilities of a key. */
+enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
 /* Returns -1 if p is below the mean probability of row t, else 0. Row 0 sees one token. */
 __device__ __forceinline__ float below_mean(float p, int t)
@@ -110,7 +113,14 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     for (int r = 0; r < 4; r++) {
         const float a0 = acc[r / 2][r % 2 * 2], a1 = acc[r / 2][r % 2 * 2 + 1];
         const int token = first + 8 * r;
-        if (KIND != LOGS) {
+        if (KIND == LARGEST) {
+            const float y0 = fmaf(a0, factor, -c.x * lse_factor),
+                        y1 = fmaf(a1, factor, -c.y * lse_factor);
+            if (!MASKED || (other < n && other >= from_row))
+                top[r] = fmaxf(top[r], y0);
+            if (!MASKED || (other + 1 < n && other + 1 >= from_row))
+                top[r] = fmaxf(top[r], y1);
+        } else if (KIND != LOGS) {
             float y0 = exp2_approx(fmaf(a0, factor, fmaf(-c.x, lse_factor, noise[r]))),
                   y1 = exp2_approx(fmaf(a1, factor, fmaf(-c.y, lse_factor, noise[r])));
             if (KIND == COUNTS) {
@@ -140,7 +150,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
 }
 
 /*
- * LOGS writes `lse`, the logarithms of the softmax denominators. SUMS and COUNTS write `mass`.
+ * LOGS writes `lse`, the logarithms of the softmax denominators. The other kinds write `mass`.
  * WIDTH is the largest supported width of Q and K.
  */
 template <kind KIND, int WIDTH>
@@ -155,7 +165,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     __shared__ float column[2][TILE];
     const kvd_evict_prompts_args &a = p.a;
     const int h = (int)blockIdx.x, g = h / a.map.group, b = (int)blockIdx.z;
-    const int n = a.q_len[b], d = a.map.d_qk[g], blocks = (n + HELD - 1) / HELD;
+    const int keys_n = a.q_len[b], n = KIND == LARGEST ? 2 * keys_n : keys_n, d = a.map.d_qk[g],
+              blocks = (keys_n + HELD - 1) / HELD;
     if ((int)blockIdx.y >= blocks)
         return;
     const int block = TO_MASS ? (int)blockIdx.y : blocks - 1 - (int)blockIdx.y;
@@ -169,13 +180,15 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
                        a.page_table + (size_t)b * (size_t)a.max_pages, a.map.page_elements, d};
     const side &held = TO_MASS ? keys : rows, &moves = TO_MASS ? rows : keys;
-    const int from_row = a.rule.window && n > a.rule.window ? n - a.rule.window : 0;
+    const int from_row = KIND == LARGEST                      ? keys_n
+                         : a.rule.window && n > a.rule.window ? n - a.rule.window
+                                                              : 0;
     const int first = TO_MASS ? max(base, from_row) / TILE : 0,
               last = (TO_MASS ? n - 1 : min(n - 1, base + HELD - 1)) / TILE;
     const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, h);
 
     uint32_t x[2][STEPS][4];
-    hold(held, mine, n, lane, x);
+    hold(held, mine, keys_n, lane, x);
     float total[4] = {0, 0, 0, 0}, top[4], noise[4];
 #pragma unroll
     for (int r = 0; r < 4; r++) {
@@ -230,16 +243,100 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     for (int r = 0; r < 4; r++) {
         const int token = mine + lane / 4 + 8 * r;
         float most = top[r];
-        if (!TO_MASS) {
+        if (KIND == LOGS || KIND == LARGEST) {
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
             total[r] *= exp2_approx(top[r] - most);
         }
         total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
         total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
-        if (lane % 4 == 0 && token < n)
-            (TO_MASS ? a.mass : a.lse)[row0 + (size_t)token] =
-                TO_MASS ? total[r] : most + log2f(total[r]);
+        if (lane % 4 == 0 && token < keys_n)
+            (TO_MASS ? a.mass : a.lse)[row0 + (size_t)token] = KIND == LARGEST ? exp2_approx(most)
+                                                               : TO_MASS       ? total[r]
+                                                                         : most + log2f(total[r]);
+    }
+}
+
+/*
+ * A CTA has 128 keys and a tile of rows, and adds the probabilities of all query heads. A row of
+ * the tile before the prompt's last `rows` does not count.
+ */
+__global__ void __launch_bounds__(THREADS, 2)
+    mark_kernel(const __grid_constant__ params p, double last, float threshold)
+{
+    enum { TILE = MARKED, STEPS = KVD_WIDTH_NARROW / 16 };
+    __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
+    __shared__ float column[2][TILE];
+    const kvd_evict_prompts_args &a = p.a;
+    const int b = (int)blockIdx.z, n = a.q_len[b], heads = a.map.n_heads,
+              rows = min(n, (int)ceil(last * (double)n)), base = (int)blockIdx.x * HELD,
+              tile = (n - rows) / TILE + (int)blockIdx.y, at = tile * TILE,
+              lane = (int)threadIdx.x % 32, mine = base + (int)threadIdx.x / 32 * 32;
+    if (base >= n || at >= n || at + TILE <= base)
+        return;
+    const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;
+    const auto bring = [&](int h, int stage) {
+        const int d = a.map.d_qk[h / a.map.group], t = at + (int)threadIdx.x;
+        const side queries = {static_cast<const uint16_t *>(a.q) +
+                                  (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
+                                  (size_t)a.q_start[b] * (size_t)d,
+                              nullptr, 0, d};
+        fetch<TILE>(queries, tile, n, (uint32_t)__cvta_generic_to_shared(tiles[stage]));
+        if (threadIdx.x < TILE)
+            copy4((uint32_t)__cvta_generic_to_shared(&column[stage][threadIdx.x]),
+                  a.lse + (size_t)h * (size_t)a.n_q8 + (size_t)a.q_start[b] +
+                      (size_t)(t < n ? t : 0),
+                  t < n);
+    };
+    float sum[TILE / 8][4][2] = {};
+    uint32_t x[2][STEPS][4];
+    bring(0, 0);
+    for (int h = 0; h < heads; h++) {
+        const int g = h / a.map.group, d = a.map.d_qk[g], stage = h % 2;
+        if (h % a.map.group == 0) {
+            const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g], page,
+                               a.map.page_elements, d};
+            hold(keys, mine, n, lane, x);
+        }
+        copies_done();
+        __syncthreads();
+        if (h + 1 < heads)
+            bring(h + 1, stage ^ 1);
+        const uint32_t from =
+            (uint32_t)__cvta_generic_to_shared(tiles[stage]) + 16u * (uint32_t)lane;
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j += 2) {
+            float acc[2][2][4];
+            products(x, from + (uint32_t)(j * 16 * d), d, acc);
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                const int pair = 8 * (j + u) + lane % 4 * 2;
+                const float2 c = *reinterpret_cast<const float2 *>(&column[stage][pair]);
+#pragma unroll
+                for (int r = 0; r < 4; r++) {
+                    const float *const y = &acc[u][r / 2][r % 2 * 2];
+                    sum[j + u][r][0] += exp2_approx(fmaf(y[0], p.factor, -c.x * p.lse_factor));
+                    sum[j + u][r][1] += exp2_approx(fmaf(y[1], p.factor, -c.y * p.lse_factor));
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const int token = mine + lane / 4 + 8 * r;
+        float most = -1;
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int t = at + 8 * j + lane % 4 * 2 + e;
+                if (t >= token && t >= n - rows && t < n)
+                    most = fmaxf(most, sum[j][r][e]);
+            }
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        if (lane % 4 == 0 && token < n && most >= threshold * (float)heads)
+            a.mass[(size_t)a.q_start[b] + (size_t)token] = 1;
     }
 }
 
@@ -251,12 +348,30 @@ template <int WIDTH> cudaError_t launch(const params &p, cudaStream_t stream)
         pass_kernel<LOGS, WIDTH><<<grid, THREADS, 0, stream>>>(p);
     if (p.a.rule.ranking == KVD_EVICT_PIVOTAL)
         pass_kernel<COUNTS, WIDTH><<<grid, THREADS, 0, stream>>>(p);
+    else if (p.a.rule.ranking == KVD_EVICT_REPEATED)
+        pass_kernel<LARGEST, WIDTH><<<grid, THREADS, 0, stream>>>(p);
     else
         pass_kernel<SUMS, WIDTH><<<grid, THREADS, 0, stream>>>(p);
     return cudaGetLastError();
 }
 
 } // namespace
+
+extern "C" cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *a, double rows,
+                                      double threshold, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass || rows < 0 ||
+        rows > 1 || kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW)
+        return cudaErrorInvalidValue;
+    const params p = {*a, a->map.scale * LOG2E, 0, LOG2E};
+    const unsigned most = (unsigned)ceil(rows * (double)a->longest) / MARKED + 2;
+    const cudaError_t e = cudaMemsetAsync(a->mass, 0, (size_t)a->n_q8 * sizeof *a->mass, stream);
+    if (e != cudaSuccess)
+        return e;
+    mark_kernel<<<dim3(((unsigned)a->longest + HELD - 1) / HELD, most, (unsigned)a->batch), THREADS,
+                  0, stream>>>(p, rows, (float)threshold);
+    return cudaGetLastError();
+}
 
 extern "C" cudaError_t kvd_evict_score(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {

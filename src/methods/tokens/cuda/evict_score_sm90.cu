@@ -1,7 +1,7 @@
 /*
  * Computes the sums of evict_score.cu with instructions of sm_90: wgmma for products, bulk copies
  * for tiles. Tensor cores and the exponential unit take about equal time for a tile, and two CTAs
- * per SM keep both busy.
+ * per SM keep both busy. Maxima over rows of the prompt's copy need no exponential per product.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -78,6 +78,11 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
+/*
+ * Output of a pass: log-sum-exps of the rows, or sums or maxima of the probabilities of the keys.
+ */
+enum kind { DENOMINATORS, SUM, LARGEST };
+
 /* Sum, maximum and noise of the two tokens that a thread handles. The tokens are 8 apart. */
 struct totals {
     float sum[2], top[2], noise[2];
@@ -88,11 +93,12 @@ struct totals {
  * q k; `other` is the thread's first token in the tile. If MASKED, pairs of a query and a later key
  * do not count.
  */
-template <bool SUMS, bool MASKED>
+template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
                                     const float *column, int token, int other, int from_row, int n,
                                     totals &t)
 {
+    constexpr bool SUMS = KIND != DENOMINATORS;
     float part[2] = {0, 0};
     const int quad = (int)threadIdx.x % 4 * 2;
 #pragma unroll
@@ -103,7 +109,14 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int me = token + 8 * r;
-            if (SUMS) {
+            if (KIND == LARGEST) {
+                const float y0 = fmaf(x[4 * j + 2 * r], p.factor, -c0),
+                            y1 = fmaf(x[4 * j + 2 * r + 1], p.factor, -c1);
+                if (!MASKED || (o < n && o >= from_row))
+                    t.top[r] = fmaxf(t.top[r], y0);
+                if (!MASKED || (o + 1 < n && o + 1 >= from_row))
+                    t.top[r] = fmaxf(t.top[r], y1);
+            } else if (KIND == SUM) {
                 float y0 = exp2_fast(fmaf(x[4 * j + 2 * r], p.factor, t.noise[r] - c0)),
                       y1 = exp2_fast(fmaf(x[4 * j + 2 * r + 1], p.factor, t.noise[r] - c1));
                 if (MASKED) {
@@ -137,15 +150,18 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,
  * Multiplies 128 queries (or keys), which stay in shared memory, by tiles of the other operand,
  * which are copied one after another. STEPS is d_qk / 16.
  */
-template <bool SUMS, int STEPS>
+template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass(const params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,
                                      totals &t)
 {
     enum { D = 16 * STEPS };
-    const int n = held.n, base = block * HELD, warp = (int)threadIdx.x / 32, group = warp / 4,
+    constexpr bool SUMS = KIND != DENOMINATORS;
+    const int n = moves.n, base = block * HELD, warp = (int)threadIdx.x / 32, group = warp / 4,
               lane = (int)threadIdx.x % 32;
-    const int from_row = p.a.rule.window && n > p.a.rule.window ? n - p.a.rule.window : 0;
+    const int from_row = KIND == LARGEST                          ? held.n
+                         : p.a.rule.window && n > p.a.rule.window ? n - p.a.rule.window
+                                                                  : 0;
     const int first = SUMS ? max(base, from_row) / TILE : 0, last = SUMS ? (n - 1) / TILE : block;
     const int token = base + group * 64 + warp % 4 * 16 + lane / 4;
     const auto start = [&](int tile) {
@@ -186,9 +202,9 @@ __device__ __forceinline__ void pass(const params &p, shared &s, const side &hel
             mbar_arrive(kvd_smem(&s.empty[k % 2]));
         const int other = at + lane % 4 * 2;
         if (SUMS ? at < base + HELD || at + TILE > n || at < from_row : at + TILE > base)
-            add<SUMS, true>(x, p, column, token, other, from_row, n, t);
+            add<KIND, true>(x, p, column, token, other, from_row, n, t);
         else
-            add<SUMS, false>(x, p, column, token, other, from_row, n, t);
+            add<KIND, false>(x, p, column, token, other, from_row, n, t);
         if (threadIdx.x == 0 && tile + 2 <= last) {
             mbar_wait(kvd_smem(&s.empty[k % 2]), (uint32_t)(k / 2 % 2));
             start(tile + 2);
@@ -197,10 +213,10 @@ __device__ __forceinline__ void pass(const params &p, shared &s, const side &hel
     }
 }
 
-/* If SUMS is true, writes `mass`, otherwise `lse`, the logarithms of the softmax denominators. */
-template <bool SUMS>
+template <kind KIND>
 __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant__ params p)
 {
+    constexpr bool SUMS = KIND != DENOMINATORS;
     extern __shared__ __align__(128) char memory[];
     shared &s = *reinterpret_cast<shared *>(memory);
     const kvd_evict_prompts_args &a = p.a;
@@ -215,7 +231,7 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
     const side rows = {static_cast<const uint16_t *>(a.q) +
                            (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
                            (size_t)a.q_start[b] * (size_t)d,
-                       nullptr, 0, d, n};
+                       nullptr, 0, d, KIND == LARGEST ? 2 * n : n};
     const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
                        a.page_table + (size_t)b * (size_t)a.max_pages, a.map.page_elements, d, n};
     const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, h);
@@ -235,34 +251,34 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
     const float *const lse = a.lse + row0;
     switch (d / 16) {
     case 1:
-        pass<SUMS, 1>(p, s, held, moves, block, lse, head, t);
+        pass<KIND, 1>(p, s, held, moves, block, lse, head, t);
         break;
     case 2:
-        pass<SUMS, 2>(p, s, held, moves, block, lse, head, t);
+        pass<KIND, 2>(p, s, held, moves, block, lse, head, t);
         break;
     case 3:
-        pass<SUMS, 3>(p, s, held, moves, block, lse, head, t);
+        pass<KIND, 3>(p, s, held, moves, block, lse, head, t);
         break;
     case 4:
-        pass<SUMS, 4>(p, s, held, moves, block, lse, head, t);
+        pass<KIND, 4>(p, s, held, moves, block, lse, head, t);
         break;
     case 5:
-        pass<SUMS, 5>(p, s, held, moves, block, lse, head, t);
+        pass<KIND, 5>(p, s, held, moves, block, lse, head, t);
         break;
     case 6:
-        pass<SUMS, 6>(p, s, held, moves, block, lse, head, t);
+        pass<KIND, 6>(p, s, held, moves, block, lse, head, t);
         break;
     case 7:
-        pass<SUMS, 7>(p, s, held, moves, block, lse, head, t);
+        pass<KIND, 7>(p, s, held, moves, block, lse, head, t);
         break;
     default:
-        pass<SUMS, 8>(p, s, held, moves, block, lse, head, t);
+        pass<KIND, 8>(p, s, held, moves, block, lse, head, t);
         break;
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float most = t.top[r], sum = t.sum[r];
-        if (!SUMS) {
+        if (KIND != SUM) {
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
             sum *= exp2_fast(t.top[r] - most);
@@ -270,20 +286,22 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (lane % 4 == 0 && token + 8 * r < n)
-            (SUMS ? a.mass : a.lse)[row0 + (size_t)(token + 8 * r)] =
-                SUMS ? sum : most + log2f(sum);
+            (SUMS ? a.mass : a.lse)[row0 + (size_t)(token + 8 * r)] = KIND == SUM ? sum
+                                                                      : KIND == LARGEST
+                                                                          ? exp2_fast(most)
+                                                                          : most + log2f(sum);
     }
 }
 
-template <bool SUMS> cudaError_t launch(const params &p, cudaStream_t stream)
+template <kind KIND> cudaError_t launch(const params &p, cudaStream_t stream)
 {
     const dim3 grid((unsigned)p.a.map.n_heads, ((unsigned)p.a.longest + HELD - 1) / HELD,
                     (unsigned)p.a.batch);
     const cudaError_t e = cudaFuncSetAttribute(
-        pass_kernel<SUMS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(shared));
+        pass_kernel<KIND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(shared));
     if (e != cudaSuccess)
         return e;
-    pass_kernel<SUMS><<<grid, THREADS, sizeof(shared), stream>>>(p);
+    pass_kernel<KIND><<<grid, THREADS, sizeof(shared), stream>>>(p);
     return cudaGetLastError();
 }
 
@@ -296,6 +314,8 @@ extern "C" cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *a, cud
     const int tempered = a->rule.tau0 > 0;
     const float inverse = tempered ? LOG2E / a->rule.tau0 : LOG2E;
     const params p = {*a, a->map.scale * inverse, tempered ? inverse : 0, tempered ? 1 : LOG2E};
-    const cudaError_t e = tempered ? launch<false>(p, stream) : cudaSuccess;
-    return e == cudaSuccess ? launch<true>(p, stream) : e;
+    if (a->rule.ranking == KVD_EVICT_REPEATED)
+        return launch<LARGEST>(p, stream);
+    const cudaError_t e = tempered ? launch<DENOMINATORS>(p, stream) : cudaSuccess;
+    return e == cudaSuccess ? launch<SUM>(p, stream) : e;
 }

@@ -41,12 +41,6 @@ __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g
            (size_t)(2 * s.map.d_qk[0]);
 }
 
-/* Returns the index of dimensions 8 block .. 8 block + 7 of token t in K or V of a page. */
-__device__ __forceinline__ size_t piece(int t, int block, int d)
-{
-    return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
-}
-
 /* Returns the first element of K of KV head g in the page of token t. */
 __device__ __forceinline__ size_t keys_at(const kvd_selection &s, int b, int g, int t)
 {
@@ -214,21 +208,9 @@ __global__ void __launch_bounds__(COPY)
     uint16_t *const page =
         static_cast<uint16_t *>(to.rows) +
         (row * (size_t)to.row_pages + (size_t)part) * (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
-    /* Number of groups of 8 tokens in the page. The last group is padded with zeros. */
-    const int groups = (min(m - first, KVD_PAGE_TOKENS) + 7) / 8;
-    for (int side = 0; side < 2; side++) {
-        const int d = side ? d_v : d_k, after = side ? KVD_PAGE_TOKENS * d_k : 0;
-        for (int c = (int)threadIdx.x; c < groups * d; c += COPY) {
-            const int i = first + c / d * 8 + c % 8, block = c % d / 8;
-            uint4 x = make_uint4(0, 0, 0, 0);
-            if (i < m) {
-                const int t = chosen[i / s.page] * s.page + i % s.page;
-                x = *reinterpret_cast<const uint4 *>(pool + keys_at(s, b, g, t) + after +
-                                                     piece(t, block, d));
-            }
-            *reinterpret_cast<uint4 *>(page + after + 8 * c) = x;
-        }
-    }
+    copy_page<COPY>(
+        page, d_k, d_v, first, m, [&](int i) { return chosen[i / s.page] * s.page + i % s.page; },
+        [&](int t) { return pool + keys_at(s, b, g, t); });
 }
 
 bool fits(const kvd_selection *s)

@@ -57,13 +57,18 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* copy of merging.merged, pinned, [n_slots] */
-    size_t whole;    /* number of KV heads of a layer that keep all tokens */
+    /*
+     * [heads.rows / kv] Number of tokens of each prompt of an iteration, without its copy: pinned
+     * memory, and on the device. NULL if prompts are not followed by copies.
+     */
+    int32_t *prompt, *prompts;
+    size_t whole; /* number of KV heads of a layer that keep all tokens */
     float *vector;
     int32_t *is_whole;
     /* Data of methods whose budgets depend on all layers and are computed after the last one. */
     struct {
-        /* True if the method has kvd_tokens_eviction.divide. */
-        bool on;
+        /* on: the method has kvd_tokens_eviction.divide, or `shared` is true */
+        bool on, shared; /* shared: the KV heads of all layers share one budget */
         /*
          * True if budgets depend on entropy and variance, false if they depend on scores of tokens.
          */
@@ -187,6 +192,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             assume(e, s);
         if (fresh && e->rule.merge)
             e->slot[s->slot].merged = e->merged[s->slot];
+        if (e->prompt)
+            e->prompt[i] = (int32_t)s->n;
         if (hold(e, s, i, fresh, err))
             return -1;
     }
@@ -200,7 +207,11 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                     kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget,
                                                    e->layers * e->n_slots * sizeof *e->budget,
                                                    cudaMemcpyHostToDevice, e->stream),
-                                   what, err))
+                                   what, err)) ||
+                   (e->prompt && kvd_cuda_check(cudaMemcpyAsync(e->prompts, e->prompt,
+                                                                it->n_slices * sizeof *e->prompt,
+                                                                cudaMemcpyHostToDevice, e->stream),
+                                                what, err))
                ? -1
                : 0;
 }
@@ -323,7 +334,7 @@ static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_row
                    .n_q8 = (int32_t)b->n_q8,
                    .max_pages = (int32_t)c->pages->max_pages,
                    .q_start = b->device.q_start + r->steps,
-                   .q_len = b->device.q_len + r->steps,
+                   .q_len = (e->prompt ? e->prompts : b->device.q_len) + r->steps,
                    .slot = b->device.slot + r->steps,
                    .page_table = c->pages->device + r->steps * c->pages->max_pages,
                    .q = c->q_prompts,
@@ -341,9 +352,9 @@ static kvd_uneven_prompts_args prompts_args(const uneven *e, const kvd_paged_row
         .table = table_of(e, layer, r->steps),
         .heads = e->heads.pool,
         .layer_counts = e->n_slots * e->kv};
+    const int32_t *const n = e->prompt ? e->prompt : b->host.q_len;
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
-        a.prompt.longest =
-            b->host.q_len[i] > a.prompt.longest ? b->host.q_len[i] : a.prompt.longest;
+        a.prompt.longest = n[i] > a.prompt.longest ? n[i] : a.prompt.longest;
     if (e->late.on) {
         a.rank = e->late.rank + (size_t)layer * e->late.ranks * b->n_q8;
         a.statistic = e->late.pair ? e->late.pair + at * 2 : NULL;
@@ -384,28 +395,41 @@ static void CUDART_CB divide(void *of_method)
     }
 }
 
-static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
+/* Queues the computation of the budgets of all layers on the host. */
+static int divide_budgets(uneven *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const size_t pairs = e->layers * e->n_slots * 2,
                  scores = e->layers * e->late.ranks * e->method.cache->batch->n_q8;
     e->late.first = r->steps;
     e->late.end = r->steps + r->prompts;
-    if (kvd_cuda_check(
-            e->late.spreads
-                ? cudaMemcpyAsync(e->late.pairs, e->late.pair, pairs * sizeof *e->late.pairs,
-                                  cudaMemcpyDeviceToHost, r->stream)
-                : cudaMemcpyAsync(e->late.scores, e->late.rank, scores * sizeof *e->late.scores,
-                                  cudaMemcpyDeviceToHost, r->stream),
-            what, err) ||
-        kvd_cuda_check(cudaLaunchHostFunc(r->stream, divide, e), what, err) ||
-        kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget,
-                                       e->layers * e->n_slots * sizeof *e->budget,
-                                       cudaMemcpyHostToDevice, r->stream),
-                       what, err))
+    return kvd_cuda_check(
+               e->late.spreads
+                   ? cudaMemcpyAsync(e->late.pairs, e->late.pair, pairs * sizeof *e->late.pairs,
+                                     cudaMemcpyDeviceToHost, r->stream)
+                   : cudaMemcpyAsync(e->late.scores, e->late.rank, scores * sizeof *e->late.scores,
+                                     cudaMemcpyDeviceToHost, r->stream),
+               what, err) ||
+                   kvd_cuda_check(cudaLaunchHostFunc(r->stream, divide, e), what, err) ||
+                   kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget,
+                                                  e->layers * e->n_slots * sizeof *e->budget,
+                                                  cudaMemcpyHostToDevice, r->stream),
+                                  what, err)
+               ? -1
+               : 0;
+}
+
+static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_uneven_prompts_args first = prompts_args(e, r, 0);
+    if (e->late.shared
+            ? kvd_cuda_check(kvd_uneven_threshold(&first, (int32_t)e->layers, r->stream), what, err)
+            : divide_budgets(e, r, err))
         return -1;
     for (size_t l = 0; l < e->layers; l++) {
         kvd_uneven_prompts_args a = prompts_args(e, r, (int)l);
         a.stored = 1;
+        a.decided = e->late.shared;
+        a.first_head = e->late.shared ? (int32_t)(l * e->kv) : 0;
         if (kvd_cuda_check(kvd_uneven_choose(&a, r->stream), what, err))
             return -1;
     }
@@ -460,6 +484,7 @@ static void release(kvd_gpu_method *m)
     (void)cudaFreeHost(e->length);
     (void)cudaFreeHost(e->counted);
     (void)cudaFreeHost(e->merged);
+    (void)cudaFreeHost(e->prompt);
     (void)cudaFreeHost(e->late.pairs);
     (void)cudaFreeHost(e->late.scores);
     free(e->late.x);
@@ -546,11 +571,19 @@ static int make_late(uneven *e, size_t rows, size_t slices, kvd_err *err)
     const size_t n = e->layers * e->late.ranks * rows, each = e->late.spreads ? 2 : e->max_len,
                  heads = (size_t)e->method.cache->share->n_heads,
                  pages = rows / KVD_PAGE_TOKENS + slices;
+    if (!(e->late.rank = kvd_device_new(&e->memory, n * sizeof *e->late.rank, scores, err)))
+        return -1;
+    if (e->late.shared) /* prompts are followed by copies */
+        return !(e->prompts =
+                     kvd_device_new(&e->memory, slices * sizeof *e->prompts, scores, err)) ||
+                       kvd_cuda_check(
+                           cudaMallocHost((void **)&e->prompt, slices * sizeof *e->prompt), scores,
+                           err)
+                   ? -1
+                   : 0;
     if (!(e->late.x = malloc(e->layers * each * sizeof *e->late.x)) ||
         !(e->late.of_layer = malloc(e->layers * sizeof *e->late.of_layer)))
         return kvd_no_memory(err, scores, e->layers * each * sizeof *e->late.x);
-    if (!(e->late.rank = kvd_device_new(&e->memory, n * sizeof *e->late.rank, scores, err)))
-        return -1;
     if (e->late.spreads)
         return (e->late.spread = kvd_device_new(
                     &e->memory, heads * pages * 2 * sizeof *e->late.spread, scores, err))
@@ -601,7 +634,8 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
     e->layers = (size_t)c->n_full;
     e->kv = (size_t)config->n_kv_heads;
     e->whole = smaller((size_t)ceil(e->rule.whole_heads * (double)e->kv), e->kv);
-    e->late.on = plan->tokens->eviction->divide != NULL;
+    e->late.shared = e->rule.ranking == KVD_EVICT_REPEATED;
+    e->late.on = e->late.shared || plan->tokens->eviction->divide != NULL;
     e->late.spreads = e->rule.ranking == KVD_EVICT_SPREAD;
     e->late.ranks = e->rule.whole_layer ? 1 : e->kv;
     e->page_bytes = (size_t)e->heads.map.page_elements * sizeof(uint16_t);

@@ -52,21 +52,15 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the sort key of token t of KV head g among the tokens of all KV heads of the layer. */
+/*
+ * Returns the sort key of token t of KV head g among the tokens of all KV heads that share a
+ * budget. g counts the KV heads of all of them.
+ */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
     return (key >= own ? 0xffffffffull << 32 : key & 0xffffffffull << 32) |
            (unsigned)(g * h.old + t);
-}
-
-/*
- * Returns the index of dimensions 8 block .. 8 block + 7 of token t in K or V (of width d) of a
- * page.
- */
-__device__ __forceinline__ size_t piece(int t, int block, int d)
-{
-    return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
 /*
@@ -193,6 +187,27 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 __global__ void __launch_bounds__(CHOOSE)
+    threshold_kernel(const __grid_constant__ kvd_uneven_prompts_args u, int n_layers)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    const kvd_evict_prompts_args &a = u.prompt;
+    const int b = (int)blockIdx.x, kv = a.map.n_kv_heads, heads = n_layers * kv;
+    const head h = head_of(u, 0, b);
+    const size_t stride = (size_t)a.n_q8;
+    u64 *const least = u.least + (size_t)b * (size_t)(kv + 1);
+    u64 among = h.budget.keep_old >= h.old ? 0 : NONE;
+    if (h.budget.keep_old > 0 && h.budget.keep_old < h.old)
+        among = select_key<CHOOSE>(
+            [&](int i) {
+                const int g = i / h.old;
+                return key_among(h, h.rank + (size_t)g * stride, g, i - g * h.old, NONE);
+            },
+            heads * h.old, heads * h.budget.keep_old, bin);
+    for (int g = (int)threadIdx.x; g <= kv; g += CHOOSE)
+        least[g] = g < kv ? NONE : among;
+}
+
+__global__ void __launch_bounds__(CHOOSE)
     place_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
     const kvd_evict_prompts_args &a = u.prompt;
@@ -203,8 +218,9 @@ __global__ void __launch_bounds__(CHOOSE)
     int place = 0;
     for (int first = 0; first < h.n; first += CHOOSE) {
         const int t = first + (int)threadIdx.x;
-        const bool stays = t < h.n && (t >= h.old || key_in(h, t) >= own ||
-                                       (among != NONE && key_among(h, h.rank, g, t, own) >= among));
+        const bool stays =
+            t < h.n && (t >= h.old || key_in(h, t) >= own ||
+                        (among != NONE && key_among(h, h.rank, u.first_head + g, t, own) >= among));
         int all;
         const int i = place + select_place<CHOOSE>(stays, &all);
         place += all;
@@ -233,22 +249,11 @@ __global__ void __launch_bounds__(COPY)
         static_cast<uint16_t *>(u.heads) +
         (size_t)u.table[((size_t)b * (size_t)kv + (size_t)g) * (size_t)a.max_pages + (size_t)page] *
             (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
-    /* Number of groups of 8 tokens in the page. The last group is padded with zeros. */
-    const int groups = (min(m - first, KVD_PAGE_TOKENS) + 7) / 8;
-    for (int side = 0; side < 2; side++) {
-        const int d = side ? d_v : d_k, after = side ? KVD_PAGE_TOKENS * d_k : 0;
-        for (int c = (int)threadIdx.x; c < groups * d; c += COPY) {
-            const int i = first + c / d * 8 + c % 8, block = c % d / 8;
-            uint4 x = make_uint4(0, 0, 0, 0);
-            if (i < m) {
-                const int t = ALL ? i : kept[i];
-                x = *reinterpret_cast<const uint4 *>(
-                    from + (size_t)from_page[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
-                    after + piece(t, block, d));
-            }
-            *reinterpret_cast<uint4 *>(to + after + 8 * c) = x;
-        }
-    }
+    copy_page<COPY>(
+        to, d_k, d_v, first, m, [&](int i) { return ALL ? i : kept[i]; },
+        [&](int t) {
+            return from + (size_t)from_page[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements;
+        });
 }
 
 __global__ void __launch_bounds__(2 * KVD_WIDTH_MAX / 8)
@@ -283,6 +288,18 @@ static dim3 pages_of(const kvd_evict_prompts_args *a)
                 ((unsigned)a->longest + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS, (unsigned)a->batch);
 }
 
+extern "C" cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *u, int32_t n_layers,
+                                            cudaStream_t stream)
+{
+    const kvd_evict_prompts_args *const a = &u->prompt;
+    const long long keys = (long long)n_layers * a->map.n_kv_heads * a->longest;
+    if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || n_layers < 1 || keys > INT32_MAX ||
+        !u->rank || !u->least || a->rule.whole_layer)
+        return cudaErrorInvalidValue;
+    threshold_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*u, n_layers);
+    return cudaGetLastError();
+}
+
 extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaStream_t stream)
 {
     const kvd_evict_prompts_args *const a = &u->prompt;
@@ -296,8 +313,10 @@ extern "C" cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *u, cudaS
         vector_kernel<<<dim3(kv, batch), VECTOR, 0, stream>>>(*u);
         whole_kernel<<<batch, KVD_HEADS_MAX, 0, stream>>>(*u);
     }
-    rank_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
-    shared_kernel<<<batch, CHOOSE, 0, stream>>>(*u);
+    if (!u->decided) {
+        rank_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
+        shared_kernel<<<batch, CHOOSE, 0, stream>>>(*u);
+    }
     place_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*u);
     return u->stored ? kvd_uneven_compact(u, stream) : kvd_uneven_copy(u, stream);
 }

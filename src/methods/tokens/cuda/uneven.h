@@ -1,13 +1,16 @@
 /*
  * Eviction at the end of a prompt for methods whose layers or KV heads keep different numbers of
- * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv, kvmerger). The rows that stay are
- * copied from the pages of a layer to pages of one KV head each.
+ * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv, kvmerger, kvzip). The rows that stay
+ * are copied from the pages of a layer to pages of one KV head each.
  *
- * If the budget of a layer depends on all layers (prefixkv, cake), each layer calls
- * kvd_uneven_rank and kvd_uneven_store. After the last layer, kvd_uneven_choose runs for every
- * layer, with `stored` set to 1. If several layers keep the same tokens (windowkv), the first of
- * them calls kvd_uneven_windows, and each of them kvd_uneven_copy. If some KV heads of a layer keep
- * all tokens (taskkv), kvd_uneven_choose finds them by their semantic vectors.
+ * If the budget of a layer depends on all layers (prefixkv, cake), each layer calls kvd_uneven_rank
+ * and kvd_uneven_store. After the last layer, kvd_uneven_choose runs for every layer, with `stored`
+ * set to 1. If several layers keep the same tokens (windowkv), the first of them calls
+ * kvd_uneven_windows, and each of them kvd_uneven_copy. If some KV heads of a layer keep all tokens
+ * (taskkv), kvd_uneven_choose finds them by their semantic vectors. If the KV heads of all layers
+ * share one budget (kvzip), each layer calls kvd_uneven_rank and kvd_uneven_store. After the last
+ * layer, kvd_uneven_threshold runs once, then kvd_uneven_choose for every layer, with `stored` and
+ * `decided` set to 1.
  *
  * A page of one KV head holds KVD_PAGE_TOKENS (64) tokens in layout BLOCKED: K [64][d_qk], then V
  * [64][d_v]. All KV heads have the same widths.
@@ -59,6 +62,10 @@ typedef struct {
     int32_t *is_whole; /* [batch][n_kv_heads] 1: the KV head keeps all tokens */
     /* 1 if the pages in `heads` already hold all tokens of the prompts. */
     int32_t stored;
+    /* 1 if kvd_uneven_threshold has filled `least`, which then holds for all layers. */
+    int32_t decided;
+    /* Number of KV heads of all earlier layers if `decided` is 1, else 0. */
+    int32_t first_head;
     /*
      * Number of consecutive layers, from this one on, that keep the tokens chosen by
      * kvd_uneven_windows.
@@ -82,6 +89,14 @@ cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t 
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes the scores in `rank`, and `statistic` if the rule is KVD_EVICT_SPREAD. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
+/*
+ * Fills `least` from the scores of all KV heads of n_layers layers, of which `args` describes the
+ * first: `rank` has [n_layers][n_kv_heads][n_q8] elements. budget.keep_old is the mean number of
+ * tokens that a KV head keeps. Among equal scores a later layer, KV head and token rank higher, in
+ * this order (kvzip.c).
+ */
+cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
+                                 cudaStream_t stream);
 /*
  * Chooses the windows (runs of rule.review tokens) with the largest scores. Fills `kept` for this
  * layer and `count` for `layers` layers. Does not use `rank`.

@@ -1,8 +1,8 @@
 /*
  * Kernels of uneven.h for methods whose layers depend on each other: scores for budgets that depend
- * on all layers (prefixkv, cake), and windows of tokens that several layers share (windowkv).
- * spread_kernel recomputes the attention probabilities of the last `window` rows, one key per
- * thread, with mean and variance by Welford's method.
+ * on all layers (prefixkv, cake, kvzip), and windows of tokens that several layers share
+ * (windowkv). spread_kernel recomputes the attention probabilities of the last `window` rows, one
+ * key per thread, with mean and variance by Welford's method.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/evict_tiles.cuh"
@@ -21,11 +21,6 @@ enum {
     RUN = 256,
     DIMS = 32
 };
-
-__device__ __forceinline__ float wide(uint16_t x)
-{
-    return __uint_as_float((uint32_t)x << 16);
-}
 
 __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
 {
@@ -78,18 +73,8 @@ __global__ void __launch_bounds__(KEYS)
         __syncthreads();
         if (token >= old)
             continue;
-        float product[ROWS] = {};
-        for (int c = 0; c < d; c++) {
-            const float x = wide(key[c][me]);
-#pragma unroll
-            for (int r = 0; r < ROWS; r += 4) {
-                const float4 y = *reinterpret_cast<const float4 *>(&query[c][r]);
-                product[r] = fmaf(x, y.x, product[r]);
-                product[r + 1] = fmaf(x, y.y, product[r + 1]);
-                product[r + 2] = fmaf(x, y.z, product[r + 2]);
-                product[r + 3] = fmaf(x, y.w, product[r + 3]);
-            }
-        }
+        float product[ROWS];
+        multiply<KEYS, ROWS>(key, query, d, product);
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             if (r < rows) {
@@ -152,6 +137,22 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + row);
 }
 
+/* Writes the largest score over the query heads of the group; 2, above all, for first tokens. */
+__global__ void __launch_bounds__(SUM)
+    largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
+{
+    const kvd_evict_prompts_args &a = u.prompt;
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, group = a.map.group,
+              t = (int)(blockIdx.x * SUM + threadIdx.x);
+    if (t >= a.q_len[b])
+        return;
+    const size_t at = (size_t)a.q_start[b] + (size_t)t;
+    float most = 0;
+    for (int h = g * group; h < (g + 1) * group; h++)
+        most = fmaxf(most, a.mass[(size_t)h * (size_t)a.n_q8 + at]);
+    u.rank[(size_t)g * (size_t)a.n_q8 + at] = t < a.rule.sink ? 2 : most;
+}
+
 __global__ void __launch_bounds__(MOVE)
     compact_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -191,13 +192,6 @@ __global__ void __launch_bounds__(MOVE)
         }
         __syncthreads();
     }
-}
-
-__device__ __forceinline__ float over_warp(float x)
-{
-    for (int step = 1; step < 32; step *= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
 }
 
 __global__ void __launch_bounds__(SUM)
@@ -278,11 +272,12 @@ extern "C" cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *u, cudaStr
     const kvd_evict_prompts_args *const a = &u->prompt;
     const unsigned batch = (unsigned)a->batch, heads = (unsigned)a->map.n_heads,
                    pages = ((unsigned)a->longest + KEYS - 1) / KEYS;
-    const bool spreads = a->rule.ranking == KVD_EVICT_SPREAD;
+    const bool spreads = a->rule.ranking == KVD_EVICT_SPREAD,
+               repeated = a->rule.ranking == KVD_EVICT_REPEATED;
     if (a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->mass || !a->score || !a->lse ||
         !u->rank || (spreads && (!u->statistic || !u->spread || a->rule.window < 2)) ||
-        (!spreads && a->rule.ranking != KVD_EVICT_ATTENTION) ||
-        (a->rule.whole_layer && a->rule.smooth > 1))
+        (!spreads && !repeated && a->rule.ranking != KVD_EVICT_ATTENTION) ||
+        (a->rule.whole_layer && (repeated || a->rule.smooth > 1)))
         return cudaErrorInvalidValue;
     if (spreads) {
         spread_kernel<<<dim3(pages, heads, batch), KEYS, 0, stream>>>(*u);
@@ -291,6 +286,12 @@ extern "C" cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *u, cudaStr
         const cudaError_t e = kvd_evict_score_any(a, stream);
         if (e != cudaSuccess)
             return e;
+    }
+    if (repeated) {
+        largest_kernel<<<dim3(((unsigned)a->longest + SUM - 1) / SUM, (unsigned)a->map.n_kv_heads,
+                              batch),
+                         SUM, 0, stream>>>(*u);
+        return cudaGetLastError();
     }
     const unsigned ranks = a->rule.whole_layer ? 1 : (unsigned)a->map.n_kv_heads;
     sums_kernel<<<dim3(ranks, batch), RANK, 0, stream>>>(*u);
