@@ -288,6 +288,25 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
+static kvd_read_rule read_rule(const kvd_parameter_values *v)
+{
+    return (kvd_read_rule){.budget = v->value[BUDGET],
+                           .page = 1,
+                           .ranking = KVD_READ_CODES,
+                           .sink = (int32_t)v->value[SINK],
+                           .newest = (int32_t)v->value[LOCAL]};
+}
+
+static kvd_read_codes read_codes(const void *self)
+{
+    const a2ats *const x = self;
+    return (kvd_read_codes){.size = (int32_t)x->size,
+                            .relative = (int32_t)x->v->value[RELATIVE],
+                            .factor = x->factor,
+                            .moved = x->moved,
+                            .centroid = x->centroid};
+}
+
 const kvd_tokens_method kvd_tokens_a2ats = {
     .info =
         {
@@ -296,7 +315,10 @@ const kvd_tokens_method kvd_tokens_a2ats = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_ACTIVATIONS,
+            .gpu = &kvd_gpu_selection,
         },
+    .read_rule = read_rule,
+    .read_codes = read_codes,
     .open = open,
     .close = close,
     .state_bytes = state_bytes,

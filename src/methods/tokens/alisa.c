@@ -101,6 +101,15 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
+static kvd_read_rule read_rule(const kvd_parameter_values *v)
+{
+    return (kvd_read_rule){.budget = v->value[BUDGET],
+                           .page = 1,
+                           .ranking = KVD_READ_RECENT,
+                           .local = v->value[LOCAL],
+                           .history = (int32_t)v->value[HISTORY]};
+}
+
 const kvd_tokens_method kvd_tokens_alisa = {
     .info =
         {
@@ -108,7 +117,9 @@ const kvd_tokens_method kvd_tokens_alisa = {
             .summary = "every step reads the newest tokens and those of recent attention",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_selection,
         },
+    .read_rule = read_rule,
     .open = kvd_tokens_open_shaped_budget,
     .close = free,
     .state_bytes = state_bytes,

@@ -143,6 +143,18 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status ? -1 : 0;
 }
 
+static kvd_read_rule read_rule(const kvd_parameter_values *v)
+{
+    return (kvd_read_rule){.budget = v->value[BUDGET],
+                           .page = (size_t)v->value[SMALL],
+                           .ranking = KVD_READ_CLUSTERS,
+                           .large = (int32_t)v->value[LARGE],
+                           .first = v->value[FIRST],
+                           .alpha = v->value[ALPHA],
+                           .rows = v->value[ROWS],
+                           .threshold = v->value[THRESHOLD]};
+}
+
 const kvd_tokens_method kvd_tokens_mpcache = {
     .info =
         {
@@ -151,7 +163,9 @@ const kvd_tokens_method kvd_tokens_mpcache = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_selection,
         },
+    .read_rule = read_rule,
     .open = open,
     .close = free,
     .prompt_heads = prompt,

@@ -131,6 +131,8 @@ struct kvd_tokens_method {
     const kvd_tokens_eviction *eviction;
     /* Rule by which the CUDA engine does what `select` does. NULL if it cannot. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
+    /* Returns the centroids of an open method whose rule is KVD_READ_CODES. */
+    kvd_read_codes (*read_codes)(const void *self);
     /*
      * Returns the number of last prompt rows that kvd_prompt_attention.recent covers. NULL: 0 rows.
      */

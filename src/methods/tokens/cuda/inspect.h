@@ -22,10 +22,11 @@ size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int
 
 /*
  * Copies the pages that the last layer read in the latest iteration to host array `page`, in rising
- * order, and sets `*n` to their number: of the KV head in the iteration's decode step `step`. Only
- * for methods that choose pages at every step. `page` must have room for all pages of a request.
+ * order, and sets `*n` to their number and `*tokens` to that of their tokens: of the KV head in the
+ * iteration's decode step `step`. Only for methods that choose pages at every step. `page` must
+ * have room for all pages of a request.
  */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
-                           size_t *n, kvd_err *err);
+                           size_t *n, size_t *tokens, kvd_err *err);
 
 #endif

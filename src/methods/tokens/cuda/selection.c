@@ -1,35 +1,17 @@
 /* Methods of the tokens axis whose decode steps read a part of the cache, in the CUDA engine. */
-#include "methods/tokens/cuda/selection.h"
+#include "methods/tokens/cuda/selection_method.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/decode.h"
 #include "methods/tokens/cuda/inspect.h"
 #include "methods/tokens/tokens.h"
+#include "model/pass/blocks.h"
 
 static const char what[] = "selection of pages";
 
-typedef struct {
-    kvd_gpu_method method; /* must be the first member */
-    kvd_attn_map one;      /* shape of one KV head with its query heads */
-    double budget;
-    /* layers: number of layers without a sliding window, on which alone the method acts. */
-    size_t page, layers, kv, max_len;
-    size_t n_slots, pool_pages;
-    /* [n_slots] Number of tokens that a request has, between iterations. */
-    size_t *tokens;
-    /*
-     * [n_slots] Number of tokens at the end of the latest iteration, even if the request finished
-     * in that iteration.
-     */
-    size_t *held;
-    size_t rows, row_pages, max_pages;
-    uint16_t *bounds; /* device [layers][pool_pages][kv][64 / page][2][d_head] */
-    int32_t *len, *heads;
-    kvd_selected to;
-    void *workspace;
-    kvd_device_memory memory;
-} selection;
+typedef kvd_selection_method selection;
 
 static selection *of(kvd_gpu_method *m)
 {
@@ -41,9 +23,45 @@ static const selection *of_const(const kvd_gpu_method *m)
     return (const selection *)(const void *)m;
 }
 
-static size_t bounds_of_page(const selection *e)
+/* Returns true if the score of a token is the attention that it received from recent rows. */
+static bool recalls(const selection *e)
 {
-    return e->kv * (KVD_PAGE_TOKENS / e->page) * 2 * (size_t)e->one.d_qk[0];
+    return e->rule.ranking == KVD_READ_RECENT;
+}
+
+/* Returns true if tokens are chosen by the codes of their keys. */
+static bool looks_up(const selection *e)
+{
+    return e->rule.ranking == KVD_READ_CODES;
+}
+
+/* Returns true if the number of tokens that a step reads follows from the choice. */
+static bool varies(const selection *e)
+{
+    return kvd_selection_varies(&e->rule);
+}
+
+static bool copies(const selection *e)
+{
+    return e->rule.page < KVD_PAGE_TOKENS;
+}
+
+/* Returns the bytes by which steps choose among the tokens of a page in one layer. */
+static size_t side_of_page(const selection *e)
+{
+    const size_t bounds = KVD_PAGE_TOKENS / e->rule.page * 2 * (size_t)e->one.d_qk[0];
+    return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
+                    : looks_up(e) ? KVD_PAGE_TOKENS * sizeof(uint16_t)
+                                  : bounds * sizeof(uint16_t));
+}
+
+/* Returns the number of cached tokens of a slot with n tokens, summed over the layers. */
+static size_t cached_in_all(const selection *e, size_t slot, size_t n)
+{
+    size_t sum = 0;
+    for (size_t l = 0; l < e->layers; l++)
+        sum += kvd_selection_cached(e, slot, l, n);
+    return sum;
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -55,6 +73,14 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         e->held[s->slot] = (size_t)s->before + s->n;
+        if (kvd_selection_is_late(e))
+            kvd_selection_late_ended(e, s, i);
+        if (varies(e))
+            e->unread[s->slot] =
+                i < it->n_steps ? ((double)(e->kv * cached_in_all(e, s->slot, e->held[s->slot])) -
+                                   (double)e->read[i]) /
+                                      (double)(e->layers * e->kv)
+                                : 0;
         e->tokens[s->slot] = s->last ? 0 : e->held[s->slot];
     }
     return 0;
@@ -65,21 +91,40 @@ static void drop(kvd_gpu_method *m, size_t slot)
     of(m)->tokens[slot] = of(m)->held[slot] = 0;
 }
 
-/* Returns the bits of the bounds of n tokens, over all layers and KV heads. */
-static double side_bits(const selection *e, size_t n)
+/*
+ * Returns the bits by which steps choose among n tokens, over all KV heads of a layer: as stored on
+ * the device, or as the method counts them.
+ */
+static double layer_bits(const selection *e, size_t n, bool stored)
 {
-    const size_t pages = (n + e->page - 1) / e->page;
-    return (double)(e->layers * e->kv * pages * 2 * (size_t)e->one.d_qk[0]) * 8 * sizeof(uint16_t);
+    const kvd_plan *const p = e->method.plan;
+    const size_t pages = (n + e->rule.page - 1) / e->rule.page, d = (size_t)e->one.d_qk[0],
+                 number = 8 * sizeof(uint16_t);
+    if (!recalls(e) && !looks_up(e))
+        return (double)(e->kv * pages * 2 * d * number);
+    return stored
+               ? (double)(e->side / KVD_PAGE_TOKENS * 8 * n)
+               : (double)e->kv * p->tokens->select_bits(p->tokens_self, NULL, NULL, n, d, number);
+}
+
+/* Returns the sum of layer_bits over the layers for a slot with n tokens. */
+static double side_bits(const selection *e, size_t slot, size_t n, bool stored)
+{
+    double bits = 0;
+    for (size_t l = 0; l < e->layers; l++)
+        bits += layer_bits(e, kvd_selection_cached(e, slot, l, n), stored);
+    return bits;
 }
 
 static double held(const kvd_gpu_method *m)
 {
     const selection *const e = of_const(m);
-    const double token = (double)(e->layers * e->kv * (size_t)e->one.page_elements) *
-                         sizeof(uint16_t) / KVD_PAGE_TOKENS;
+    const double token =
+        (double)(e->kv * (size_t)e->one.page_elements) * sizeof(uint16_t) / KVD_PAGE_TOKENS;
     double bytes = 0;
     for (size_t s = 0; s < e->n_slots; s++)
-        bytes += (double)e->held[s] * token + side_bits(e, e->held[s]) / 8;
+        bytes +=
+            (double)cached_in_all(e, s, e->held[s]) * token + side_bits(e, s, e->held[s], true) / 8;
     return bytes;
 }
 
@@ -87,84 +132,166 @@ static void reads(const kvd_gpu_method *m, size_t slot, double *side, double *un
 {
     const selection *const e = of_const(m);
     const size_t n = e->held[slot];
-    *side = side_bits(e, n);
-    *unread = n ? (double)(n - kvd_selection_tokens(e->budget, e->page, n)) : 0;
+    *side = side_bits(e, slot, n, false);
+    *unread = varies(e) ? e->unread[slot] : n ? (double)(n - kvd_selection_tokens(&e->rule, n)) : 0;
 }
 
 static kvd_selection selection_of(const selection *e, int layer)
 {
     const kvd_paged_cache *const c = e->method.cache;
+    char *const side = e->sides + (size_t)c->kind_index[layer] * e->pool_pages * e->side;
     return (kvd_selection){.map = c->layer[layer].map,
-                           .page = (int32_t)e->page,
-                           .budget = e->budget,
+                           .rule = e->rule,
                            .max_pages = (int32_t)c->pages->max_pages,
                            .n_slots = (int32_t)e->n_slots,
                            .pool = kvd_paged_cache_pool(c, layer),
-                           .bounds = e->bounds + (size_t)c->kind_index[layer] * e->pool_pages *
-                                                     bounds_of_page(e)};
+                           .bounds = recalls(e) || looks_up(e) ? NULL : side,
+                           .recent = recalls(e) ? (float *)(void *)side : NULL};
 }
 
 /* Selects rows from .. from + n-1 of the batch. */
-static kvd_selection selection_of_rows(const selection *e, int layer, size_t from, size_t n)
+kvd_selection kvd_selection_of_rows(const selection *e, int layer, size_t from, size_t n)
 {
     const kvd_paged_cache *const c = e->method.cache;
     kvd_selection s = selection_of(e, layer);
     s.batch = (int32_t)n;
-    s.kv_len = c->batch->device.kv_len + from;
+    s.kv_len =
+        (kvd_selection_is_late(e) ? kvd_selection_lengths_of(e, layer) : c->batch->device.kv_len) +
+        from;
     s.slot = c->batch->device.slot + from;
     s.page_table = c->pages->device + from * c->pages->max_pages;
     return s;
+}
+
+static kvd_selection_codes codes_of(const selection *e, int layer)
+{
+    const kvd_paged_cache *const cache = e->method.cache;
+    const kvd_config *const c = cache->config;
+    kvd_selection_codes x = e->codes.of;
+    const size_t heads = (size_t)layer * e->kv, d = (size_t)c->d_head,
+                 centroids = heads * (size_t)x.size * d;
+    x.frequency = e->codes.frequency[kvd_rope_local(c, layer)];
+    x.factor += heads * d * d;
+    x.moved += centroids;
+    x.centroid += centroids;
+    x.code =
+        (uint16_t *)(void *)(e->sides + (size_t)cache->kind_index[layer] * e->pool_pages * e->side);
+    return x;
+}
+
+/* Computes the bounds, or the codes, of the last q_len tokens, at most `longest`. */
+static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
+                const int32_t *q_len, int32_t longest, kvd_err *err)
+{
+    if (!looks_up(e))
+        return kvd_cuda_check(kvd_selection_bounds(s, q_len, longest, r->stream), what, err);
+    const kvd_selection_codes c = codes_of(e, r->layer);
+    return kvd_cuda_check(kvd_selection_encode(s, &c, q_len, longest, r->stream), what, err);
 }
 
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const selection *const e = of(m);
     const kvd_step_batch *const b = m->cache->batch;
+    if (recalls(e))
+        return 0;
     if (r->steps) {
-        const kvd_selection s = selection_of_rows(e, r->layer, 0, r->steps);
-        if (kvd_cuda_check(kvd_selection_bounds(&s, b->one, 1, r->stream), what, err))
+        const kvd_selection s = kvd_selection_of_rows(e, r->layer, 0, r->steps);
+        if (note(e, &s, r, b->one, 1, err))
             return -1;
     }
-    if (r->prompts) {
-        const kvd_selection s = selection_of_rows(e, r->layer, r->steps, r->prompts);
+    if (r->prompts && !kvd_selection_is_late(e)) {
+        const kvd_selection s = kvd_selection_of_rows(e, r->layer, r->steps, r->prompts);
         int32_t longest = 1;
         for (size_t i = r->steps; i < r->steps + r->prompts; i++)
             longest = b->host.q_len[i] > longest ? b->host.q_len[i] : longest;
-        if (kvd_cuda_check(kvd_selection_bounds(&s, b->device.q_len + r->steps, longest, r->stream),
-                           what, err))
+        if (note(e, &s, r, b->device.q_len + r->steps, longest, err))
             return -1;
     }
     return kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err);
 }
 
+/* Records the probabilities that the last rows of prompts gave to their tokens. */
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const selection *const e = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    const kvd_step_batch *const b = c->batch;
+    kvd_selection_rows rows = {.q = c->q_prompts,
+                               .lse = m->lse,
+                               .n_q8 = (int32_t)b->n_q8,
+                               .q_start = b->device.q_start + r->steps,
+                               .q_len = b->device.q_len + r->steps};
+    if (!r->prompts)
+        return 0;
+    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
+        rows.longest = b->host.kv_len[i] > rows.longest ? b->host.kv_len[i] : rows.longest;
+    const kvd_selection s = kvd_selection_of_rows(e, r->layer, r->steps, r->prompts);
+    return kvd_cuda_check(kvd_selection_recent(&s, &rows, r->stream), what, err);
+}
+
 static kvd_decode_args decode_args(const selection *e, size_t steps)
 {
     const kvd_paged_cache *const c = e->method.cache;
-    const bool copies = e->page < KVD_PAGE_TOKENS;
     return (kvd_decode_args){.dtype = KVD_BF16,
                              .map = e->one,
                              .batch = (int32_t)(steps * e->kv),
-                             .max_pages = (int32_t)(copies ? e->row_pages : e->max_pages),
+                             .max_pages = (int32_t)(copies(e) ? e->row_pages : e->max_pages),
                              .kv_len = e->len,
                              .live = e->heads,
                              .page_table = e->to.table,
                              .q = c->q_steps,
+                             .lse = e->lse,
                              .n_sinks = c->share->n_heads,
                              .n_ctas = c->n_sms,
                              .workspace = e->workspace};
 }
 
+static int plan(const selection *e, const kvd_decode_args *a, cudaStream_t stream, kvd_err *err)
+{
+    return kvd_cuda_check(
+        kvd_decode_plan(a, kvd_paged_cache_schedule(e->method.cache, false), stream), what, err);
+}
+
 static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const selection *const e = of(m);
-    const kvd_selection s = selection_of_rows(e, 0, 0, n);
+    const kvd_selection s = kvd_selection_of_rows(e, 0, 0, n);
     const kvd_decode_args a = decode_args(e, n);
-    return kvd_cuda_check(
-               kvd_selection_lengths(&s, m->cache->batch->device.live, e->len, e->heads, stream),
-               what, err) ||
-                   kvd_cuda_check(
-                       kvd_decode_plan(&a, kvd_paged_cache_schedule(m->cache, false), stream), what,
-                       err)
+    if (kvd_cuda_check(
+            kvd_selection_lengths(&s, m->cache->batch->device.live, e->len, e->heads, stream), what,
+            err))
+        return -1;
+    return varies(e) ? kvd_cuda_check(cudaMemsetAsync(e->to.read, 0, n * sizeof *e->read, stream),
+                                      what, err)
+                     : plan(e, &a, stream, err);
+}
+
+/*
+ * Chooses the tokens that steps read. If their number follows from the choice, also plans their
+ * attention, and after the last layer copies the numbers of tokens to the host.
+ */
+static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
+                  const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
+{
+    kvd_clock *const clock = e->method.cache->clock;
+    if (!varies(e))
+        return kvd_cuda_check(kvd_selection_choose(s, to, r->stream), what, err) ||
+                       kvd_clock_end(clock, KVD_PHASE_COMPRESS, r->stream, err)
+                   ? -1
+                   : 0;
+    const kvd_selection_codes c = looks_up(e) ? codes_of(e, r->layer) : e->codes.of;
+    const bool last = e->method.cache->kind_index[r->layer] + 1 == (int)e->layers;
+    return kvd_cuda_check(looks_up(e) ? kvd_selection_lookup(s, &c, to, r->stream)
+                                      : kvd_selection_clusters(s, to, r->stream),
+                          what, err) ||
+                   kvd_clock_end(clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+                   plan(e, a, r->stream, err) ||
+                   kvd_clock_end(clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
+                   (last &&
+                    kvd_cuda_check(cudaMemcpyAsync(e->read, to->read, r->steps * sizeof *e->read,
+                                                   cudaMemcpyDeviceToHost, r->stream),
+                                   what, err))
                ? -1
                : 0;
 }
@@ -172,34 +299,41 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
 static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err)
 {
     const selection *const e = of(m);
-    const kvd_selection s = selection_of_rows(e, r->layer, 0, r->steps);
+    const kvd_selection s = kvd_selection_of_rows(e, r->layer, 0, r->steps);
     kvd_selected to = e->to;
     kvd_decode_args a = decode_args(e, r->steps);
     to.q = m->cache->q_steps;
-    a.pool = e->page < KVD_PAGE_TOKENS ? to.rows : s.pool;
+    a.pool = copies(e) ? to.rows : s.pool;
     a.o = out;
     a.sinks = kvd_paged_cache_sinks(m->cache, r->layer);
-    return kvd_cuda_check(kvd_selection_choose(&s, &to, r->stream), what, err) ||
-                   kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
-                   kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err)
+    return choose(e, &s, &to, &a, r, err) ||
+                   kvd_cuda_check(kvd_decode(&a, r->stream), "attention of steps", err) ||
+                   (recalls(e) &&
+                    (kvd_clock_end(m->cache->clock, KVD_PHASE_DECODE, r->stream, err) ||
+                     kvd_cuda_check(kvd_selection_recall(&s, &to, e->lse, r->stream), what, err) ||
+                     kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err)))
                ? -1
                : 0;
 }
 
-/* Fills the bounds with zeros, which timing runs read if no prompt was computed. */
+/* Fills `sides` with zeros, which timing runs read if no prompt was computed. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = of(m);
     e->n_slots = slots - 1; /* the last slot is for rows that pad a batch */
     e->pool_pages = pages;
     e->max_pages = m->cache->pages->max_pages;
-    const size_t bytes = e->layers * pages * bounds_of_page(e) * sizeof *e->bounds;
+    const size_t bytes = e->layers * pages * e->side;
     e->tokens = calloc(e->n_slots, sizeof *e->tokens);
     e->held = calloc(e->n_slots, sizeof *e->held);
-    if (!e->tokens || !e->held)
-        return kvd_no_memory(err, what, 2 * e->n_slots * sizeof *e->held);
-    e->bounds = kvd_device_new(&e->memory, bytes, "bounds of keys", err);
-    return e->bounds ? kvd_cuda_check(cudaMemsetAsync(e->bounds, 0, bytes, stream), what, err) : -1;
+    e->unread = calloc(e->n_slots, sizeof *e->unread);
+    if (!e->tokens || !e->held || !e->unread)
+        return kvd_no_memory(err, what, 3 * e->n_slots * sizeof *e->held);
+    e->stream = stream;
+    if (kvd_selection_is_late(e) && kvd_selection_late_make(e, err))
+        return -1;
+    e->sides = kvd_device_new(&e->memory, bytes, "what steps choose by", err);
+    return e->sides ? kvd_cuda_check(cudaMemsetAsync(e->sides, 0, bytes, stream), what, err) : -1;
 }
 
 /* Allocates `rows` and writes its page table, which never changes. */
@@ -219,29 +353,108 @@ static int make_rows(selection *e, kvd_err *err)
     return status ? -1 : 0;
 }
 
+/* Allocates the log-sum-exps of steps and prompts. */
+static int make_sums(selection *e, kvd_err *err)
+{
+    const kvd_step_batch *const b = e->method.cache->batch;
+    const size_t group = (size_t)e->one.group,
+                 rows = e->kv * group * (b->max_tokens + 8 * b->max_slices);
+    kvd_device_memory *const m = &e->memory;
+    return (e->lse = kvd_device_new(m, e->rows * group * sizeof *e->lse, what, err)) &&
+                   (e->method.lse = kvd_device_new(m, rows * sizeof *e->method.lse, what, err))
+               ? 0
+               : -1;
+}
+
+/* Copies the frequencies of RoPE to the device. `base` 1 is that of local layers. */
+static int make_frequency(selection *e, int base, kvd_err *err)
+{
+    const kvd_config *const c = e->method.cache->config;
+    const size_t pairs = (size_t)e->codes.of.dims / 2, bytes = (pairs + 1) * sizeof(double);
+    double *const x = calloc(pairs + 1, sizeof *x);
+    if (!x)
+        return kvd_no_memory(err, what, bytes);
+    for (size_t i = 0; i < pairs; i++)
+        x[i] = kvd_rope_frequency(c, base, (size_t)c->max_positions, i);
+    e->codes.frequency[base] = kvd_device_new(&e->memory, bytes, what, err);
+    const int status =
+        !e->codes.frequency[base] || kvd_device_put(e->codes.frequency[base], x, bytes, what, err);
+    free(x);
+    return status ? -1 : 0;
+}
+
+/* Copies an array of n floats to the device. Returns NULL on failure. */
+static const float *put(selection *e, const float *x, size_t n, kvd_err *err)
+{
+    float *const to = kvd_device_new(&e->memory, n * sizeof *to, "centroids of keys", err);
+    return to && !kvd_device_put(to, x, n * sizeof *to, "centroids of keys", err) ? to : NULL;
+}
+
+static int make_codes(selection *e, kvd_err *err)
+{
+    const kvd_config *const c = e->method.cache->config;
+    const kvd_plan *const p = e->method.plan;
+    const kvd_read_codes from = p->tokens->read_codes(p->tokens_self);
+    kvd_selection_codes *const x = &e->codes.of;
+    const size_t heads = e->layers * e->kv, d = (size_t)c->d_head, size = (size_t)from.size;
+    if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE)
+        return kvd_fail(err, "'%s' in a model with longrope: the CUDA engine does not run it",
+                        p->tokens->info.name);
+    *x = (kvd_selection_codes){
+        .size = from.size,
+        .relative = from.relative,
+        .dims = c->positions == KVD_POSITIONS_ROPE ? (int32_t)kvd_config_rope_dims(c) : 0,
+        .interleaved = c->rope_layout == KVD_ROPE_INTERLEAVED};
+    if (make_frequency(e, 0, err) || (c->rope_local_theta > 0 && make_frequency(e, 1, err)) ||
+        !(x->factor = put(e, from.factor, heads * d * d, err)) ||
+        !(x->moved = put(e, from.moved, heads * size * d, err)) ||
+        !(x->centroid = put(e, from.centroid, heads * size * d, err)) ||
+        !(x->product = kvd_device_new(
+              &e->memory, e->rows * (size_t)e->one.group * size * sizeof *x->product, what, err)))
+        return -1;
+    return 0;
+}
+
+/* Allocates the numbers of tokens that steps read. */
+static int make_read(selection *e, kvd_err *err)
+{
+    const size_t steps = e->method.cache->batch->max_slices, bytes = steps * sizeof *e->read;
+    if (!(e->to.read = kvd_device_new(&e->memory, bytes, what, err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)&e->read, bytes), what, err))
+        return -1;
+    memset(e->read, 0, bytes);
+    return 0;
+}
+
 static int make_work(selection *e, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     kvd_device_memory *const m = &e->memory;
-    const bool copies = e->page < KVD_PAGE_TOKENS;
     const size_t max_pages = (e->max_len + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS,
-                 most = max_pages * (KVD_PAGE_TOKENS / e->page),
-                 read = kvd_selection_tokens(e->budget, e->page, e->max_len) + e->page,
+                 most = max_pages * (KVD_PAGE_TOKENS / e->rule.page),
+                 read =
+                     kvd_selection_most(&e->rule, (size_t)e->one.group, e->max_len) + e->rule.page,
                  work =
                      kvd_decode_workspace_bytes(&e->one, (int)e->rows, (int)e->max_len, c->n_sms);
     e->row_pages = (read + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     e->to.row_pages = (int32_t)e->row_pages;
-    const size_t tables = e->rows * (copies ? e->row_pages : max_pages);
-    return (e->to.score = kvd_device_new(m, e->rows * most * sizeof *e->to.score, what, err)) &&
+    const size_t scores = e->rows * most *
+                          (looks_up(e)                ? (size_t)e->one.group
+                           : kvd_selection_is_late(e) ? 2
+                                                      : 1);
+    const size_t tables = e->rows * (copies(e) ? e->row_pages : max_pages);
+    return (e->to.score = kvd_device_new(m, scores * sizeof *e->to.score, what, err)) &&
                    (e->to.chosen =
                         kvd_device_new(m, e->rows * most * sizeof *e->to.chosen, what, err)) &&
                    (e->to.table = kvd_device_new(m, tables * sizeof *e->to.table, what, err)) &&
-                   (e->len = kvd_device_new(m, e->rows * sizeof *e->len, what, err)) &&
+                   (e->len = e->to.len = kvd_device_new(m, e->rows * sizeof *e->len, what, err)) &&
                    (e->heads = kvd_device_new(m, sizeof *e->heads, what, err)) &&
                    (e->workspace = kvd_device_new(m, work, "work lists of attention", err)) &&
                    !kvd_device_zero(e->workspace, work, what, err) &&
                    !kvd_device_zero(e->to.table, tables * sizeof *e->to.table, what, err) &&
-                   (!copies || !make_rows(e, err))
+                   (!copies(e) || !make_rows(e, err)) &&
+                   ((!recalls(e) && !kvd_selection_is_late(e)) || !make_sums(e, err)) &&
+                   (!varies(e) || !make_read(e, err)) && (!looks_up(e) || !make_codes(e, err))
                ? 0
                : -1;
 }
@@ -252,21 +465,31 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     const kvd_attn_map *const map = &c->layer[0].map;
     kvd_attn_heads one = {map->group, 1, c->config->d_head, {map->d_qk[0]}, {map->d_v[0]}, 0};
     const kvd_read_rule rule = plan->tokens->read_rule(&plan->tokens_values);
+    const char *const key = rule.ranking == KVD_READ_CLUSTERS ? "small" : "page";
     if (rule.page < 1 || KVD_PAGE_TOKENS % rule.page)
         return kvd_fail(err,
-                        "'%s' with page = %zu: the CUDA engine has pages of %d tokens, page must "
+                        "'%s' with %s = %zu: the CUDA engine has pages of %d tokens, %s must "
                         "divide that",
-                        plan->tokens->info.name, rule.page, KVD_PAGE_TOKENS);
+                        plan->tokens->info.name, key, rule.page, KVD_PAGE_TOKENS, key);
     if (kvd_attn_map_make(&one, &e->one))
         return kvd_fail(err, "'%s' with heads of %d: the CUDA engine takes multiples of %d",
                         plan->tokens->info.name, c->config->d_head, KVD_WIDTH_STEP);
     e->one.scale = map->scale;
-    e->budget = rule.budget;
-    e->page = rule.page;
+    e->rule = rule;
     e->layers = (size_t)c->n_full;
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
-    e->method.page_bytes = e->layers * bounds_of_page(e) * sizeof *e->bounds;
+    e->side = side_of_page(e);
+    /*
+     * Without a prompt all codes would be equal, and the query heads would choose the same tokens.
+     */
+    e->method.anywhere = !varies(e);
+    e->method.page_bytes = e->layers * e->side;
+    e->method.attended_prompts = true;
+    if (recalls(e))
+        e->method.attended = attended;
+    if (kvd_selection_is_late(e))
+        kvd_selection_late_describe(e);
     return make_work(e, err);
 }
 
@@ -274,6 +497,9 @@ static void release(kvd_gpu_method *m)
 {
     selection *const e = of(m);
     kvd_device_release(&e->memory);
+    (void)cudaFreeHost(e->read);
+    kvd_selection_late_free(e);
+    free(e->unread);
     free(e->tokens);
     free(e->held);
     free(e);
@@ -324,16 +550,17 @@ const kvd_gpu_kind kvd_gpu_selection = {
     .computes = computes, .generates = generates, .open = open_method};
 
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
-                           size_t *n, kvd_err *err)
+                           size_t *n, size_t *tokens, kvd_err *err)
 {
     const selection *const e = of_const(m);
     const size_t row = step * e->kv + (size_t)kv_head,
-                 most = e->max_pages * (KVD_PAGE_TOKENS / e->page);
-    int32_t tokens;
-    if (kvd_cuda_check(cudaMemcpy(&tokens, e->len + row, sizeof tokens, cudaMemcpyDeviceToHost),
-                       what, err))
+                 most = e->max_pages * (KVD_PAGE_TOKENS / e->rule.page);
+    int32_t read;
+    if (kvd_cuda_check(cudaMemcpy(&read, e->len + row, sizeof read, cudaMemcpyDeviceToHost), what,
+                       err))
         return -1;
-    *n = ((size_t)tokens + e->page - 1) / e->page;
+    *tokens = (size_t)read;
+    *n = (*tokens + e->rule.page - 1) / e->rule.page;
     return kvd_cuda_check(
         cudaMemcpy(page, e->to.chosen + row * most, *n * sizeof *page, cudaMemcpyDeviceToHost),
         what, err);

@@ -9,32 +9,54 @@
 namespace
 {
 
-enum { BOUND = 128, SCORE = 256, SCORE_PAGES = 64, CHOOSE = 512, COPY = 256 };
+enum {
+    BOUND = 128,
+    SCORE = 256,
+    SCORE_PAGES = 64,
+    SUM = 256,
+    CHOOSE = 512,
+    COPY = 256,
+    KEYS = KVD_PAGE_TOKENS,
+    ROWS = 16
+};
 
-/* Numbers of selection pages of a request: all, and those that are chosen by score. */
+/* Numbers of selection pages of a request, as in kvd_selection_pages. */
 struct pages {
-    int all, chosen;
+    int all, newest, chosen;
 };
 
 __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
 {
-    const size_t most = s.budget < 1 ? (size_t)(s.budget * (double)n) : (size_t)s.budget,
-                 wanted = (most + (size_t)s.page - 1) / (size_t)s.page;
-    pages p;
-    p.all = (n + s.page - 1) / s.page;
-    p.chosen = wanted > 1 ? (int)min(wanted - 1, (size_t)(p.all - 1)) : 0;
-    return p;
+    const kvd_selection_pages p = kvd_selection_pages_of(&s.rule, (size_t)n);
+    return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-__device__ __forceinline__ int tokens_of(const kvd_selection &s, const pages &p, int n)
+/* Returns true if some, but not all, older selection pages are read. */
+__device__ __forceinline__ bool scores(const pages &p)
 {
-    return p.chosen * s.page + n - (p.all - 1) * s.page;
+    return p.chosen > 0 && p.chosen < p.all - p.newest;
+}
+
+__device__ __forceinline__ int page_of(const kvd_selection &s)
+{
+    return (int)s.rule.page;
+}
+
+__device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
+{
+    return (int)kvd_selection_tokens(&s.rule, (size_t)n);
+}
+
+/* Returns the number of selection pages for which a row of `score` and `chosen` has room. */
+__device__ __forceinline__ size_t most_of(const kvd_selection &s)
+{
+    return (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / page_of(s));
 }
 
 /* Returns the first of the bounds of selection page i of KV head g of request b. */
 __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g, int i)
 {
-    const int each = KVD_PAGE_TOKENS / s.page,
+    const int each = KVD_PAGE_TOKENS / page_of(s),
               page = s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
     return (((size_t)page * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)each +
             (size_t)(i % each)) *
@@ -75,8 +97,9 @@ __global__ void __launch_bounds__(BOUND)
     if (s.slot[b] >= s.n_slots || (int)threadIdx.x >= each * threads)
         return;
     const int n = s.kv_len[b],
-              page = (n - q_len[b]) / s.page + (int)blockIdx.x * each + (int)threadIdx.x / threads,
-              first = page * s.page, end = min(n, first + s.page);
+              page =
+                  (n - q_len[b]) / page_of(s) + (int)blockIdx.x * each + (int)threadIdx.x / threads,
+              first = page * page_of(s), end = min(n, first + page_of(s));
     if (first >= end)
         return;
     const uint16_t *const keys = static_cast<const uint16_t *>(s.pool) + keys_at(s, b, g, first);
@@ -101,44 +124,58 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), kv = s.map.n_kv_heads;
     if (i >= s.batch * kv)
         return;
-    const int n = s.kv_len[i / kv];
-    len[i] = tokens_of(s, pages_of(s, n), n);
+    len[i] = tokens_of(s, s.kv_len[i / kv]);
     if (i == 0)
         heads[0] = live[0] * kv;
 }
 
 /*
- * The sum over the query heads of max(q low, q high) is `rise` high + `fall` low, where rise and
- * fall are the sums of the positive and of the negative q.
+ * Writes the factors of the largest (rise) and of the smallest numbers (fall) of a selection page's
+ * keys in its score. All SCORE threads of the CTA must call it.
  */
-__global__ void __launch_bounds__(SCORE)
-    score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
+__device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
+                        float *fall)
 {
-    __shared__ float rise[KVD_WIDTH_MAX], fall[KVD_WIDTH_MAX];
-    const int d = s.map.d_qk[0], kv = s.map.n_kv_heads, group = s.map.group, g = (int)blockIdx.y,
-              b = (int)blockIdx.z, me = (int)threadIdx.x;
-    if (s.slot[b] >= s.n_slots)
-        return;
-    const int n = s.kv_len[b], first = (int)blockIdx.x * SCORE_PAGES;
-    const pages p = pages_of(s, n);
-    if (first >= p.all - 1 || p.chosen == 0 || p.chosen == p.all - 1)
-        return;
-    if (me < d) {
+    const int me = (int)threadIdx.x, group = s.map.group;
+    if (me < s.map.d_qk[0]) {
         const uint16_t *const q =
-            static_cast<const uint16_t *>(to.q) + (size_t)b * (size_t)s.map.q_pitch + me;
+            static_cast<const uint16_t *>(queries) + (size_t)b * (size_t)s.map.q_pitch + me;
         float up = 0, down = 0;
         for (int h = g * group; h < (g + 1) * group; h++) {
             const float x = __uint_as_float((uint32_t)q[s.map.q_offset[h]] << 16);
             up += fmaxf(x, 0);
             down += fminf(x, 0);
         }
-        rise[me] = up;
-        fall[me] = down;
+        const bool clusters = s.rule.ranking == KVD_READ_CLUSTERS;
+        const float alpha = (float)s.rule.alpha;
+        rise[me] = clusters ? alpha * (up + down) : up;
+        fall[me] = clusters ? (1 - alpha) * (up + down) : down;
     }
     __syncthreads();
-    const size_t most = (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / s.page);
-    float *const score = to.score + ((size_t)b * (size_t)kv + (size_t)g) * most;
-    const int end = min(first + SCORE_PAGES, p.all - 1);
+}
+
+/*
+ * With KVD_READ_BOUNDS, the sum over the query heads of max(q low, q high) is `rise` high + `fall`
+ * low, where rise and fall are the sums of the positive and of the negative q.
+ */
+__global__ void __launch_bounds__(SCORE)
+    score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
+{
+    __shared__ float rise[KVD_WIDTH_MAX], fall[KVD_WIDTH_MAX];
+    const int d = s.map.d_qk[0], kv = s.map.n_kv_heads, g = (int)blockIdx.y, b = (int)blockIdx.z,
+              me = (int)threadIdx.x;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int n = s.kv_len[b], first = (int)blockIdx.x * SCORE_PAGES;
+    const pages p = pages_of(s, n);
+    const bool clusters = s.rule.ranking == KVD_READ_CLUSTERS;
+    const int old = clusters ? p.all : p.all - p.newest;
+    if (first >= old || (!clusters && !scores(p)))
+        return;
+    factors(s, to.q, b, g, rise, fall);
+    float *const score =
+        to.score + ((size_t)b * (size_t)kv + (size_t)g) * most_of(s) * (clusters ? 2 : 1);
+    const int end = min(first + SCORE_PAGES, old);
     for (int i = first + me / 32; i < end; i += SCORE / 32) {
         const uint16_t *const low = static_cast<const uint16_t *>(s.bounds) + bounds_at(s, b, g, i);
         float sum = 0;
@@ -150,11 +187,99 @@ __global__ void __launch_bounds__(SCORE)
             sum = fmaf(rise[j + 1], __uint_as_float(y & 0xffff0000u), sum);
             sum = fmaf(fall[j + 1], __uint_as_float(x & 0xffff0000u), sum);
         }
-        for (int step = 1; step < 32; step *= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        sum = over_warp(sum);
         if (me % 32 == 0)
             score[i] = sum;
     }
+}
+
+/* Scores large clusters. Their bounds are those of all their small clusters. */
+__global__ void __launch_bounds__(SCORE)
+    large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
+{
+    __shared__ float rise[KVD_WIDTH_MAX], fall[KVD_WIDTH_MAX];
+    const int d = s.map.d_qk[0], g = (int)blockIdx.y, b = (int)blockIdx.z,
+              each = s.rule.large / page_of(s), lane = (int)threadIdx.x % 32,
+              i = (int)blockIdx.x * (SCORE / 32) + (int)threadIdx.x / 32;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int small = pages_of(s, s.kv_len[b]).all;
+    if ((int)blockIdx.x * (SCORE / 32) * each >= small)
+        return;
+    factors(s, to.q, b, g, rise, fall);
+    if (i * each >= small)
+        return;
+    float sum = 0;
+    for (int j = lane; j < d; j += 32) {
+        float low = INFINITY, high = -INFINITY;
+        for (int k = i * each; k < min((i + 1) * each, small); k++) {
+            const uint16_t *const x =
+                static_cast<const uint16_t *>(s.bounds) + bounds_at(s, b, g, k) + j;
+            low = fminf(low, __uint_as_float((uint32_t)x[0] << 16));
+            high = fmaxf(high, __uint_as_float((uint32_t)x[d] << 16));
+        }
+        sum = fmaf(rise[j], high, sum);
+        sum = fmaf(fall[j], low, sum);
+    }
+    sum = over_warp(sum);
+    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
+    if (lane == 0)
+        to.score[(2 * row + 1) * most_of(s) + (size_t)i] = sum;
+}
+
+/* Returns the threshold of the k largest of n scores. */
+template <int THREADS, typename KEY>
+__device__ __forceinline__ unsigned long long threshold_of(const KEY &key, int n, size_t k,
+                                                           unsigned *bin)
+{
+    unsigned long long least = k >= (size_t)n ? 0 : ~0ull;
+    if (k > 0 && k < (size_t)n)
+        least = select_key<THREADS>(key, n, (int)k, bin);
+    __syncthreads();
+    return least;
+}
+
+__global__ void __launch_bounds__(CHOOSE)
+    cluster_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, kv = s.map.n_kv_heads, page = page_of(s),
+              each = s.rule.large / page;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int n = s.kv_len[b], small = pages_of(s, n).all, large = (small + each - 1) / each;
+    const size_t row = (size_t)b * (size_t)kv + (size_t)g, most = most_of(s),
+                 wanted = kvd_selection_wanted(&s.rule, (size_t)small);
+    const float *const score = to.score + 2 * row * most, *const outer = score + most;
+    const int32_t *const table = s.page_table + (size_t)b * (size_t)s.max_pages;
+    const unsigned long long above =
+        threshold_of<CHOOSE>([outer](int i) { return key_of(outer[i], i); }, large,
+                             (size_t)(s.rule.first * (double)large), bin);
+    const auto examined = [&](int i) {
+        const int l = i / each;
+        return l == 0 || l == large - 1 || key_of(outer[l], l) >= above;
+    };
+    const auto key = [&](int i) { return key_of(examined(i) ? score[i] : -INFINITY, i); };
+    const unsigned long long least = threshold_of<CHOOSE>(key, small, wanted, bin);
+    const bool all_stay = wanted >= (size_t)small;
+    int place = 0;
+    for (int first = 0; first < small; first += CHOOSE) {
+        const int i = first + (int)threadIdx.x;
+        const bool stays =
+            i < small && (all_stay || i == 0 || i == small - 1 || (examined(i) && key(i) >= least));
+        int all;
+        const int at = place + select_place<CHOOSE>(stays, &all);
+        place += all;
+        if (stays)
+            to.chosen[row * most + (size_t)at] = i;
+        if (stays && page == KVD_PAGE_TOKENS)
+            to.table[row * (size_t)s.max_pages + (size_t)at] = table[i] * kv + g;
+    }
+    if (threadIdx.x > 0)
+        return;
+    const int tokens = (place - 1) * page + n - (small - 1) * page;
+    to.len[row] = tokens;
+    atomicAdd(to.read + b, (unsigned long long)tokens);
 }
 
 __global__ void __launch_bounds__(CHOOSE)
@@ -165,26 +290,26 @@ __global__ void __launch_bounds__(CHOOSE)
     if (s.slot[b] >= s.n_slots)
         return;
     const pages p = pages_of(s, s.kv_len[b]);
-    const size_t row = (size_t)b * (size_t)kv + (size_t)g,
-                 most = (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / s.page);
+    const size_t row = (size_t)b * (size_t)kv + (size_t)g, most = most_of(s);
+    const int old = p.all - p.newest;
     const float *const score = to.score + row * most;
     const int32_t *const page = s.page_table + (size_t)b * (size_t)s.max_pages;
-    const bool some = p.chosen > 0 && p.chosen < p.all - 1;
+    const bool some = scores(p);
     unsigned long long least = p.chosen > 0 ? 0 : ~0ull;
     if (some)
-        least = select_key<CHOOSE>([score](int i) { return key_of(score[i], i); }, p.all - 1,
-                                   p.chosen, bin);
+        least =
+            select_key<CHOOSE>([score](int i) { return key_of(score[i], i); }, old, p.chosen, bin);
     int place = 0;
     for (int first = 0; first < p.all; first += CHOOSE) {
         const int i = first + (int)threadIdx.x;
         const bool stays =
-            i < p.all && (i == p.all - 1 || (some ? key_of(score[i], i) >= least : least == 0));
+            i < p.all && (i >= old || (some ? key_of(score[i], i) >= least : least == 0));
         int all;
         const int at = place + select_place<CHOOSE>(stays, &all);
         place += all;
         if (stays)
             to.chosen[row * most + (size_t)at] = i;
-        if (stays && s.page == KVD_PAGE_TOKENS)
+        if (stays && page_of(s) == KVD_PAGE_TOKENS)
             to.table[row * (size_t)s.max_pages + (size_t)at] = page[i] * kv + g;
     }
 }
@@ -197,20 +322,170 @@ __global__ void __launch_bounds__(COPY)
               first = part * KVD_PAGE_TOKENS;
     if (s.slot[b] >= s.n_slots)
         return;
-    const int n = s.kv_len[b], m = tokens_of(s, pages_of(s, n), n);
+    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
+    const int m = to.len[row], page_tokens = page_of(s);
     if (first >= m)
         return;
     const int d_k = s.map.d_qk[0], d_v = s.map.d_v[0];
-    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g,
-                 most = (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / s.page);
-    const int32_t *const chosen = to.chosen + row * most;
+    const int32_t *const chosen = to.chosen + row * most_of(s);
     const uint16_t *const pool = static_cast<const uint16_t *>(s.pool);
     uint16_t *const page =
         static_cast<uint16_t *>(to.rows) +
         (row * (size_t)to.row_pages + (size_t)part) * (size_t)(KVD_PAGE_TOKENS * (d_k + d_v));
     copy_page<COPY>(
-        page, d_k, d_v, first, m, [&](int i) { return chosen[i / s.page] * s.page + i % s.page; },
+        page, d_k, d_v, first, m,
+        [&](int i) { return chosen[i / page_tokens] * page_tokens + i % page_tokens; },
         [&](int t) { return pool + keys_at(s, b, g, t); });
+}
+
+/* Returns the probabilities of row 0 of token t; those of row r are 64 r elements further. */
+__device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
+{
+    const size_t page =
+        (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)];
+    return s.recent +
+           (page * (size_t)s.map.n_kv_heads + (size_t)g) *
+               (size_t)(s.rule.history * KVD_PAGE_TOKENS) +
+           (size_t)(t % KVD_PAGE_TOKENS);
+}
+
+__global__ void __launch_bounds__(SUM)
+    sum_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
+{
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, t = (int)(blockIdx.x * SUM + threadIdx.x);
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const pages p = pages_of(s, s.kv_len[b]);
+    if (t >= p.all - p.newest || !scores(p))
+        return;
+    const float *const x = recent_of(s, b, g, t);
+    float sum = 0;
+    for (int r = 0; r < s.rule.history; r++)
+        sum += x[r * KVD_PAGE_TOKENS];
+    to.score[((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * most_of(s) + (size_t)t] = sum;
+}
+
+/* Returns the index of dimension c of row t in layout BLOCKED with d dimensions. */
+__device__ __forceinline__ size_t element(int t, int c, int d)
+{
+    return (size_t)(t / 8 * 8 * d + c / 8 * 64 + t % 8 * 8 + c % 8);
+}
+
+/*
+ * A thread has one key. Queries are numbered by row and, within a row, by query head of the group.
+ * Element `row` of `recent` belongs to the newest position t of which t % history is `row`.
+ */
+__global__ void __launch_bounds__(KEYS)
+    recent_kernel(const __grid_constant__ kvd_selection s,
+                  const __grid_constant__ kvd_selection_rows rows)
+{
+    __shared__ uint16_t key[KVD_WIDTH_NARROW][KEYS];
+    __shared__ __align__(16) float query[KVD_WIDTH_NARROW][ROWS];
+    __shared__ float lse[ROWS];
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, me = (int)threadIdx.x,
+              i = (int)blockIdx.x * KEYS + me, d = s.map.d_qk[0], group = s.map.group,
+              history = s.rule.history, queries = history * group;
+    if (s.slot[b] >= s.n_slots || (int)blockIdx.x * KEYS >= s.kv_len[b])
+        return;
+    const int n = s.kv_len[b], fresh = n - rows.q_len[b];
+    const uint16_t *const k =
+        static_cast<const uint16_t *>(s.pool) + keys_at(s, b, g, (int)blockIdx.x * KEYS);
+    const uint16_t *const q = static_cast<const uint16_t *>(rows.q);
+    float *const to = recent_of(s, b, g, (int)blockIdx.x * KEYS) + me;
+    for (int c = 0; c < d && i < n; c++)
+        key[c][me] = k[element(me, c, d)];
+    float sum = 0;
+    for (int first = 0; first < queries; first += ROWS) {
+        __syncthreads();
+        for (int x = me; x < ROWS * d; x += KEYS) {
+            const int j = first + x % ROWS, c = x / ROWS, h = g * group + j % group,
+                      t = n - 1 - (n - 1 - j / group % history + history) % history;
+            const bool there = j < queries && t >= fresh;
+            query[c][x % ROWS] =
+                there ? wide(q[(size_t)s.map.q_offset[h] * (size_t)rows.n_q8 +
+                               (size_t)rows.q_start[b] * (size_t)d + element(t - fresh, c, d)])
+                      : 0;
+            if (c == 0)
+                lse[x % ROWS] = there ? rows.lse[(size_t)h * (size_t)rows.n_q8 +
+                                                 (size_t)(rows.q_start[b] + t - fresh)]
+                                      : 0;
+        }
+        __syncthreads();
+        float product[ROWS];
+        multiply<KEYS, ROWS>(key, query, d, product);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int j = first + r, row = j / group,
+                      t = n - 1 - (n - 1 - row % history + history) % history;
+            if (j >= queries || i >= n)
+                continue;
+            sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
+            if (j % group < group - 1)
+                continue;
+            /* Rows before this chunk keep what they gave to the tokens before it. */
+            if (t >= fresh || i >= fresh)
+                to[row * KVD_PAGE_TOKENS] = sum;
+            sum = 0;
+        }
+    }
+}
+
+/* Sets the row of the newest token to 0, and all rows of its own probabilities. */
+__global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
+{
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, i = (int)(blockIdx.x * KEYS + threadIdx.x);
+    if (s.slot[b] >= s.n_slots || i >= s.kv_len[b])
+        return;
+    const int now = s.kv_len[b] - 1, history = s.rule.history;
+    float *const to = recent_of(s, b, g, i);
+    to[now % history * KVD_PAGE_TOKENS] = 0;
+    for (int r = 0; r < history && i == now; r++)
+        to[r * KVD_PAGE_TOKENS] = 0;
+}
+
+__global__ void __launch_bounds__(KEYS)
+    recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,
+                  const float *lse)
+{
+    __shared__ uint16_t key[KVD_WIDTH_NARROW][KEYS];
+    __shared__ __align__(16) float query[KVD_WIDTH_NARROW][ROWS];
+    const int part = (int)blockIdx.x, g = (int)blockIdx.y, b = (int)blockIdx.z,
+              me = (int)threadIdx.x, i = part * KEYS + me, d = s.map.d_qk[0], group = s.map.group;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
+    const int n = s.kv_len[b], m = to.len[row];
+    if (part * KEYS >= m)
+        return;
+    const uint16_t *const k =
+        static_cast<const uint16_t *>(to.rows) + (row * (size_t)to.row_pages + (size_t)part) *
+                                                     (size_t)(KVD_PAGE_TOKENS * (d + s.map.d_v[0]));
+    const uint16_t *const q =
+        static_cast<const uint16_t *>(to.q) + (size_t)b * (size_t)s.map.q_pitch;
+    for (int c = 0; c < d && i < m; c++)
+        key[c][me] = k[element(me, c, d)];
+    float sum = 0;
+    for (int first = 0; first < group; first += ROWS) {
+        __syncthreads();
+        for (int x = me; x < ROWS * d; x += KEYS) {
+            const int j = first + x % ROWS;
+            query[x / ROWS][x % ROWS] =
+                j < group ? wide(q[s.map.q_offset[g * group + j] + x / ROWS]) : 0;
+        }
+        __syncthreads();
+        float product[ROWS];
+        multiply<KEYS, ROWS>(key, query, d, product);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (first + r < group)
+                sum +=
+                    expf(product[r] * s.map.scale - lse[row * (size_t)group + (size_t)(first + r)]);
+    }
+    if (i < m)
+        recent_of(
+            s, b, g,
+            to.chosen[row * most_of(s) + (size_t)i])[(n - 1) % s.rule.history * KVD_PAGE_TOKENS] =
+            sum;
 }
 
 bool fits(const kvd_selection *s)
@@ -218,8 +493,8 @@ bool fits(const kvd_selection *s)
     for (int g = 1; g < s->map.n_kv_heads; g++)
         if (s->map.d_qk[g] != s->map.d_qk[0] || s->map.d_v[g] != s->map.d_v[0])
             return false;
-    return s->batch > 0 && s->batch <= 65535 && s->page > 0 && KVD_PAGE_TOKENS % s->page == 0 &&
-           s->max_pages > 0 && s->kv_len && s->slot;
+    return s->batch > 0 && s->batch <= 65535 && s->rule.page > 0 &&
+           KVD_PAGE_TOKENS % s->rule.page == 0 && s->max_pages > 0 && s->kv_len && s->slot;
 }
 
 } // namespace
@@ -229,7 +504,7 @@ extern "C" cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_
 {
     if (!fits(s) || !q_len || longest < 1 || !s->page_table || !s->pool || !s->bounds)
         return cudaErrorInvalidValue;
-    const int each = BOUND / (s->map.d_qk[0] / 8), pages = (longest - 1) / s->page + 2;
+    const int each = BOUND / (s->map.d_qk[0] / 8), pages = (longest - 1) / (int)s->rule.page + 2;
     bounds_kernel<<<dim3((unsigned)((pages + each - 1) / each), (unsigned)s->map.n_kv_heads,
                          (unsigned)s->batch),
                     BOUND, 0, stream>>>(*s, q_len);
@@ -249,16 +524,78 @@ extern "C" cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32
 extern "C" cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                             cudaStream_t stream)
 {
-    const bool copies = s->page < KVD_PAGE_TOKENS;
-    if (!fits(s) || !s->page_table || !s->pool || !s->bounds || !to->q || !to->score ||
-        !to->chosen || (copies ? !to->rows || to->row_pages < 1 : !to->table))
+    const bool copies = s->rule.page < KVD_PAGE_TOKENS, recent = s->rule.ranking == KVD_READ_RECENT;
+    if (!fits(s) || !s->page_table || !s->pool || (recent ? !s->recent : !s->bounds) || !to->q ||
+        !to->score || !to->chosen || kvd_selection_varies(&s->rule) || (!copies && !to->table))
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
-                   most = (unsigned)(s->max_pages * (KVD_PAGE_TOKENS / s->page));
+                   most = (unsigned)s->max_pages * (unsigned)(KVD_PAGE_TOKENS / s->rule.page);
+    if (recent)
+        sum_kernel<<<dim3((most + SUM - 1) / SUM, kv, batch), SUM, 0, stream>>>(*s, *to);
+    else
+        score_kernel<<<dim3((most + SCORE_PAGES - 1) / SCORE_PAGES, kv, batch), SCORE, 0, stream>>>(
+            *s, *to);
+    choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *to);
+    return copies ? kvd_selection_gather(s, to, stream) : cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
+                                              cudaStream_t stream)
+{
+    const kvd_read_rule *const r = &s->rule;
+    const bool copies = r->page < KVD_PAGE_TOKENS;
+    if (!fits(s) || r->ranking != KVD_READ_CLUSTERS || r->large < (int32_t)r->page ||
+        r->large % (int32_t)r->page || !s->page_table || !s->pool || !s->bounds || !to->q ||
+        !to->score || !to->chosen || !to->len || !to->read || (!copies && !to->table))
+        return cudaErrorInvalidValue;
+    const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
+                   most = (unsigned)s->max_pages * (unsigned)(KVD_PAGE_TOKENS / r->page),
+                   large = (most + (unsigned)r->large / (unsigned)r->page - 1) /
+                           ((unsigned)r->large / (unsigned)r->page);
+    large_kernel<<<dim3((large + SCORE / 32 - 1) / (SCORE / 32), kv, batch), SCORE, 0, stream>>>(
+        *s, *to);
     score_kernel<<<dim3((most + SCORE_PAGES - 1) / SCORE_PAGES, kv, batch), SCORE, 0, stream>>>(
         *s, *to);
-    choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *to);
-    if (copies)
-        gather_kernel<<<dim3(kv, (unsigned)to->row_pages, batch), COPY, 0, stream>>>(*s, *to);
+    cluster_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *to);
+    return copies ? kvd_selection_gather(s, to, stream) : cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
+                                            cudaStream_t stream)
+{
+    if (!fits(s) || !s->page_table || !s->pool || !to->chosen || !to->len || !to->rows ||
+        to->row_pages < 1)
+        return cudaErrorInvalidValue;
+    gather_kernel<<<dim3((unsigned)s->map.n_kv_heads, (unsigned)to->row_pages, (unsigned)s->batch),
+                    COPY, 0, stream>>>(*s, *to);
+    return cudaGetLastError();
+}
+
+static bool recalls(const kvd_selection *s)
+{
+    return fits(s) && s->rule.ranking == KVD_READ_RECENT && s->rule.page == 1 &&
+           s->rule.history > 0 && s->page_table && s->pool && s->recent &&
+           s->map.d_qk[0] <= KVD_WIDTH_NARROW;
+}
+
+extern "C" cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *r,
+                                            cudaStream_t stream)
+{
+    if (!recalls(s) || !r->q || !r->lse || !r->q_start || !r->q_len || r->longest < 1)
+        return cudaErrorInvalidValue;
+    const unsigned pages = ((unsigned)r->longest + KEYS - 1) / KEYS;
+    recent_kernel<<<dim3(pages, (unsigned)s->map.n_kv_heads, (unsigned)s->batch), KEYS, 0,
+                    stream>>>(*s, *r);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
+                                            const float *lse, cudaStream_t stream)
+{
+    if (!recalls(s) || !to->q || !to->chosen || !to->len || !to->rows || to->row_pages < 1 || !lse)
+        return cudaErrorInvalidValue;
+    const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch;
+    forget_kernel<<<dim3((unsigned)s->max_pages, kv, batch), KEYS, 0, stream>>>(*s);
+    recall_kernel<<<dim3((unsigned)to->row_pages, kv, batch), KEYS, 0, stream>>>(*s, *to, lse);
     return cudaGetLastError();
 }

@@ -1,12 +1,26 @@
 /*
  * Selection at read time: all tokens stay in the pages of the cache, and every decode step reads
- * some of them. Tokens are chosen by selection pages of `page` consecutive tokens each. The
- * smallest and the largest number of every channel of a selection page's keys bound the product of
- * a query with any of these keys (quest.c). A step scores all selection pages of a KV head by these
- * bounds. It reads the selection pages with the largest scores, and the one of the newest token.
+ * some of them. Tokens are chosen by selection pages of `page` consecutive tokens each. A step
+ * scores all selection pages of a KV head. It reads the newest selection pages, and of the others
+ * those with the largest scores.
  *
- * The number of tokens that a step reads follows from the number of cached tokens alone, so the
- * attention of all layers has one plan. Attention treats each KV head as a request, whose
+ * With KVD_READ_BOUNDS, the smallest and the largest number of every channel of a selection page's
+ * keys bound the product of a query with any of these keys (quest.c). The score is computed from
+ * these bounds. With KVD_READ_RECENT, a selection page is a token, and its score is the sum of the
+ * attention probabilities that the last `history` rows gave it (alisa.c). A row that did not read
+ * the token counts as 0.
+ *
+ * With KVD_READ_CODES, a selection page is a token, and every query head of a group chooses tokens
+ * by the product of its query with the centroid nearest to the token's key (a2ats.c). A step reads
+ * the tokens that any query head chose.
+ *
+ * With KVD_READ_CLUSTERS, the bounds give the likeness of the queries and of clusters of tokens at
+ * two levels (mpcache.c). The last rows of a prompt have dropped some of its tokens before, in
+ * every layer other ones.
+ *
+ * With KVD_READ_BOUNDS and KVD_READ_RECENT, the number of tokens that a step reads follows from the
+ * number of cached tokens alone, so the attention of all layers has one plan. Otherwise it follows
+ * from the choice, and every layer has a plan. Attention treats each KV head as a request, whose
  * page_table lists the chosen pages. A page of the cache (64 tokens) that has KV heads of one width
  * is a sequence of pages of one KV head. If `page` is 64, attention therefore reads the chosen
  * pages in place. Otherwise their rows are copied to `rows` first.
@@ -17,6 +31,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/layout.h"
+#include "methods/tokens/eviction.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,13 +40,8 @@ extern "C" {
 typedef struct {
     /* Layout of the layer. All KV heads must have one d_qk and one d_v. */
     kvd_attn_map map;
-    /* Number of tokens of a selection page, a divisor of KVD_PAGE_TOKENS. */
-    int32_t page;
-    /*
-     * Number of tokens that a step reads, rounded up to whole selection pages. Below 1 it is a
-     * fraction of the cached tokens.
-     */
-    double budget;
+    /* rule.page is a divisor of KVD_PAGE_TOKENS, and 1 with KVD_READ_RECENT. */
+    kvd_read_rule rule;
     int32_t batch, max_pages;
     /*
      * Device [batch]: number of cached tokens, the newest included, and slot of each request. A row
@@ -46,6 +56,11 @@ typedef struct {
      * smallest numbers of a selection page precede the largest.
      */
     void *bounds;
+    /*
+     * With KVD_READ_RECENT: probabilities, device [page of the pool][n_kv_heads][history][64],
+     * summed over the query heads of the group. Row t of a request writes element t % history.
+     */
+    float *recent;
 } kvd_selection;
 
 /*
@@ -53,6 +68,22 @@ typedef struct {
  * the device, and `longest` is its largest number.
  */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
+                                 cudaStream_t stream);
+
+/* Queries of prompts, or of chunks of prompts, for kvd_selection_recent. */
+typedef struct {
+    const void *q;    /* device, in layout BLOCKED with n_q8 rows */
+    const float *lse; /* device [n_heads][n_q8]: natural logarithms of the softmax denominators */
+    int32_t n_q8;
+    const int32_t *q_start, *q_len; /* device [batch]: first row, and number of rows */
+    int32_t longest;                /* largest kv_len */
+} kvd_selection_rows;
+
+/*
+ * Fills `recent` from the last `history` rows of every prompt. Must be called after the attention
+ * of each chunk of a prompt.
+ */
+cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *rows,
                                  cudaStream_t stream);
 
 /*
@@ -66,7 +97,10 @@ cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, i
 /* Outputs of kvd_selection_choose, device. Row b * n_kv_heads + g is KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch]: queries of the step */
-    /* Scratch [batch * n_kv_heads][max_pages * 64 / page]: scores of the selection pages. */
+    /*
+     * Scratch [batch * n_kv_heads][max_pages * 64 / page]: scores of the selection pages. With
+     * KVD_READ_CODES, the scores of every query head: [batch * n_kv_heads][group][max_pages * 64].
+     */
     float *score;
     /* [batch * n_kv_heads][max_pages * 64 / page]: chosen selection pages, in rising order. */
     int32_t *chosen;
@@ -81,19 +115,118 @@ typedef struct {
      */
     void *rows;
     int32_t row_pages;
+    /*
+     * Device [batch * n_kv_heads]: number of tokens that are read. An output if it follows from the
+     * choice (kvd_selection_varies).
+     */
+    int32_t *len;
+    /*
+     * Device [batch]. If the number of tokens follows from the choice, the choice adds it here,
+     * summed over the KV heads.
+     */
+    unsigned long long *read;
 } kvd_selected;
 
 /* Chooses what a decode step of every request reads. */
 cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
+/*
+ * Writes the probabilities of a step to `recent`. `to` is the output of kvd_selection_choose, and
+ * lse [batch * n_kv_heads][group] has the natural logarithms of the softmax denominators.
+ */
+cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
+                                 cudaStream_t stream);
 
-/* Returns the number of tokens that a step reads of n cached ones. */
-static inline size_t kvd_selection_tokens(double budget, size_t page, size_t n)
+/* Centroids and codes of a layer, with KVD_READ_CODES. All arrays are on the device. */
+typedef struct {
+    int32_t size, relative; /* as in kvd_read_codes */
+    /*
+     * Number of dimensions that RoPE rotates. It rotates dimensions i and i + dims/2 together, or 2
+     * i and 2 i + 1 if `interleaved` is 1.
+     */
+    int32_t dims, interleaved;
+    const double *frequency; /* [dims / 2] angle of a pair of dimensions per position */
+    /* [n_kv_heads][d][d], [n_kv_heads][size][d] and [n_kv_heads][size][d], as in kvd_read_codes */
+    const float *factor, *moved, *centroid;
+    uint16_t *code; /* [page of the pool][n_kv_heads][64] index of the centroid of every token */
+    float *product; /* scratch [batch * n_kv_heads][group][size] */
+} kvd_selection_codes;
+
+/* Writes the codes of the last q_len[b] tokens. `longest` is the largest q_len. */
+cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
+                                 const int32_t *q_len, int32_t longest, cudaStream_t stream);
+/*
+ * Does the work of kvd_selection_choose with KVD_READ_CLUSTERS. Clusters have consecutive places
+ * among the cached tokens of a KV head. `score` has twice the number of elements.
+ */
+cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
+                                   cudaStream_t stream);
+/* Does the work of kvd_selection_choose with KVD_READ_CODES. */
+cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
+                                 const kvd_selected *to, cudaStream_t stream);
+/* Copies the rows of the tokens in `chosen` to `rows`. The functions that choose call it. */
+cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
+                                 cudaStream_t stream);
+
+#ifdef __CUDACC__
+#define KVD_ON_BOTH __host__ __device__
+#else
+#define KVD_ON_BOTH
+#endif
+
+/* Numbers of selection pages: all, the newest ones that are always read, and chosen older ones. */
+typedef struct {
+    size_t all, newest, chosen;
+} kvd_selection_pages;
+
+/* Returns the numbers of selection pages if n tokens are cached. */
+KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_read_rule *r,
+                                                                     size_t n)
 {
-    const size_t most = budget < 1 ? (size_t)(budget * (double)n) : (size_t)budget,
-                 pages = (n + page - 1) / page, wanted = (most + page - 1) / page,
-                 whole = wanted > 1 ? wanted - 1 : 0;
-    return whole + 1 >= pages ? n : whole * page + n - (pages - 1) * page;
+    const size_t budget = r->budget < 1 ? (size_t)(r->budget * (double)n) : (size_t)r->budget,
+                 wanted = (budget + r->page - 1) / r->page,
+                 part = r->ranking == KVD_READ_RECENT ? (size_t)(r->local * (double)budget) : 1,
+                 newest = part > 1 ? part : 1;
+    kvd_selection_pages p;
+    p.all = (n + r->page - 1) / r->page;
+    p.newest = newest < p.all ? newest : p.all;
+    p.chosen = wanted > newest ? wanted - newest : 0;
+    p.chosen = p.chosen < p.all - p.newest ? p.chosen : p.all - p.newest;
+    return p;
+}
+
+/* Returns true if the number of tokens that a step reads follows from the choice. */
+KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
+{
+    return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
+}
+
+/* Returns the number of small clusters that are chosen of n, without the first and the last. */
+KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
+{
+    const size_t budget = (size_t)r->budget;
+    return r->budget < 1 ? (size_t)(r->budget * (double)n) : (budget + r->page - 1) / r->page;
+}
+
+/*
+ * Returns the number of tokens that a step reads of n cached ones, unless it follows from the
+ * choice.
+ */
+KVD_ON_BOTH static inline size_t kvd_selection_tokens(const kvd_read_rule *r, size_t n)
+{
+    const kvd_selection_pages p = kvd_selection_pages_of(r, n);
+    return p.chosen * r->page + n - (p.all - p.newest) * r->page;
+}
+
+/* Returns the most tokens that a step may read of n cached ones. */
+KVD_ON_BOTH static inline size_t kvd_selection_most(const kvd_read_rule *r, size_t group, size_t n)
+{
+    const size_t budget = r->budget < 1 ? (size_t)(r->budget * (double)n) : (size_t)r->budget,
+                 small = (n + r->page - 1) / r->page,
+                 most = r->ranking == KVD_READ_CODES
+                            ? (size_t)r->sink + (size_t)r->newest + group * budget
+                            : (kvd_selection_wanted(r, small) + 2) * r->page;
+    return !kvd_selection_varies(r) ? kvd_selection_tokens(r, n) : most < n ? most : n;
 }
 
 #ifdef __cplusplus

@@ -1,0 +1,295 @@
+/*
+ * Selection at read time by codes of keys (a2ats.c). A CTA computes the codes of 32 tokens of a KV
+ * head, a warp the distances of 32 tokens to a share of the centroids. Angles of RoPE are double,
+ * products and distances float32.
+ */
+#include "methods/tokens/cuda/evict_rank.cuh"
+#include "methods/tokens/cuda/radix_select.cuh"
+#include "methods/tokens/cuda/selection.h"
+
+namespace
+{
+
+enum { TOKENS = 32, ENCODE = 256, AT_ONCE = 4, PRODUCT = 256, SCORE = 256, CHOOSE = 512 };
+enum {
+    WIDE = KVD_WIDTH_NARROW + 1
+}; /* an odd row length, so that a column has no bank conflicts */
+typedef unsigned long long u64;
+
+/* Returns the index of the two dimensions that pair p of RoPE rotates together. */
+__device__ __forceinline__ int first_of(const kvd_selection_codes &c, int p)
+{
+    return c.interleaved ? 2 * p : p;
+}
+
+__device__ __forceinline__ int second_of(const kvd_selection_codes &c, int p)
+{
+    return c.interleaved ? 2 * p + 1 : p + c.dims / 2;
+}
+
+/* Rotates pair p of x by `positions` positions. */
+__device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double positions,
+                                     float *x)
+{
+    double sine, cosine;
+    sincos(positions * c.frequency[p], &sine, &cosine);
+    float *const a = x + first_of(c, p), *const b = x + second_of(c, p);
+    const float u = *a, v = *b, cf = (float)cosine, sf = (float)sine;
+    *a = u * cf - v * sf;
+    *b = v * cf + u * sf;
+}
+
+/* Returns the page of the pool that has token t of request b, times n_kv_heads, plus g. */
+__device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
+{
+    return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
+               (size_t)s.map.n_kv_heads +
+           (size_t)g;
+}
+
+__device__ __forceinline__ int code_of(const kvd_selection &s, const kvd_selection_codes &c, int b,
+                                       int g, int t)
+{
+    return c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + (size_t)(t % KVD_PAGE_TOKENS)];
+}
+
+/* Writes the key of token t before RoPE to x. A warp calls it. */
+__device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, int b, int g, int t,
+                         float *x)
+{
+    const int lane = (int)threadIdx.x % 32, d = s.map.d_qk[0];
+    const uint16_t *const k =
+        static_cast<const uint16_t *>(s.pool) +
+        (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
+            (size_t)s.map.page_elements +
+        (size_t)s.map.kv_offset[g];
+    for (int i = lane; i < d; i += 32)
+        x[i] = wide(k[piece(t, i / 8, d) + (size_t)(i % 8)]);
+    __syncwarp();
+    for (int p = lane; p < c.dims / 2; p += 32)
+        turn(c, p, -(double)t, x);
+}
+
+/* Writes y = x L of all tokens of the CTA. */
+__device__ void times_factor(const float *factor, int d, const float (*x)[WIDE], float (*y)[WIDE])
+{
+    enum { EACH = 8 };
+    for (int i = (int)threadIdx.x; i < TOKENS / EACH * d; i += ENCODE) {
+        const int j = i % d, first = i / d * EACH;
+        float sum[EACH] = {};
+        for (int a = j; a < d; a++) { /* L has zeros above its diagonal */
+            const float f = factor[(size_t)a * (size_t)d + (size_t)j];
+#pragma unroll
+            for (int t = 0; t < EACH; t++)
+                sum[t] = fmaf(x[first + t][a], f, sum[t]);
+        }
+#pragma unroll
+        for (int t = 0; t < EACH; t++)
+            y[first + t][j] = sum[t];
+    }
+}
+
+/* Finds the nearest of the centroids that the warp compares with the token of the lane. */
+__device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
+                        int *best)
+{
+    const int warp = (int)threadIdx.x / 32;
+    *least = INFINITY;
+    *best = 0;
+    for (int m = warp * AT_ONCE; m < size; m += ENCODE / 32 * AT_ONCE) {
+        float sum[AT_ONCE] = {};
+        for (int i = 0; i < d; i++) {
+            const float x = y[i];
+#pragma unroll
+            for (int e = 0; e < AT_ONCE; e++) {
+                const float off = x - moved[(size_t)min(m + e, size - 1) * (size_t)d + (size_t)i];
+                sum[e] = fmaf(off, off, sum[e]);
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            if (m + e < size && sum[e] < *least) {
+                *least = sum[e];
+                *best = m + e;
+            }
+    }
+}
+
+__global__ void __launch_bounds__(ENCODE)
+    encode_kernel(const __grid_constant__ kvd_selection s,
+                  const __grid_constant__ kvd_selection_codes c, const int32_t *q_len)
+{
+    __shared__ float x[TOKENS][WIDE], y[TOKENS][WIDE], least[ENCODE / 32][TOKENS];
+    __shared__ int best[ENCODE / 32][TOKENS];
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0],
+              lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int n = s.kv_len[b], first = n - q_len[b] + (int)blockIdx.x * TOKENS;
+    if (first >= n)
+        return;
+    for (int i = warp; i < TOKENS; i += ENCODE / 32) {
+        if (first + i < n)
+            load_key(s, c, b, g, first + i, x[i]);
+        for (int k = lane; k < d && first + i >= n; k += 32)
+            x[i][k] = 0;
+    }
+    __syncthreads();
+    times_factor(c.factor + (size_t)g * (size_t)d * (size_t)d, d, x, y);
+    __syncthreads();
+    nearest(c.moved + (size_t)g * (size_t)c.size * (size_t)d, c.size, d, y[lane],
+            &least[warp][lane], &best[warp][lane]);
+    __syncthreads();
+    const int t = first + lane;
+    if (warp > 0 || t >= n)
+        return;
+    int found = 0;
+    for (int w = 1; w < ENCODE / 32; w++)
+        if (least[w][lane] < least[found][lane] ||
+            (least[w][lane] == least[found][lane] && best[w][lane] < best[found][lane]))
+            found = w;
+    c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + (size_t)(t % KVD_PAGE_TOKENS)] =
+        (uint16_t)best[found][lane];
+}
+
+/* A warp multiplies one centroid by the queries of the group. */
+__global__ void __launch_bounds__(PRODUCT)
+    product_kernel(const __grid_constant__ kvd_selection s,
+                   const __grid_constant__ kvd_selection_codes c, const uint16_t *queries)
+{
+    enum { EACH = KVD_WIDTH_NARROW / 32 };
+    __shared__ float q[KVD_GROUP_MAX][KVD_WIDTH_NARROW];
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0], group = s.map.group,
+              lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int n = s.kv_len[b];
+    for (int i = (int)threadIdx.x; i < group * d; i += PRODUCT)
+        q[i / d][i % d] =
+            wide(queries[(size_t)b * (size_t)s.map.q_pitch +
+                         (size_t)s.map.q_offset[g * group + i / d] + (size_t)(i % d)]);
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < group * (c.dims / 2); i += PRODUCT)
+        turn(c, i % (c.dims / 2), (double)c.relative - (double)(n - 1), q[i / (c.dims / 2)]);
+    __syncthreads();
+    float *const to = c.product + ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) *
+                                      (size_t)group * (size_t)c.size;
+    const float *const centroid = c.centroid + (size_t)g * (size_t)c.size * (size_t)d;
+    for (int m = (int)blockIdx.x * (PRODUCT / 32) + warp; m < c.size;
+         m += (int)gridDim.x * (PRODUCT / 32)) {
+        float x[EACH];
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            x[e] =
+                lane + 32 * e < d ? centroid[(size_t)m * (size_t)d + (size_t)(lane + 32 * e)] : 0;
+        for (int j = 0; j < group; j++) {
+            float sum = 0;
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+                sum = fmaf(x[e], lane + 32 * e < d ? q[j][lane + 32 * e] : 0, sum);
+            sum = over_warp(sum);
+            if (lane == 0)
+                to[(size_t)j * (size_t)c.size + (size_t)m] = sum;
+        }
+    }
+}
+
+__global__ void __launch_bounds__(SCORE) score_kernel(const __grid_constant__ kvd_selection s,
+                                                      const __grid_constant__ kvd_selection_codes c,
+                                                      const __grid_constant__ kvd_selected to)
+{
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, group = s.map.group,
+              t = (int)(blockIdx.x * SCORE + threadIdx.x);
+    if (s.slot[b] >= s.n_slots || t >= s.kv_len[b])
+        return;
+    const size_t row = ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)group,
+                 most = (size_t)s.max_pages * (size_t)KVD_PAGE_TOKENS,
+                 code = (size_t)code_of(s, c, b, g, t);
+    for (int j = 0; j < group; j++)
+        to.score[(row + (size_t)j) * most + (size_t)t] =
+            c.product[(row + (size_t)j) * (size_t)c.size + code];
+}
+
+__global__ void __launch_bounds__(CHOOSE)
+    choose_kernel(const __grid_constant__ kvd_selection s,
+                  const __grid_constant__ kvd_selection_codes c,
+                  const __grid_constant__ kvd_selected to)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    __shared__ u64 least[KVD_GROUP_MAX];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, group = s.map.group;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int n = s.kv_len[b], sink = s.rule.sink, end = n > s.rule.newest ? n - s.rule.newest : 0,
+              old = end > sink ? end - sink : 0;
+    const size_t budget = s.rule.budget < 1 ? (size_t)(s.rule.budget * (double)n)
+                                            : (size_t)s.rule.budget,
+                 row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
+    const size_t most = (size_t)s.max_pages * (size_t)KVD_PAGE_TOKENS;
+    const float *const score = to.score + row * (size_t)group * most + (size_t)sink;
+    const auto key = [&](int j, int i) { return key_of(score[(size_t)j * most + (size_t)i], i); };
+    for (int j = 0; j < group; j++) {
+        u64 found = budget >= (size_t)old ? 0 : ~0ull;
+        if (budget > 0 && budget < (size_t)old)
+            found = select_key<CHOOSE>([&](int i) { return key(j, i); }, old, (int)budget, bin);
+        if (threadIdx.x == 0)
+            least[j] = found;
+        __syncthreads();
+    }
+    int32_t *const chosen = to.chosen + row * most;
+    int place = 0;
+    for (int first = 0; first < n; first += CHOOSE) {
+        const int i = first + (int)threadIdx.x;
+        bool stays = i < n && (i < sink || i >= end);
+        for (int j = 0; j < group && !stays && i < n; j++)
+            stays = key(j, i - sink) >= least[j];
+        int all;
+        const int at = place + select_place<CHOOSE>(stays, &all);
+        place += all;
+        if (stays)
+            chosen[at] = i;
+    }
+    if (threadIdx.x == 0) {
+        to.len[row] = place;
+        atomicAdd(to.read + b, (u64)place);
+    }
+}
+
+bool looks_up(const kvd_selection *s, const kvd_selection_codes *c)
+{
+    return s->batch > 0 && s->batch <= 65535 && s->rule.ranking == KVD_READ_CODES &&
+           s->rule.page == 1 && s->max_pages > 0 && s->kv_len && s->slot && s->page_table &&
+           s->pool && s->map.d_qk[0] <= KVD_WIDTH_NARROW && s->map.group <= KVD_GROUP_MAX &&
+           c->size > 0 && c->size <= 65536 && c->dims <= s->map.d_qk[0] && c->dims % 2 == 0 &&
+           c->frequency && c->factor && c->moved && c->centroid && c->code;
+}
+
+} // namespace
+
+extern "C" cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *c,
+                                            const int32_t *q_len, int32_t longest,
+                                            cudaStream_t stream)
+{
+    if (!looks_up(s, c) || !q_len || longest < 1)
+        return cudaErrorInvalidValue;
+    encode_kernel<<<dim3(((unsigned)longest + TOKENS - 1) / TOKENS, (unsigned)s->map.n_kv_heads,
+                         (unsigned)s->batch),
+                    ENCODE, 0, stream>>>(*s, *c, q_len);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *c,
+                                            const kvd_selected *to, cudaStream_t stream)
+{
+    if (!looks_up(s, c) || !c->product || !to->read || !to->q || !to->score || !to->chosen ||
+        !to->len)
+        return cudaErrorInvalidValue;
+    const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
+                   ctas = ((unsigned)c->size + PRODUCT - 1) / PRODUCT;
+    product_kernel<<<dim3(ctas, kv, batch), PRODUCT, 0, stream>>>(
+        *s, *c, static_cast<const uint16_t *>(to->q));
+    score_kernel<<<dim3(((unsigned)s->max_pages * KVD_PAGE_TOKENS + SCORE - 1) / SCORE, kv, batch),
+                   SCORE, 0, stream>>>(*s, *c, *to);
+    choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *c, *to);
+    return kvd_selection_gather(s, to, stream);
+}

@@ -1,0 +1,89 @@
+/*
+ * State of methods whose decode steps read a part of the cache, shared by selection.c and
+ * selection_late.c. The latter drops tokens of prompts (KVD_READ_CLUSTERS), so that layers hold
+ * different numbers of tokens.
+ */
+#ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
+#define KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
+
+#include "methods/cuda/paged_cache.h"
+#include "methods/tokens/cuda/selection.h"
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_attn_map one;      /* shape of one KV head with its query heads */
+    kvd_read_rule rule;
+    /* layers: number of layers without a sliding window, on which alone the method acts. */
+    size_t layers, kv, max_len;
+    size_t n_slots, pool_pages;
+    /* [n_slots] Number of tokens that a request has, between iterations. */
+    size_t *tokens;
+    /*
+     * [n_slots] Number of tokens at the end of the latest iteration, even if the request finished
+     * in that iteration.
+     */
+    size_t *held;
+    size_t rows, row_pages, max_pages;
+    /*
+     * Device: [layers][pool_pages] elements of `side` bytes, the bounds or the recent probabilities
+     * of the tokens of a page (kvd_selection).
+     */
+    char *sides;
+    size_t side;
+    float *lse; /* device, of decode steps: [rows][group] */
+    /*
+     * If the number of tokens that a step reads follows from the choice: pinned memory,
+     * [max_slices], number of tokens that each step of the latest iteration read, summed over all
+     * layers and KV heads.
+     */
+    unsigned long long *read;
+    double *unread; /* [n_slots] mean number of cached tokens that the latest step did not read */
+    /* Codes of all layers, with KVD_READ_CODES. */
+    struct {
+        kvd_selection_codes of; /* centroids of layer 0, scratch and output */
+        double *frequency[2];   /* device, of the two RoPE bases */
+    } codes;
+    /* Data of KVD_READ_CLUSTERS, whose layers hold different numbers of tokens. */
+    struct {
+        /*
+         * Numbers of cached tokens, the new one included: pinned, and device [layers][max_slices].
+         */
+        int32_t *length, *lengths;
+        size_t *entries; /* [n_slots][layers] number of cached tokens */
+        kvd_evict_budget *budget;
+        float *mass;
+        int32_t *kept;
+    } late;
+    cudaStream_t stream;
+    int32_t *len, *heads;
+    kvd_selected to;
+    void *workspace;
+    kvd_device_memory memory;
+} kvd_selection_method;
+
+/*
+ * Returns the arguments of the functions in selection.h for rows from .. from + n-1 of the batch.
+ */
+kvd_selection kvd_selection_of_rows(const kvd_selection_method *e, int layer, size_t from,
+                                    size_t n);
+
+/* Returns true if prompts drop tokens. The functions of selection_late.c are then used. */
+static inline bool kvd_selection_is_late(const kvd_selection_method *e)
+{
+    return e->rule.ranking == KVD_READ_CLUSTERS;
+}
+/* Returns the number of tokens that a layer has cached of a slot with n tokens. */
+size_t kvd_selection_cached(const kvd_selection_method *e, size_t slot, size_t layer, size_t n);
+
+/* Returns the numbers of cached tokens of a layer on the device, one for each row of a batch. */
+int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
+
+/* Sets the callbacks of e->method. */
+void kvd_selection_late_describe(kvd_selection_method *e);
+/* Allocates e->late. Requires n_slots and layers. */
+int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
+void kvd_selection_late_free(kvd_selection_method *e);
+/* Stores the numbers of cached tokens of request i after an iteration. */
+void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
+
+#endif
