@@ -15,9 +15,11 @@ mkdir -p "$OUT" || exit 1
 "$J" --shape llama-3.1-8b --input-len 16 --output-len 8181 --steps 1 --batch 1 --max-batch 64 --iterations --repeats 3 \
   --method none --method uniform,p=0.5 --method zack,p=0.5 --method zdc,p=0.5 \
   --method h2o --method keyformer --method snapkv --method streaming --method tova --method knorm --method keydiff \
-  --method expectedattention --method pyramidkv --method adakv --method prefixkv --method cake --method windowkv --method taskkv --method kvzip --method quest --method alisa \
+  --method expectedattention --method pyramidkv --method adakv --method prefixkv --method cake --method windowkv --method taskkv --method kvzip --method quest --method alisa --method mpcache \
+  --method scissorhands --method kvcrush --method d2o --method ems --method elasticcache --method kvmerger \
   --method kivi,bits=4 --method kivi,bits=2 --method kvquant,bits=4 \
-  --method fp8 --method mxfp4 --method nvfp4 --method turboquant,bits=4,qjl=0 --method turboquant,bits=4 --method comet --method allot --method zack+kivi,p=0.5,bits=4 \
+  --method fp8 --method mxfp4 --method nvfp4 --method turboquant,bits=4,qjl=0 --method turboquant,bits=4 --method comet --method allot \
+  --method hetero --method rotatekv --method gear --method waterfill,block=64 --method kvtc,bits=2,window=0,lanes=1 --method cachegen,group=8,groups=8,lanes=1 --method zack+kivi,p=0.5,bits=4 \
   --method palu,p=0.5 --method strawman,p=0.5 \
   -o "$OUT/methods-steps.h5" >"$OUT/methods-steps.txt" 2>"$OUT/methods-steps.log"
 status=$?
