@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/run.h"
+
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err)
 {
     kvd_section **all = realloc(r->section, (r->n + 1) * sizeof *all);
@@ -28,6 +30,10 @@ kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title
 
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err)
 {
+    if (kvd_interrupted()) {
+        kvd_fail_interrupted(err);
+        return NULL;
+    }
     kvd_table **all = realloc(s->table, (s->n_tables + 1) * sizeof *all);
     kvd_table *t = calloc(1, sizeof *t);
     if (all)

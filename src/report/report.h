@@ -161,7 +161,10 @@ typedef struct {
     size_t n;
 } kvd_report;
 
-/* Return the new section or table, which the report owns. On failure return NULL and fill *err. */
+/*
+ * Return the new section or table, which the report owns. On failure return NULL and fill *err. An
+ * interrupt (SIGINT, SIGTERM) makes the next table fail.
+ */
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title, kvd_err *err);
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title, kvd_err *err);
 

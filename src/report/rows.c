@@ -125,6 +125,25 @@ void kvd_accuracy_entries_release(kvd_accuracy_entries *all)
     free(all->label);
 }
 
+static bool same_curve(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
+{
+    return !strcmp(a->series, b->series) &&
+           !strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label"));
+}
+
+static void find_curves(kvd_accuracy_entries *all)
+{
+    for (size_t first = 0, last; first < all->n; first = last + 1) {
+        for (last = first; last + 1 < all->n; last++)
+            if (!same_curve(&all->item[last + 1], &all->item[first]))
+                break;
+        for (size_t i = first; i <= last; i++) {
+            all->item[i].first = first;
+            all->item[i].last = last;
+        }
+    }
+}
+
 static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entries *all,
                    kvd_err *err)
 {
@@ -169,6 +188,7 @@ static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entr
         kvd_series_clean(e->series);
     }
     qsort(all->item, all->n, sizeof *all->item, by_series);
+    find_curves(all);
     for (size_t i = 0; i < all->n; i++)
         if (i == 0 || strcmp(kvd_entry_text(&all->item[i], "label"),
                              kvd_entry_text(&all->item[i - 1], "label")))
@@ -184,16 +204,6 @@ int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_er
 int kvd_tasks_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err)
 {
     return collect(r, KVD_RESULT_TASKS, all, err);
-}
-
-size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first)
-{
-    size_t last = first;
-    while (last + 1 < all->n && strcmp(all->item[last + 1].series, all->item[first].series) == 0 &&
-           strcmp(kvd_entry_text(&all->item[last + 1], "label"),
-                  kvd_entry_text(&all->item[first], "label")) == 0)
-        last++;
-    return last;
 }
 
 double kvd_report_real(const kvd_report_row *e, const char *column)

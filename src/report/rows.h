@@ -23,6 +23,8 @@ typedef struct {
     char method[KVD_LABEL];
     /* Name of the curve in figures: the method, with the calibration text if it differs. */
     char series[KVD_LABEL];
+    /* Indices of the first and the last result row with the same evaluated text and `series`. */
+    size_t first, last;
 } kvd_accuracy_entry;
 
 typedef struct {
@@ -56,12 +58,6 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
 /* Returns 1 - stored bytes / bytes of the uncompressed cache. */
 double kvd_entry_saving(const kvd_accuracy_entry *e);
-/*
- * Returns the index of the last result row after `first` with the same evaluated text and `series`
- * (curve name).
- */
-size_t kvd_entry_last(const kvd_accuracy_entries *all, size_t first);
-
 /* A result row of a kvdim/jct, kvdim/kernels or kvdim/serving file, with texts for legends. */
 typedef struct {
     const kvd_result *file;

@@ -87,7 +87,7 @@ static kvd_target_result read_off(const char *key, const point *p, size_t n)
     kvd_accuracy_entries entries = {0};
     kvd_target_result x;
     assert_int_equal(kvd_accuracy_collect(&all, &entries, &err), 0);
-    assert_int_equal(kvd_entry_last(&entries, 0), n - 1);
+    assert_int_equal(entries.item[0].last, n - 1);
     kvd_target_from_points(&entries, 0, n - 1, &x);
     kvd_accuracy_entries_release(&entries);
     kvd_rows_free(file.accuracy.rows);
@@ -160,7 +160,7 @@ static void scored_apart(void **state)
         const kvd_results all = {.item = file, .n = 2};
         kvd_accuracy_entries entries = {0};
         assert_int_equal(kvd_accuracy_collect(&all, &entries, &err), 0);
-        assert_int_equal(kvd_entry_last(&entries, 0), 1);
+        assert_int_equal(entries.item[0].last, 1);
         assert_string_equal(entries.item[0].series, cases[i].name[0]);
         assert_string_equal(entries.item[2].method, cases[i].name[1]);
         kvd_accuracy_entries_release(&entries);

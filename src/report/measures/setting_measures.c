@@ -98,18 +98,20 @@ static double v_over_qk(const kvd_result *x, const char *label)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     double p = 0, ratio = NAN;
-    for (size_t i = 0; i < kvd_rows_count(rows); i++)
+    for (size_t i = 0; i < kvd_rows_count(rows); i++) {
+        const double v = kvd_row_real(rows, i, "overall_p_v");
+        if (!is(rows, i, label, "zack") || kvd_row_real(rows, i, "overall_p_qk") > 0)
+            continue;
         for (size_t j = 0; j < kvd_rows_count(rows); j++) {
-            const double v = kvd_row_real(rows, i, "overall_p_v"),
-                         qk = kvd_row_real(rows, j, "overall_p_qk");
-            if (!is(rows, i, label, "zack") || !is(rows, j, label, "zack") ||
-                kvd_row_real(rows, i, "overall_p_qk") > 0 ||
-                kvd_row_real(rows, j, "overall_p_v") > 0 || !(fabs(v - qk) < equal_p) || !(v > p) ||
+            const double qk = kvd_row_real(rows, j, "overall_p_qk");
+            if (!(fabs(v - qk) < equal_p) || !(v > p) || !is(rows, j, label, "zack") ||
+                kvd_row_real(rows, j, "overall_p_v") > 0 ||
                 kvd_rows_differ(x, i, x, j, "settings,widths"))
                 continue;
             p = v;
             ratio = kvd_row_real(rows, i, "perplexity") / kvd_row_real(rows, j, "perplexity");
         }
+    }
     return ratio;
 }
 
@@ -121,15 +123,17 @@ static double v_over_qk(const kvd_result *x, const char *label)
 static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
 {
     const kvd_rows *const rows = x->accuracy.rows;
-    for (size_t i = 0; i < kvd_rows_count(rows); i++)
+    for (size_t i = 0; i < kvd_rows_count(rows); i++) {
+        if (!is(rows, i, label, "hetero") || !set_to(rows, i, "hetero.k=4") ||
+            !set_to(rows, i, "hetero.v=4") || (kvd_row_real(rows, i, "prompt") > 0) != prompt)
+            continue;
         for (size_t j = 0; j < kvd_rows_count(rows); j++)
-            if (is(rows, i, label, "hetero") && set_to(rows, i, "hetero.k=4") &&
-                set_to(rows, i, "hetero.v=4") && (kvd_row_real(rows, i, "prompt") > 0) == prompt &&
-                kvd_row_is_weights(rows, j) && set_to(rows, j, "weights.bits=4") &&
+            if (kvd_row_is_weights(rows, j) && set_to(rows, j, "weights.bits=4") &&
                 !kvd_rows_differ(x, i, x, j, "method,settings,rule,widths"))
                 return 100 *
                        (kvd_row_real(rows, i, "perplexity") / kvd_row_real(rows, j, "perplexity") -
                         1);
+    }
     return NAN;
 }
 

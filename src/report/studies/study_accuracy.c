@@ -101,8 +101,8 @@ static const char NO_CURVE[] = "no method was measured at two values of p";
  */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
-    for (size_t i = 0; i < all->n; i = kvd_entry_last(all, i) + 1) {
-        const kvd_accuracy_entry *e = &all->item[i], *last = &all->item[kvd_entry_last(all, i)];
+    for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
+        const kvd_accuracy_entry *e = &all->item[i], *last = &all->item[e->last];
         if ((!label || strcmp(kvd_entry_text(e, "label"), label) == 0) && !kvd_entry_is_none(e) &&
             kvd_entry_real(last, "overall_p") > kvd_entry_real(e, "overall_p"))
             return true;
@@ -116,10 +116,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
  */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
-    size_t first = i, swept = 0;
-    while (first > 0 && kvd_entry_last(all, first - 1) >= i)
-        first--;
-    for (size_t k = first; k <= kvd_entry_last(all, i); k++)
+    size_t swept = 0;
+    for (size_t k = all->item[i].first; k <= all->item[i].last; k++)
         swept += !kvd_entry_is_search_point(&all->item[k]);
     return swept > 1;
 }
@@ -282,7 +280,7 @@ int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accu
             target_row(t, label, method, calibration, "search", x);
         }
     for (size_t i = 0; !tasks && i < all->n;) {
-        size_t last = kvd_entry_last(all, i);
+        size_t last = all->item[i].last;
         bool known = kvd_entry_is_none(&all->item[i]) || last - i + 1 < KVD_FEWEST_POINTS;
         for (size_t k = i; k <= last; k++)
             known = known || kvd_entry_search(&all->item[k], 0.99);
@@ -379,7 +377,7 @@ static int per_layer(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *e
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "attention_error", "D (norms)");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "attention_error_zdc", "D as printed");
     for (size_t i = 0; i < all->n;) {
-        size_t last = kvd_entry_last(all, i), best = i;
+        size_t last = all->item[i].last, best = i;
         for (size_t k = i; k <= last; k++)
             if (fabs(kvd_entry_real(&all->item[k], "overall_p") - 0.5) <
                 fabs(kvd_entry_real(&all->item[best], "overall_p") - 0.5))

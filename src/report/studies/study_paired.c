@@ -269,7 +269,7 @@ static int add_file(const kvd_accuracy_entries *all, size_t first, size_t last,
     int status = curve_of(all, first, last, file, &mine, err);
     for (size_t i = 0, end; !status && mine.n && i < all->n; i = end + 1) {
         const kvd_accuracy_entry *const e = &all->item[i];
-        end = kvd_entry_last(all, i);
+        end = all->item[i].last;
         if (i != first && !kvd_entry_is_none(e) &&
             !strcmp(kvd_entry_text(e, "label"), kvd_entry_text(&all->item[first], "label")))
             status = add_other(all, i, end, file, &mine, t, err);
@@ -287,7 +287,7 @@ int kvd_study_paired(const kvd_accuracy_entries *all, const char *method, kvd_se
     if (begin(&t, s, err))
         return -1;
     for (size_t first = 0, last; first < all->n; first = last + 1) {
-        last = kvd_entry_last(all, first);
+        last = all->item[first].last;
         for (size_t i = first;
              i <= last && !strcmp(kvd_entry_text(&all->item[i], "method"), method); i++) {
             bool again = false;

@@ -78,11 +78,11 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {
     size_t methods = 0, points = 0;
-    for (size_t i = 0; i < all->n; i = kvd_entry_last(all, i) + 1)
+    for (size_t i = 0; i < all->n; i = all->item[i].last + 1)
         if (!strcmp(kvd_entry_text(&all->item[i], "label"), label) && usable(&all->item[i]) &&
             (any || stored_small(&all->item[i])) && !kvd_entry_is_none(&all->item[i])) {
             methods++;
-            points += kvd_entry_last(all, i) - i + 1;
+            points += all->item[i].last - i + 1;
         }
     return methods >= FEWEST_METHODS && points >= FEWEST_POINTS * methods;
 }
@@ -261,7 +261,7 @@ static bool target_of(const kvd_accuracy_entries *all, const char *method, const
         }
     }
     for (size_t i = 0; i < all->n;) {
-        const size_t last = kvd_entry_last(all, i);
+        const size_t last = all->item[i].last;
         if (!strcmp(all->item[i].method, method) &&
             !strcmp(kvd_entry_text(&all->item[i], "label"), label) &&
             !kvd_entry_is_none(&all->item[i]) && last - i + 1 >= FEWEST_POINTS) {

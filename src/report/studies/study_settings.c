@@ -120,7 +120,7 @@ int kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
 {
     kvd_table *t = NULL;
     for (size_t first = 0, last; first < all->n; first = last + 1) {
-        last = kvd_entry_last(all, first);
+        last = all->item[first].last;
         const size_t n = tried(all, first, last);
         if (n < 2 || !settings_differ(all, first, last))
             continue;

@@ -47,7 +47,7 @@ static double removed(const kvd_accuracy_entry *e)
 
 static candidate judge(const kvd_accuracy_entries *all, size_t first)
 {
-    candidate c = {.first = first, .last = kvd_entry_last(all, first)};
+    candidate c = {.first = first, .last = all->item[first].last};
     for (size_t i = c.first; i <= c.last && !c.searched; i++) {
         const kvd_target_result *const x = kvd_entry_search(&all->item[i], 0.99);
         if (x) {
@@ -108,7 +108,7 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
     *known = 0;
     if (!to->item)
         return kvd_no_memory(err, "methods of the summary", all->n * sizeof *to->item);
-    for (size_t i = 0; i < all->n; i = kvd_entry_last(all, i) + 1) {
+    for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
         if (kvd_entry_is_none(&all->item[i]) || !comparable(&all->item[i], &all->item[like]))
             continue;
         const candidate c = judge(all, i);
@@ -136,7 +136,7 @@ static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err 
 {
     size_t most = 0;
     *to = (candidates){0};
-    for (size_t i = 0; i < all->n; i = kvd_entry_last(all, i) + 1) {
+    for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
         candidates some;
         size_t known;
         if (kvd_entry_is_none(&all->item[i]))
