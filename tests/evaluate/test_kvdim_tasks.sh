@@ -37,6 +37,13 @@ run $STORIES --prompt 50 --generate 20 --method h2o,heavy=0.05,recent=0.05 --met
 column rouge1_lo >"$D/2"; column agree_prefix >>"$D/2"
 if cmp -s "$D/1" "$D/2"; then ok "threads and batches change nothing"; else bad "threads and batches change nothing" "$(paste "$D/1" "$D/2")" "$(cat "$D/err")"; fi
 
+# ---- one SIGTERM ends a group of long texts, which would take half a minute --------------------------------
+"$B/bin/kvdim-tasks" $MODEL --text data/texts/stories.txt --prompt 16 --generate 1000 --seq-len 1024 --batch 16384 --method none -q -o "$D/none.h5" >"$D/out" 2>"$D/err" & pid=$!
+sleep 1; kill -TERM $pid; (sleep 8; kill -KILL $pid) 2>/dev/null & watch=$!
+wait $pid; rc=$?; kill $watch 2>/dev/null
+if [ $rc -eq 1 ] && grep -q ': interrupted$' "$D/err" && ! ls "$D"/none.h5* >/dev/null 2>&1; then ok "SIGTERM ends a group of texts"
+else bad "SIGTERM ends a group of texts" "status $rc" "$(cat "$D/err")"; fi
+
 # ---- the raw values are what the columns are made of, and the tokens what the scores are made of -----------
 PYTHON=${PYTHON:-/usr/bin/python3}
 if "$PYTHON" -c 'import h5py' 2>/dev/null; then

@@ -143,7 +143,7 @@ typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
  * attention read, added over the decode steps. `account` and `step` may be NULL. plan->prompt is
  * ignored. Only one thread at a time calls `step`, c->ended or c->advanced. Errors name sequences
  * by their index in *c. Groups depend on *c and the memory of a GPU, so results do not depend on
- * the number of equal GPUs.
+ * the number of equal GPUs. After SIGINT or SIGTERM fails before the next pass.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,

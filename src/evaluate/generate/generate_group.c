@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/run.h"
 #include "evaluate/generate/generate_path.h"
 
 static bool is_own(const kvd_continuations *c, size_t at)
@@ -174,6 +175,8 @@ static int pass(group *u, size_t n_sequences, kvd_err *err)
                          .start = u->start,
                          .whole = u->whole};
     const double started = kvd_clock_s();
+    if (kvd_interrupted())
+        return kvd_fail_interrupted(err);
     u->pass_tokens = (double)u->offset[n_sequences];
     if (u->path->run(u->path, &b, u->slot, err))
         return -1;
