@@ -209,10 +209,11 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
         return -1;
     if (v->evaluator.n_sequences < KVD_BOOTSTRAP_CLUSTERS)
         fprintf(stderr,
-                "%s: warning: no 95 %% intervals: they need %d sequences, and --tokens %zu with "
+                "%s: warning: no 95 %% intervals: they need %d sequences, and %s %zu%s with "
                 "--seq-len %zu gives %zu\n",
-                program, KVD_BOOTSTRAP_CLUSTERS, cfg->in.tokens, cfg->in.seq_len,
-                v->evaluator.n_sequences);
+                program, KVD_BOOTSTRAP_CLUSTERS, cfg->in.tokens ? "--tokens" : "text of",
+                cfg->in.tokens ? cfg->in.tokens : v->evaluator.n_tokens,
+                cfg->in.tokens ? "" : " tokens", cfg->in.seq_len, v->evaluator.n_sequences);
     return cfg->in.common.json ? print_json(v, err) : 0;
 }
 

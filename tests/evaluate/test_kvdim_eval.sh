@@ -57,6 +57,10 @@ if says_few "$D/err" && $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 64 --sp
    paste -d' ' "$D/perplexity_lo" "$D/perplexity" "$D/perplexity_hi" | awk '!($1 < $2 && $2 < $3) { exit 1 }'
 then ok "intervals from 8 sequences on"; else not_ok "intervals from 8 sequences on" "$(cat "$D/err" "$D/eight.json")"; fi
 
+printf '1,2,3,4,5\n6,7,8,9\n' >"$D/few.csv"
+$EVAL $MODEL --ids "$D/few.csv" --method none -q -o "$D/few.h5" 2>"$D/err"
+if grep -q 'they need 8 sequences, and text of 9 tokens with --seq-len [0-9]* gives 2$' "$D/err"; then ok "few sequences without --tokens"; else not_ok "few sequences without --tokens" "$(cat "$D/err")"; fi
+
 if ${PYTHON:-python3} -c 'import h5py' 2>/dev/null; then
   if ${PYTHON:-python3} - "$D/a.h5" <<'PY'
 import sys, h5py, numpy as np
