@@ -525,6 +525,8 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
+    /* mpcache chooses clusters of tokens, so that a near tie moves all tokens of a cluster. */
+    const double share = selects(plan.tokens) && drops(plan.tokens) ? 0.92 : 0.95;
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
@@ -546,7 +548,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
             "median %.2g (%.2g without a method), most %.2g; kept sets share %.3f, least %.3f; "
             "%zu wrong counts",
             median, bar, most, mean, least, wrong);
-        report(!status && median < 3 * bar && mean > 0.95 && !wrong, name,
+        report(!status && median < 3 * bar && mean > share && !wrong, name,
                status ? err.msg : detail);
         if (i == 0)
             memcpy(again.logits, got.logits, l->outputs * l->vocab * sizeof(float));
