@@ -338,7 +338,6 @@ static void test_rest(void)
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
     test_context(&l, "fp8,mantissa=2");
-    test_context(&l, "gear");
     test_context(&l, "nvfp4");
     test_context(&l, "turboquant,bits=3,qjl=0");
     test_context(&l, "waterfill,block=64");

@@ -585,6 +585,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
+    /* Random bytes are no valid pages of gear. */
+    k->method.anywhere = !k->layer->form.low_rank;
     if (kvd_gpu_packed_tables(plan, cache, k->layer, &k->memory, err) || choose_attention(k, err)) {
         release(&k->method);
         return -1;
