@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "evaluate/generate/generate_path.h"
 #include "kernels/layout.h"
+#include "methods/bits/streams.h"
 #include "methods/cuda/fold.h"
 #include "methods/cuda/gpu_method.h"
 #include "model/checkpoint/cuda/weights.h"
@@ -255,13 +256,19 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
     return fitting(f, c, first, n, f->pages);
 }
 
-/* Opens an engine whose pages have more room for outliers, if the last one had too little. */
+/*
+ * Opens an engine whose pages have more room for outliers, or for words of streams, if the last one
+ * had too little. A page has at most one outlier for each number of a head, and a stream of a page
+ * one word for each of its numbers.
+ */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
     by_engine *const e = of(p);
-    const size_t most = (size_t)KVD_PAGE_TOKENS * (size_t)e->config->d_head,
-                 needed = e->engine->lacking ? e->engine->lacking(e->engine) : 0,
-                 twice = 2 * e->spec.outliers, wanted = needed + needed / 4;
+    const size_t needed = e->engine->lacking ? e->engine->lacking(e->engine) : 0,
+                 of_head = (size_t)KVD_PAGE_TOKENS * (size_t)e->config->d_head,
+                 of_stream = (size_t)KVD_PAGE_TOKENS * KVD_LANES * KVD_STREAM_GROUPS,
+                 most = needed > of_head ? of_stream : of_head, twice = 2 * e->spec.outliers,
+                 wanted = needed + needed / 4;
     if (!needed || e->spec.outliers >= most)
         return 0;
     e->spec.outliers = wanted < twice ? twice : wanted;
