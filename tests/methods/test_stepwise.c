@@ -526,8 +526,8 @@ static int check_blocks(const void *self, const kvd_bits_block *b, float *decode
 }
 
 /*
- * In a layer with a window, blocks begin at multiples of their length, and are held until their last
- * token has left the window.
+ * In a layer with a window, blocks begin at multiples of their length, and are held until their
+ * last token has left the window.
  */
 static void blocks_of_codes_in_a_window(void **state)
 {
