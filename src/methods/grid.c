@@ -263,6 +263,10 @@ void kvd_method_print_all(void)
          "  ranks          rule of the widths: eq6 (default), eq6-energy, error (errors measured\n"
          "                 in --error-table) or loss (predicted by the singular values of fisher)\n"
          "  cut            both (default), qk or v: cuts one side at the widths of both\n"
+         "  online         0 (default) or 1, of zack, uniform and zdc: every request computes its\n"
+         "                 rotations from its prompt\n"
+         "  explicit       0 (default) or 1, of zack, fdc, uniform and zdc: rows are cut and\n"
+         "                 rebuilt by launches of their own, not folded into products\n"
          "\n"
          "Key of every method but none\n"
          "  keep_layers    FIRST:LAST: the first FIRST and the last LAST layers are kept whole");
