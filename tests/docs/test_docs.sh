@@ -102,3 +102,10 @@ else not_ok "headings of $n methods" "without a heading:" "$missing"; fi
 # The list without `none`, which the pattern above does not match.
 if tr '\n' ' ' <README.md | grep -q "scores $n compression methods"; then ok "the number of methods in README"
 else not_ok "the number of methods in README" "--list-methods lists $n"; fi
+
+# --list-methods names every key that the dims methods read.
+list=$($B/bin/kvdim-eval --list-methods)
+missing=$(sed -n 's/^    {"\([a-z_.]*\)", KEY_.*/\1/p' src/methods/method_keys.c | while read -r key; do
+  echo "$list" | grep -qE "(^| )$key([ ,]|\$)" || echo "$key"
+done)
+is "keys that --list-methods leaves out" "" "$missing"
