@@ -89,6 +89,10 @@ static void test_measures(void **unused)
     add(rows, "strawman", 1, 64, 4, 1, 1);
     /* Times on a CPU must not be compared with the papers' times. */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
+    /* Online rotations make another method. */
+    add(rows, "zdc", 1, 1000, 20, 1, 0);
+    add(rows, "zdc", 1, 1000, 20, 16, 0);
+    kvd_rows_text(rows, "method", "zdc,online=1,g=0.1");
     char name[] = "a";
     kvd_result item = {.kind = KVD_RESULT_JCT, .name = name, .has_model = true, .jct = rows};
     const kvd_results r = {.item = &item, .n = 1};
@@ -102,6 +106,8 @@ static void test_measures(void **unused)
     is(&r, "jct-extra-strawman-decode_restore", "64x256", 0, NULL);
     is(&r, "jct-change-strawman-over-none", "all", 1, (const double[]){100});
     is(&r, "jct-share-palu-decode_restore", "all", 0, NULL);
+    is(&r, "jct-share-zdc-prefill_compress", "all", 1, (const double[]){5});
+    is(&r, "jct-share-zdc,online=1-prefill_compress", "all", 1, (const double[]){80});
     is(&r, "jct-growth-strawman-decode_restore", "1000x256+64x256", 1, (const double[]){10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+1000x256", 1, (const double[]){-10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+999x256", 0, NULL);

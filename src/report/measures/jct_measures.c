@@ -111,13 +111,13 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * Returns true if result row `e` is of `method` and of the sizes in *q, and was timed on a GPU. A
- * method name without parameters matches all parameters.
+ * Returns true if result row `e` is of `method`, as kvd_report_is_method has it, and of the sizes in
+ * *q, and was timed on a GPU.
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
     const bool shared = q->kind == SHARED || q->kind == SHARED_CHANGE;
-    return !strcmp(kvd_report_text(e, strchr(method, ',') ? "method" : "name"), method) &&
+    return kvd_report_is_method(kvd_report_text(e, "method"), method) &&
            (!shared || !strcmp(kvd_report_text(e, "parallel"), "sequence")) &&
            kvd_report_real(e, "gpus") > 0 &&
            among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output"));

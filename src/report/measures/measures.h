@@ -187,7 +187,7 @@ void kvd_values_release(kvd_measured *v);
  * Measures of job completion times (JCT) on a GPU, with one value for each job that matches.
  * "change" means that of A / that of B, less 1, for the same file and lengths.
  *
- *   METHOD, A, B   a method with any parameters ("zack"), or with these ("zack,p=0.3")
+ *   METHOD, A, B   a method as in kvd_report_is_method
  *   PHASES         columns of times without "_s", joined by '+' ("prefill_mlp+decode_mlp")
  *   SIZES          input and output lengths ("100000x256"), joined by '+', or "all"
  *
@@ -202,8 +202,7 @@ void kvd_values_release(kvd_measured *v);
  *   jct-perplexity-A-over-B:SIZES              change of the perplexity at equal JCT in percent:
  *                                              that of each setting of A over that of B,
  *                                              interpolated at the same JCT between two settings of
- *                                              B, for each text of kvdim-eval with this model. A
- *                                              and B are as in kvd_report_is_method
+ *                                              B, for each text of kvdim-eval with this model
  *   jct-shared-METHOD-PHASES:SIZES             as jct-share, on GPUs that divide each prompt
  *   jct-shared-change-A-PHASES-over-B:SIZES    as jct-parts, on GPUs that divide each prompt
  *
