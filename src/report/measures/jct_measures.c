@@ -111,8 +111,8 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * Returns true if result row `e` is of `method`, as kvd_report_is_method has it, and of the sizes in
- * *q, and was timed on a GPU.
+ * Returns true if result row `e` is of `method`, as kvd_report_is_method has it, and of the sizes
+ * in *q, and was timed on a GPU.
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
