@@ -25,6 +25,7 @@
 
 static volatile sig_atomic_t stop_asked;
 static _Atomic double stop_asked_s;
+static volatile sig_atomic_t reader_gone;
 static atomic_int failing_status = 1;
 
 /* A second signal within half a second is ignored, because `timeout` sends one request twice. */
@@ -38,6 +39,12 @@ static void on_stop(int sig)
         (void)signal(sig, SIG_DFL);
         (void)raise(sig);
     }
+}
+
+static void on_closed_pipe(int sig)
+{
+    (void)sig;
+    reader_gone = 1;
 }
 
 static bool needs_quotes(const char *s)
@@ -91,17 +98,22 @@ static int cores_allowed(void)
 }
 
 /*
- * Handles SIGINT and SIGTERM. Ignores SIGXFSZ, so that a write beyond `ulimit -f` fails with a
- * message.
+ * Handles SIGINT, SIGTERM and SIGHUP; SIGHUP stays ignored under nohup. Ignores SIGXFSZ, so that a
+ * write beyond `ulimit -f` fails with a message. Catches SIGPIPE, so that the result is written
+ * although `| head` or `| tee` has ended. Programs that are started from here get the default.
  */
 static int install_signals(kvd_err *err)
 {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    struct sigaction pipe = {.sa_handler = on_closed_pipe, .sa_flags = SA_RESTART};
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, hang_up;
     sigemptyset(&stop.sa_mask);
+    sigemptyset(&pipe.sa_mask);
     sigemptyset(&ignore.sa_mask);
     if (sigaction(SIGINT, &stop, NULL) || sigaction(SIGTERM, &stop, NULL) ||
-        sigaction(SIGXFSZ, &ignore, NULL))
+        sigaction(SIGHUP, NULL, &hang_up) ||
+        (hang_up.sa_handler != SIG_IGN && sigaction(SIGHUP, &stop, NULL)) ||
+        sigaction(SIGPIPE, &pipe, NULL) || sigaction(SIGXFSZ, &ignore, NULL))
         return kvd_fail_errno(err, "cannot install signal handlers");
     return 0;
 }
@@ -196,7 +208,7 @@ int kvd_run_exit(const char *program, int status, kvd_err *err)
         fprintf(stderr, "%s: %s\n", program, err->msg);
     }
     const bool earlier = ferror(stdout) != 0;
-    errno = earlier ? EIO : 0;
+    errno = reader_gone ? EPIPE : earlier ? EIO : 0;
     if (fflush(stdout) || earlier) {
         if (!status)
             fprintf(stderr, "%s: cannot write to standard output: %s\n", program, strerror(errno));

@@ -43,9 +43,10 @@ typedef struct {
 
 /*
  * Starts a run: records command line and time, applies --threads to OpenBLAS and OpenMP, silences
- * HDF5's own messages, and handles SIGINT and SIGTERM. opt->threads receives the number of threads
- * in use. Another signal half a second or more after the first one ends the program. The caller
- * must call it once, from main, after parsing. The strings of argv must outlive *run.
+ * HDF5's own messages, and handles SIGINT, SIGTERM and SIGHUP. opt->threads receives the number of
+ * threads in use. Another signal half a second or more after the first one ends the program.
+ * SIGPIPE no longer ends it. The caller must call it once, from main, after parsing. The strings of
+ * argv must outlive *run.
  */
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err);
@@ -81,7 +82,7 @@ int kvd_run_parameter(kvd_run *run, const char *name, kvd_err *err, const char *
 
 double kvd_run_elapsed(const kvd_run *run);
 
-/* Returns true after SIGINT or SIGTERM. */
+/* Returns true after SIGINT, SIGTERM or SIGHUP. */
 bool kvd_interrupted(void);
 
 int kvd_fail_interrupted(kvd_err *err);

@@ -82,7 +82,7 @@ check sums_resumed $alone -o "$x" --resume
 check sums_are_the_same same "$D/sums.ref" "$x"
 
 # ---- SIGTERM and SIGINT; an earlier result stays ----
-for signal in TERM INT; do
+for signal in TERM INT HUP; do
   x=$D/$signal
   cp "$D/sums.ref" "$x"
   interrupt $signal "$x" >"$said" 2>&1
@@ -99,6 +99,15 @@ for signal in TERM INT; do
 done
 
 # ---- a model file becomes shorter while it is read ----
+x=$D/nohup
+(trap '' HUP; exec "$collect" $options $slow --moments="$x.m" -o "$x") 2>"$said" & pid=$!
+: >"$D/mark"
+wait_state "$x"
+kill -HUP $pid
+wait $pid
+check nohup_runs_to_its_end test $? -eq 0
+check nohup_files_are_the_same same "$r" "$x" "$r.m" "$x.m"
+
 x=$D/shrunk
 cp -r "$model" "$D/short"
 weights=$D/short/model.safetensors

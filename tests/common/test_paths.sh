@@ -60,6 +60,12 @@ if "$B/bin/kvdim-collect" "$D/model" --ids "$D/ids.csv" --moments --batch 50 --s
 else not_ok "closed stdin and stderr" "$(cat "$D/err")"; fi
 "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.5 -o "$D/c.r.h5" <&- >&- 2>"$D/err"
 [ $? -eq 1 ] && grep -q "cannot write to standard output" "$D/err" && ok "closed stdout is an error" || not_ok "closed stdout is an error" "$(cat "$D/err")"
+# The reader of standard output ends before the program begins, as that of `| head -1` may.
+mkfifo "$D/reader"
+(exec 3<"$D/reader"; exec 3<&-; : >"$D/gone") &
+(until [ -e "$D/gone" ]; do sleep 0.01; done; exec "$B/bin/kvdim-fit" "$D/s.h5" --overall-p 0.5 -o "$D/pipe.r.h5" 2>"$D/err") >"$D/reader"
+[ $? -eq 1 ] && grep -q "^kvdim-fit: cannot write to standard output: Broken pipe$" "$D/err" && h5diff "$D/c.r.h5" "$D/pipe.r.h5" /qk/kept &&
+  ok "a reader that has ended loses no result" || not_ok "a reader that has ended loses no result" "$(cat "$D/err")" "$(ls "$D")"
 for o in "kvdim-eval --list-methods" "kvdim-fit --help" "kvdim-collect --shape list"; do
   "$B/bin/${o%% *}" ${o#* } >&- 2>"$D/err"
   [ $? -eq 1 ] && grep -q "^${o%% *}: cannot write to standard output" "$D/err" && ok "closed stdout of $o" || not_ok "closed stdout of $o" "$(cat "$D/err")"

@@ -254,6 +254,7 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     /* Ignores Ctrl-C. If it ended the child process, the file would be reported as damaged. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
