@@ -464,8 +464,43 @@ static int prefix(char **label, const char *model, kvd_err *err)
     return 0;
 }
 
+/* Returns true if a and b are trained models of one name with different weights. */
+static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
+{
+    return a->has_model && b->has_model && !strcmp(a->model.name, b->model.name) &&
+           strcmp(a->model.hash, b->model.hash) && !kvd_result_random_weights(a) &&
+           !kvd_result_random_weights(b);
+}
+
+/*
+ * Adds the first digits of the hash to the name of every model whose name another model also has,
+ * such as model.safetensors of two folders.
+ */
+static int tell_models_apart(kvd_results *r, kvd_err *err)
+{
+    bool *const twice = calloc(r->n ? r->n : 1, sizeof *twice);
+    if (!twice)
+        return kvd_no_memory(err, "names of models", r->n * sizeof *twice);
+    for (size_t i = 0; i < r->n; i++)
+        for (size_t j = 0; j < r->n && !twice[i]; j++)
+            twice[i] = one_name_two_models(&r->item[i], &r->item[j]);
+    for (size_t i = 0; i < r->n; i++) {
+        kvd_model_info *const m = &r->item[i].model;
+        const char *const colon = strchr(m->hash, ':');
+        char name[sizeof m->name];
+        if (!twice[i])
+            continue;
+        snprintf(name, sizeof name, "%.32s (hash %.8s)", m->name, colon ? colon + 1 : m->hash);
+        memcpy(m->name, name, sizeof name);
+    }
+    free(twice);
+    return 0;
+}
+
 int kvd_results_name(kvd_results *r, kvd_err *err)
 {
+    if (tell_models_apart(r, err))
+        return -1;
     bool models = false;
     const kvd_model_info *first = NULL;
     for (size_t i = 0; i < r->n; i++)

@@ -117,7 +117,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 
 /*
  * Sets `name` of every result. With several models, labels in similarity files also get the model's
- * name. The caller must have added all results.
+ * name. Two trained models of one name get the first digits of their hashes added to it. The caller
+ * must have added all results.
  */
 int kvd_results_name(kvd_results *r, kvd_err *err);
 void kvd_results_release(kvd_results *r);

@@ -164,10 +164,10 @@ static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entr
                 if (point && (!from || !kvd_calibration_reduced(&from->spectrum)))
                     all->item[all->n++] = (kvd_accuracy_entry){.file = &r->item[i], .row = k};
             }
-    bool calibrations = varies(all, "calibration"), caches = varies(all, "cache"), models = false;
+    bool calibrations = varies(all, "calibration"), caches = varies(all, "cache");
     for (size_t i = 1; i < all->n; i++)
-        models =
-            models || strcmp(all->item[i].file->model.hash, all->item[0].file->model.hash) != 0;
+        all->models = all->models ||
+                      strcmp(all->item[i].file->model.hash, all->item[0].file->model.hash) != 0;
     for (size_t i = 0; i < all->n; i++) {
         kvd_accuracy_entry *e = &all->item[i];
         const char *rule = kvd_entry_text(e, "rule");
@@ -178,8 +178,8 @@ static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entr
         snprintf(e->name, sizeof e->name, "%.100s%s%s%.40s", kvd_entry_text(e, "method"), alone(e),
                  plain ? "" : " ", plain ? "" : rule);
         snprintf(e->method, sizeof e->method, "%.60s%s%.80s%s%.20s%s",
-                 models ? e->file->model.name : "", models ? ": " : "", e->name, caches ? " " : "",
-                 caches ? kvd_entry_text(e, "cache") : "", rows);
+                 all->models ? e->file->model.name : "", all->models ? ": " : "", e->name,
+                 caches ? " " : "", caches ? kvd_entry_text(e, "cache") : "", rows);
         bool named = calibrations && *kvd_entry_text(e, "calibration");
         snprintf(e->series, sizeof e->series, "%.120s%s%.63s", e->method,
                  named ? " calibrated on " : "", named ? kvd_entry_text(e, "calibration") : "");

@@ -36,6 +36,7 @@ typedef struct {
     size_t n;
     const char **label; /* distinct evaluated texts, [n_labels] */
     size_t n_labels;
+    bool models; /* true if the rows are of more than one model */
 } kvd_accuracy_entries;
 
 /*

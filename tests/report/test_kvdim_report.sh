@@ -187,6 +187,13 @@ P
   check "many methods" "$report" "$D/in/accuracy-1.h5" "$D"/many-*.h5 --no-plots -q -o "$D/many"
   cut -d, -f1 "$D/many/tables/summary.csv" | sort >"$D/log"
   [ "$(wc -l <"$D/log")" -eq 7 ] && grep -qx zack "$D/log" && grep -qx uniform "$D/log" && ok "six of them, with zack and uniform" || not_ok "six of them, with zack and uniform"
+  # Two models of one name: rows tell which model, and each model has its own curves.
+  cp "$D/in/accuracy-1.h5" "$D/other.h5"
+  "$PYTHON" -c 'import sys, h5py
+with h5py.File(sys.argv[1], "r+") as f: f["model"].attrs["hash"] = "xxh3:abcdefabcdef00000000000000000000"' "$D/other.h5"
+  check "two models of one name" "$report" "$D/in/accuracy-1.h5" "$D/other.h5" --no-plots -q -o "$D/models"
+  [ "$(cut -d, -f1 "$D/models/tables/accuracy.csv" | sed 1d | sort -u | grep -c ' (hash [0-9a-f]\{8\})$')" -eq 2 ] &&
+    ok "are told apart" || not_ok "are told apart" "$(cat "$D/models/tables/accuracy.csv")"
 fi
 
 # A label is a stranger's text: it must stay text in HTML, Markdown, CSV and on the terminal.

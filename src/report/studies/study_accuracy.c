@@ -33,6 +33,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     char name[64];
     if (!t)
         return -1;
+    if (all->models)
+        kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rule", "widths by");
@@ -66,6 +68,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
         const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
         if (i > 0 && same_reference(e, &all->item[i - 1]))
             continue;
+        if (all->models)
+            kvd_table_text(t, e->file->model.name);
         kvd_table_text(t, kvd_entry_text(e, "label"));
         kvd_table_text(t, kvd_entry_text(e, "method"));
         char setting[100];
