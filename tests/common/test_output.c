@@ -166,12 +166,23 @@ static void test_refusals(void **state)
     (void)snprintf(name, sizeof name, "%s/%0250d", folder, 0);
     assert_int_equal(kvd_output_begin(&out, name, &err), -1);
     assert_non_null(strstr(err.msg, "File name too long"));
-    if (geteuid() != 0) {
-        assert_int_equal(chmod(folder, 0500), 0);
-        assert_int_equal(kvd_output_begin(&out, path, &err), -1);
-        assert_non_null(strstr(err.msg, "Permission denied"));
-        assert_int_equal(chmod(folder, 0700), 0);
-    }
+    assert_int_equal(kvd_output_begin(&out, "-", &err), -1);
+    assert_non_null(strstr(err.msg, "cannot write to standard output ('-')"));
+    /* Root may write everything, so the rest runs as another user. */
+    const bool root = geteuid() == 0;
+    if (root && (chown(folder, 65534, 65534) || seteuid(65534)))
+        return;
+    (void)snprintf(name, sizeof name, "%s/protected.h5", folder);
+    put(name, "protected");
+    assert_int_equal(chmod(name, 0444), 0);
+    assert_int_equal(kvd_output_begin(&out, name, &err), -1);
+    assert_non_null(strstr(err.msg, "it exists and is write-protected"));
+    assert_int_equal(unlink(name), 0);
+    assert_int_equal(chmod(folder, 0500), 0);
+    assert_int_equal(kvd_output_begin(&out, name, &err), -1);
+    assert_non_null(strstr(err.msg, "Permission denied"));
+    assert_int_equal(chmod(folder, 0700), 0);
+    assert_int_equal(root && (seteuid(0) || chown(folder, 0, 0)), 0);
 }
 
 static void test_link_is_followed(void **state)

@@ -25,6 +25,13 @@ char *kvd_output_parent(const char *path)
     return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
+int kvd_output_check_name(const char *path, kvd_err *err)
+{
+    return strcmp(path, "-") ? 0
+                             : kvd_fail(err, "cannot write to standard output ('-'): give the name "
+                                             "of a file, or ./- for a file called '-'");
+}
+
 static int check_target(const char *path, kvd_err *err)
 {
     struct stat st;
@@ -40,6 +47,12 @@ static int check_target(const char *path, kvd_err *err)
         rc = kvd_fail(err, "cannot write '%s': it is a folder", path);
     else if (!stat(path, &st) && !S_ISREG(st.st_mode))
         rc = kvd_fail(err, "cannot write '%s': it is not a regular file", path);
+    /* A rename would replace the file of another user, or one that its owner protected. */
+    else if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) && errno == EACCES)
+        rc = kvd_fail(err,
+                      "cannot write '%s': it exists and is write-protected; choose another name, "
+                      "or chmod u+w it",
+                      path);
     free(folder);
     return rc;
 }
@@ -126,10 +139,13 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
         if (fd < 0)
             return -1;
         if (flock(fd, LOCK_EX | LOCK_NB)) {
-            if (errno == EWOULDBLOCK)
+            if (errno == EWOULDBLOCK) {
                 fail_held(fd, out->path, err);
-            else
-                kvd_fail_errno(err, "cannot lock '%s'", out->lock);
+            } else {
+                kvd_fail_errno(err, "cannot lock '%s', write to a file system that has locks",
+                               out->lock);
+                (void)unlink(out->lock);
+            }
             close(fd);
             return -1;
         }
@@ -159,6 +175,8 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
     const size_t n = strlen(path);
     if (n == 0)
         return kvd_fail(err, "the name of the output file is empty");
+    if (kvd_output_check_name(path, err))
+        return -1;
     if (path[n - 1] == '/')
         return kvd_fail(err, "cannot write '%s': it is a folder", path);
     if (check_target(path, err))

@@ -29,8 +29,8 @@ typedef struct {
 
 /*
  * Takes the lock of the output `path`. Fails if another process holds the lock, if the folder is
- * missing, if `path` is a folder, or if kvd_output_check_derived refuses NAME.partial or NAME.lock.
- * Does not change NAME.partial.
+ * missing, if `path` is "-", a folder or a file without write permission, or if
+ * kvd_output_check_derived refuses NAME.partial or NAME.lock. Does not change NAME.partial.
  */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 

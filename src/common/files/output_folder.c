@@ -127,6 +127,8 @@ static int begin(kvd_output *out, const char *path, bool replace, const char *co
         n--;
     if (n == 0 || path[n - 1] == '/')
         return kvd_fail(err, "cannot write a folder called '%s'", path);
+    if (kvd_output_check_name(path, err))
+        return -1;
     out->path = strndup(path, n);
     if (!out->path || asprintf(&out->partial, "%s.partial", out->path) < 0 ||
         asprintf(&out->lock, "%s.lock", out->path) < 0) {

@@ -10,6 +10,9 @@ void kvd_output_forget(kvd_output *out);
 /* Returns the folder that contains `path`, allocated; NULL if memory runs out. */
 char *kvd_output_parent(const char *path);
 
+/* Fails if `path` is "-", which users of other programs take for standard output. */
+int kvd_output_check_name(const char *path, kvd_err *err);
+
 /* Takes the lock. out->lock and out->path must be set. */
 int kvd_output_lock(kvd_output *out, kvd_err *err);
 
