@@ -552,6 +552,34 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
+/* A tokenizer of single bytes: the solved example of vt is longer than RULER's 500 tokens. */
+static void a_tokenizer_of_bytes_is_refused(void **state)
+{
+    (void)state;
+    char path[300];
+    kvd_err err = {""};
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    FILE *const f = fopen(path, "w");
+    fputs("{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false},"
+          "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {",
+          f);
+    for (int c = 0; c < 256; c++) { /* GPT-2 writes bytes that are not printable from U+0100 on */
+        static int beyond = 0x100;
+        const bool plain_byte = (c > 32 && c < 127) || (c > 160 && c != 173);
+        fprintf(f, "%s\"\\u%04x\": %d", c ? ", " : "", plain_byte ? c : beyond++, c);
+    }
+    fputs("}}}\n", f);
+    fclose(f);
+    kvd_tokenizer *const usual = tokenizer;
+    tokenizer = kvd_tokenizer_open(path, 256, &err);
+    if (!tokenizer)
+        fail_msg("%s", err.msg);
+    const kvd_ruler_settings s = settings("vt", 4096, 1, 1);
+    refused(&s, "--ruler vt: the solved example: the shortest has ");
+    kvd_tokenizer_free(tokenizer);
+    tokenizer = usual;
+}
+
 static void too_short_is_refused(void **state)
 {
     (void)state;
@@ -586,6 +614,7 @@ int main(void)
         cmocka_unit_test(frequent_words_are_frequent),
         cmocka_unit_test(seeds_decide),
         cmocka_unit_test(files_read_back),
+        cmocka_unit_test(a_tokenizer_of_bytes_is_refused),
         cmocka_unit_test(too_short_is_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -229,6 +229,11 @@ static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text
         else
             attempt++;
     }
+    if (f->build == kvd_ruler_vt_example)
+        return kvd_fail(err,
+                        "the shortest has %zu tokens, and RULER takes at most %d: the model's "
+                        "tokenizer has too few tokens for this task, take another",
+                        tokens, EXAMPLE_TOKENS);
     return kvd_fail(err,
                     "the shortest prompt has %zu tokens, and --seq-len leaves %zu beside the "
                     "answer's %zu",
