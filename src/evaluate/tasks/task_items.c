@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "common/rng.h"
 #include "model/text/documents.h"
@@ -216,14 +215,9 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)
 {
-    for (size_t i = 0; i < d->n_text; i++) {
-        const char *const dot = strrchr(d->text[i], '.');
-        if (!dot ||
-            (strcasecmp(dot, ".jsonl") && strcasecmp(dot, ".json") && strcasecmp(dot, ".csv")))
-            return kvd_fail(err,
-                            "'%s' has no fields, so no '%s' (.jsonl, .json and .csv files have)",
-                            d->text[i], second);
-    }
+    for (size_t i = 0; i < d->n_text; i++)
+        if (!kvd_documents_have_fields(d->text[i]))
+            return kvd_documents_no_field(d->text[i], second, err);
     if (read_fields(d, d->field, a, err) || read_fields(d, second, b, err))
         return -1;
     if (a->n != b->n)

@@ -267,9 +267,24 @@ static int end_text(cutter *k, const char *path, kvd_err *err)
     return 0;
 }
 
+/* Refuses a field that no text has. One field for several texts may suit some of them only. */
+static int check_fields(const kvd_corpus_spec *s, kvd_err *err)
+{
+    bool used = !s->field || s->fields;
+    for (size_t i = 0; i < s->n_text; i++) {
+        const bool have = kvd_documents_have_fields(s->text[i]);
+        used = used || have;
+        if (s->fields && s->fields[i] && !have)
+            return kvd_documents_no_field(s->text[i], s->fields[i], err);
+    }
+    return used ? 0 : kvd_documents_no_field(s->text[0], s->field, err);
+}
+
 static int read_texts(cutter *k, kvd_err *err)
 {
     const kvd_corpus_spec *const s = k->spec;
+    if (check_fields(s, err))
+        return kvd_in(err, "--field");
     for (size_t i = 0; i < s->n_text && !k->full; i++)
         if (kvd_documents_read(s->text[i], s->fields ? s->fields[i] : s->field, add_text, k, err) <
                 0 ||

@@ -276,6 +276,36 @@ static bool ends_with(const char *path, const char *end)
     return n > m && !strcasecmp(path + n - m, end);
 }
 
+bool kvd_documents_have_fields(const char *path)
+{
+    return ends_with(path, ".jsonl") || ends_with(path, ".json") || ends_with(path, ".csv");
+}
+
+/* Refuses files that would be read as one plain document with all their field names and markup. */
+static int check_ending(const char *path, kvd_err *err)
+{
+    static const struct {
+        const char *end, *instead;
+    } other[] = {{".ndjson", "rename it to .jsonl"}, {".jsonlines", "rename it to .jsonl"},
+                 {".tsv", "save it as .csv"},        {".parquet", "save it as .jsonl"},
+                 {".arrow", "save it as .jsonl"},    {".gz", "decompress it"},
+                 {".xz", "decompress it"},           {".zst", "decompress it"},
+                 {".bz2", "decompress it"},          {".zip", "extract it"}};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (ends_with(path, other[i].end))
+            return kvd_fail(err, "'%s': %s files are not read; %s", path, other[i].end,
+                            other[i].instead);
+    return 0;
+}
+
+int kvd_documents_no_field(const char *path, const char *field, kvd_err *err)
+{
+    if (check_ending(path, err))
+        return -1;
+    return kvd_fail(err, "'%s' has no fields, so no '%s' (.jsonl, .json and .csv files have)", path,
+                    field);
+}
+
 int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx,
                        kvd_err *err)
 {
@@ -293,7 +323,7 @@ int kvd_documents_read(const char *path, const char *field, kvd_document documen
         kvd_fail(err, "'%s' is a folder, not a text", path);
         goto done;
     }
-    if (split_field(&r, field, err))
+    if (check_ending(path, err) || split_field(&r, field, err))
         goto done;
     if (ends_with(path, ".jsonl"))
         status = read_jsonl(&r, f, err);

@@ -5,6 +5,7 @@
 #ifndef KVD_MODEL_TEXT_DOCUMENTS_H
 #define KVD_MODEL_TEXT_DOCUMENTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/err.h"
@@ -23,8 +24,16 @@ typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *er
  *
  *   field  JSON key or CSV column of the text. "a,b" joins two by a line feed. NULL means "text",
  *          or the value itself in a JSON list of strings. Not used for plain text.
+ *
+ * A file whose name ends like a table or a compressed file (.tsv, .ndjson, .gz, ...) is refused,
+ * because it is no plain text.
  */
 int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx,
                        kvd_err *err);
+
+/* Returns true if documents of the file have fields: .jsonl, .json and .csv. */
+bool kvd_documents_have_fields(const char *path);
+/* Fails with a message that names `field` and the file, which has no fields. */
+int kvd_documents_no_field(const char *path, const char *field, kvd_err *err);
 
 #endif
