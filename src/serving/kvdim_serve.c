@@ -131,6 +131,40 @@ static int recorded_requests(service *v, kvd_err *err)
     return 0;
 }
 
+static kvd_costs *costs_of(const service *v, const char *method, kvd_err *err)
+{
+    const char *const path = kvd_costs_files_of(v->costs, method, err);
+    return path ? kvd_costs_load(path, method, v->cfg->gpus, err) : NULL;
+}
+
+/*
+ * Fails if the file of --validate cannot be read or has requests of no method, before anything is
+ * simulated.
+ */
+static int check_replays(service *v, kvd_err *err)
+{
+    const kvd_serve_options *const cfg = v->cfg;
+    bool any = false;
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        kvd_costs *const costs = costs_of(v, cfg->method[i], err);
+        if (!costs)
+            return -1;
+        kvd_replay replay;
+        const int found =
+            kvd_replay_load(&replay, cfg->validate, cfg->method[i], kvd_costs_gpus(costs), err);
+        kvd_costs_free(costs);
+        if (found < 0)
+            return -1;
+        any = any || found == 0;
+        if (found == 0)
+            kvd_replay_release(&replay);
+    }
+    return any ? 0
+               : kvd_fail(err,
+                          "'%s' has no row of kind request of any of these methods on as many GPUs",
+                          cfg->validate);
+}
+
 static int open_inputs(service *v, kvd_err *err)
 {
     kvd_serve_options *const cfg = v->cfg;
@@ -139,7 +173,8 @@ static int open_inputs(service *v, kvd_err *err)
     bool known = !cfg->validate;
     for (size_t i = 0; !known && i < cfg->n_costs; i++)
         known = !strcmp(cfg->validate, cfg->costs[i]);
-    if (!known && kvd_run_add_input(&v->run, cfg->validate, err))
+    if ((!known && kvd_run_add_input(&v->run, cfg->validate, err)) ||
+        (cfg->validate && check_replays(v, err)))
         return -1;
     if (!cfg->requests)
         return 0;
@@ -326,7 +361,7 @@ static int compare_replay(service *v, const kvd_costs *costs, const char *method
     return 0;
 }
 
-static int validate(service *v, const kvd_costs *costs, const char *method, size_t *n, kvd_err *err)
+static int validate(service *v, const kvd_costs *costs, const char *method, kvd_err *err)
 {
     kvd_replay replay;
     const int found =
@@ -336,7 +371,6 @@ static int validate(service *v, const kvd_costs *costs, const char *method, size
                 v->cfg->validate);
     if (found)
         return found < 0 ? -1 : 0;
-    ++*n;
     const int status = compare_replay(v, costs, method, &replay, err);
     kvd_replay_release(&replay);
     kvd_progress_step(&v->progress, (double)++v->done);
@@ -362,23 +396,17 @@ static int print_json(const service *v, kvd_err *err)
 static int serve_methods(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
-    size_t replayed = 0;
     for (size_t i = 0; i < cfg->n_methods; i++) {
-        const char *const path = kvd_costs_files_of(v->costs, cfg->method[i], err);
-        kvd_costs *const costs = path ? kvd_costs_load(path, cfg->method[i], cfg->gpus, err) : NULL;
+        kvd_costs *const costs = costs_of(v, cfg->method[i], err);
         if (!costs)
             return -1;
         const int status = (cfg->requests && serve_trace(v, costs, cfg->method[i], err)) ||
-                           (cfg->validate && validate(v, costs, cfg->method[i], &replayed, err));
+                           (cfg->validate && validate(v, costs, cfg->method[i], err));
         kvd_costs_free(costs);
         warn_of_extrapolation(v, cfg->method[i]);
         if (status)
             return strncmp(err->msg, "'", 1) ? kvd_in(err, "%s", cfg->method[i]) : -1;
     }
-    if (cfg->validate && !replayed)
-        return kvd_fail(err,
-                        "'%s' has no row of kind request of any of these methods on as many GPUs",
-                        cfg->validate);
     return 0;
 }
 

@@ -184,6 +184,8 @@ fails "memory for nothing" 1 "1 GPUs of 8 GiB less 0.8 GiB hold 14.9 GiB of weig
 fails "nothing fits" 1 "none: no request can be served: request 0: " $costs --requests poisson:1:fixed:100000:3 --n-requests 3
 fails "a replay as costs" 1 "has no row of kind iteration: kvdim-jct --iterations makes them" --costs "$D/replay.h5" --requests poisson:1
 fails "costs as a replay" 1 "has no row of kind request of any of these methods" $costs --validate "$D/jct.h5"
+fails "a replay that does not fit" 1 "has no row of kind request of any of these methods" $costs --requests "$D/own.csv" --validate "$D/jct.h5"
+! grep -q "^point " "$D/out" && ok "nothing is simulated for a replay that does not fit" || bad "nothing is simulated for a replay that does not fit" "$(cat "$D/out")"
 fails "another schema" 1 "holds kvdim/serving, kvdim/jct is wanted" --costs "$D/a.h5" --requests poisson:1
 printf 'arrival_s,input_tokens,output_tokens\n0,10,5\n1,0,5\n' >"$D/bad.csv"
 fails "a bad row" 1 "'$D/bad.csv' row 3: input_tokens: '0' is not within 1 .. 2147483648" $costs --requests "$D/bad.csv"
