@@ -316,6 +316,27 @@ done:
     return rc;
 }
 
+/* Writes the hash of all bytes so far, "xxh3:" and 32 hex digits. */
+static void put_digest(XXH3_state_t *state, char hash[KVD_HASH_TEXT])
+{
+    const XXH128_hash_t h = XXH3_128bits_digest(state);
+    (void)snprintf(hash, KVD_HASH_TEXT, "xxh3:%016llx%016llx", (unsigned long long)h.high64,
+                   (unsigned long long)h.low64);
+}
+
+int kvd_run_hash_file(const char *path, char hash[KVD_HASH_TEXT], kvd_err *err)
+{
+    uint64_t bytes = 0;
+    XXH3_state_t *const state = XXH3_createState();
+    int status = !state || XXH3_128bits_reset(state) == XXH_ERROR
+                     ? kvd_no_memory(err, "a hash", strlen(path))
+                     : hash_file(state, path, &bytes, err);
+    if (!status)
+        put_digest(state, hash);
+    XXH3_freeState(state);
+    return status;
+}
+
 static int append_input(kvd_run *run, const kvd_run_input *in, kvd_err *err)
 {
     kvd_run_input *more = realloc(run->inputs, ((size_t)run->n_inputs + 1) * sizeof *more);
@@ -353,9 +374,7 @@ static int add_path(kvd_run *run, const char *path, bool folders, kvd_err *err)
     if (S_ISDIR(st.st_mode) ? hash_folder(state, path, &in.bytes, err)
                             : hash_file(state, path, &in.bytes, err))
         goto done;
-    const XXH128_hash_t h = XXH3_128bits_digest(state);
-    (void)snprintf(in.hash, sizeof in.hash, "xxh3:%016llx%016llx", (unsigned long long)h.high64,
-                   (unsigned long long)h.low64);
+    put_digest(state, in.hash);
     if (kvd_h5_identify(path, &in.schema, &in.made_by, &in.seconds, err) ||
         append_input(run, &in, err))
         goto done;
@@ -398,9 +417,16 @@ int kvd_run_not_the_input(const char *path, const char *input, kvd_err *err)
         return 0;
     /* Path without links; NULL if the file does not exist yet. */
     char *const real = realpath(path, NULL);
+    if (!real && errno == ENOMEM)
+        return kvd_no_memory(err, "a path", strlen(path));
     const bool there = real && !stat(real, &target);
-    const char *const at = real ? real : path, *const slash = strrchr(at, '/');
-    char *const name = slash ? strndup(at, (size_t)(slash - at) + 1) : strdup(".");
+    const char *const at = real ? real : path;
+    size_t n = strlen(at);
+    while (n > 1 && at[n - 1] == '/')
+        n--;
+    while (n > 0 && at[n - 1] != '/')
+        n--;
+    char *const name = n ? strndup(at, n) : strdup(".");
     int rc = name ? 0 : kvd_no_memory(err, "a path", strlen(path));
     const bool in_folder = name && !stat(name, &folder);
     if (!rc && there && in.st_dev == target.st_dev && in.st_ino == target.st_ino)

@@ -11,11 +11,14 @@
 #include "common/err.h"
 #include "common/options.h"
 
+/* Bytes of a hash as text: "xxh3:", 32 hex digits (XXH3-128) and a zero byte, rounded up. */
+enum { KVD_HASH_TEXT = 40 };
+
 typedef struct {
     char *path;
     /* Size of a file, or of all files of a folder, in bytes; 0 for other inputs. */
     uint64_t bytes;
-    char hash[40]; /* "xxh3:" + 32 hex digits (XXH3-128) */
+    char hash[KVD_HASH_TEXT];
     /* Schema of the input file, such as "kvdim/moments"; "" for a file not made by kvdim. */
     char *schema;
     char *made_by;  /* git revision of the program that wrote the input, or "" */
@@ -62,6 +65,9 @@ int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
  * files count, in the order of names, without hidden files and subfolders.
  */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
+
+/* Writes the hash of the bytes of a file, as it is recorded for an input. */
+int kvd_run_hash_file(const char *path, char hash[KVD_HASH_TEXT], kvd_err *err);
 
 /* Adds an input that is not a file. `hash` is the hash of its content, "xxh3:...". */
 int kvd_run_add_made_input(kvd_run *run, const char *name, const char *hash, kvd_err *err);

@@ -209,25 +209,6 @@ static int resolve_folding(exporting *x, kvd_err *err)
     return kvd_folded_list_make(&x->list, x->checkpoint, &x->folded, err);
 }
 
-static bool same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-static bool parent_is(const char *path, const char *folder)
-{
-    const char *end = path + strlen(path);
-    while (end > path + 1 && end[-1] == '/')
-        end--;
-    while (end > path && end[-1] != '/')
-        end--;
-    char *const parent = end > path ? strndup(path, (size_t)(end - path)) : strdup(".");
-    const bool same = parent && same_file(parent, folder);
-    free(parent);
-    return same;
-}
-
 /*
  * Refuses an output folder that is an input, contains one or is inside one. Refuses an existing
  * folder that kvdim-export did not write.
@@ -240,15 +221,8 @@ static int check_output(const kvd_export_options *cfg, kvd_err *err)
     const bool there = !stat(out, &st);
     for (size_t i = 0; i < sizeof input / sizeof *input; i++) {
         const char *const in = input[i];
-        if (!in)
-            continue;
-        if (same_file(out, in))
-            return kvd_fail(err, "cannot write '%s': it is the input '%s'", out, in);
-        if (parent_is(in, out))
-            return kvd_fail(err, "cannot write '%s': it holds the input '%s'", out, in);
-        if (parent_is(out, in))
-            return kvd_fail(err, "cannot write '%s': it would be part of the input folder '%s'",
-                            out, in);
+        if (in && (kvd_run_not_the_input(out, in, err) || kvd_output_folder_spares(out, in, err)))
+            return -1;
     }
     if (there && S_ISDIR(st.st_mode) && !cfg->force)
         return kvd_fail(err, "cannot write '%s': it exists; --force replaces an earlier export",

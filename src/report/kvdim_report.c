@@ -207,6 +207,15 @@ static int write_tables(const kvd_report *report, const kvd_output *out, kvd_err
     return status;
 }
 
+/* Fails if an input is in the output folder, which the report replaces. */
+static int check_inputs(const config *cfg, const kvd_results *r, kvd_err *err)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (kvd_output_folder_spares(cfg->common.output, r->item[i].path, err))
+            return -1;
+    return cfg->timeline ? kvd_output_folder_spares(cfg->common.output, cfg->timeline, err) : 0;
+}
+
 static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
 {
     size_t n = strlen(dir);
@@ -273,7 +282,8 @@ static int work(const config *cfg, kvd_err *err)
         if (kvd_results_add(&other, cfg->compare[i], err))
             goto done;
     if (kvd_results_same_texts(&r, &other, err) || kvd_results_name(&r, err) ||
-        kvd_results_name(&other, err) || begin_output(cfg->common.output, &out, err))
+        kvd_results_name(&other, err) || check_inputs(cfg, &r, err) ||
+        check_inputs(cfg, &other, err) || begin_output(cfg->common.output, &out, err))
         goto done;
 
     if (kvd_results_that_count(&r, &counting, err) ||

@@ -1,3 +1,5 @@
+#include <dlfcn.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,11 +15,27 @@
 
 #include <cmocka.h>
 
+#include "common/files/output.h"
+#include "common/files/output_folder.h"
 #include "common/run.h"
 #include "temp_folder.h"
 
 static kvd_err err;
 static const char *folder;
+
+/* If set, realpath fails as it does without memory. */
+static bool no_memory;
+
+char *realpath(const char *path, char *resolved)
+{
+    char *(*next)(const char *, char *);
+    if (no_memory) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    *(void **)&next = dlsym(RTLD_NEXT, "realpath");
+    return next(path, resolved);
+}
 
 static int make_folder(void **state)
 {
@@ -220,6 +238,36 @@ static void test_exit(void **state)
     }
 }
 
+/* An input must not be taken for another file because its path could not be resolved. */
+static void test_inputs_are_kept(void **state)
+{
+    (void)state;
+    char path[256], link[256], inner[256];
+    (void)snprintf(path, sizeof path, "%s", put("kept", "x", 1));
+    (void)snprintf(link, sizeof link, "%s/link-to-kept", folder);
+    (void)snprintf(inner, sizeof inner, "%s/new/", folder);
+    assert_int_equal(symlink("kept", link), 0);
+    const kvd_output_name two[] = {{.option = "-o", .path = path},
+                                   {.option = "--timeline", .path = link}};
+    for (int i = 0; i < 2; i++) {
+        no_memory = i;
+        const char *const why = i ? "cannot allocate" : "input";
+        assert_int_equal(kvd_run_not_the_input(link, path, &err), -1);
+        if (!strstr(err.msg, why))
+            fail_msg("%s", err.msg);
+        assert_int_equal(kvd_output_folder_spares(folder, link, &err), -1);
+        if (!strstr(err.msg, why))
+            fail_msg("%s", err.msg);
+        assert_int_equal(kvd_output_distinct(two, 2, &err), -1);
+        assert_non_null(strstr(err.msg, i ? "cannot allocate" : "the same file"));
+    }
+    no_memory = false;
+    assert_int_equal(kvd_run_not_the_input(inner, folder, &err), -1);
+    assert_non_null(strstr(err.msg, "part of the input folder"));
+    assert_int_equal(kvd_output_folder_spares(inner, path, &err), 0);
+    assert_int_equal(kvd_run_not_the_input(inner, path, &err), 0);
+}
+
 static void test_facts(void **state)
 {
     (void)state;
@@ -236,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_interruption),
         cmocka_unit_test(test_exit),
+        cmocka_unit_test(test_inputs_are_kept),
         cmocka_unit_test(test_facts),
     };
     return cmocka_run_group_tests(tests, make_folder, NULL);

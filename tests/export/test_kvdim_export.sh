@@ -209,6 +209,12 @@ mkdir "$D/mine" "$D/deep" && cp "$D/rotations/rates.json" "$D/deep" && mkdir "$D
 target "a folder that exists" "it exists; --force replaces an earlier export" "$D/rotations"
 target "to replace what is no export" "it is not, or not only, an earlier export" "$D/mine" --force
 target "to replace an export with folders in it" "it is not, or not only, an earlier export" "$D/deep" --force
+cp "$D/s.h5" "$D/zack/in.h5"
+$EXPORT $MODEL --spectrum "$D/zack/in.h5" --method zack,p=0.5 --force -o "$D/zack/" 2>"$D/err"
+grep -qF "it holds the input '$D/zack/in.h5'" "$D/err" && ok "refuses a folder with an input" || bad "refuses a folder with an input" "$(cat "$D/err")"
+$EXPORT $MODEL --spectrum "$D/s.h5" --method zack,p=0.5 -o "$MODEL/new/" 2>"$D/err"
+grep -qF "it would be part of the input folder '$MODEL'" "$D/err" && [ ! -e "$MODEL/new" ] && ok "refuses a folder in its model" || bad "refuses a folder in its model" "$(cat "$D/err")"
+rm -f "$D/zack/in.h5"
 cp -r $MODEL "$D/copy"
 $EXPORT "$D/copy" $bases --method zack,p=0.5 --force -o "$D/copy" 2>"$D/err"
 grep -qF "it is the input '$D/copy'" "$D/err" && cmp -s $MODEL/model.safetensors "$D/copy/model.safetensors" && ok "refuses its own model" ||

@@ -211,11 +211,15 @@ static char *resolve(const char *path, kvd_err *err)
 {
     struct stat st;
     const char *const slash = strrchr(path, '/');
-    char *name = !lstat(path, &st) && S_ISLNK(st.st_mode) ? realpath(path, NULL) : NULL;
-    char *const parent = name ? NULL : kvd_output_parent(path);
+    const bool link = !lstat(path, &st) && S_ISLNK(st.st_mode);
+    errno = 0;
+    char *name = link ? realpath(path, NULL) : NULL;
+    char *const parent = name || errno == ENOMEM ? NULL : kvd_output_parent(path);
     char *const folder = parent ? realpath(parent, NULL) : NULL;
     /* A missing folder is reported later, by kvd_output_begin. */
-    if (parent && asprintf(&name, "%s/%s", folder ? folder : parent, slash ? slash + 1 : path) < 0)
+    if (parent &&
+        ((!folder && errno == ENOMEM) ||
+         asprintf(&name, "%s/%s", folder ? folder : parent, slash ? slash + 1 : path) < 0))
         name = NULL;
     free(parent);
     free(folder);

@@ -183,6 +183,23 @@ int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const
     return rc;
 }
 
+int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err)
+{
+    char *const folder = realpath(path, NULL);
+    if (!folder)
+        return errno == ENOMEM ? kvd_no_memory(err, "a path", strlen(path)) : 0;
+    char *const in = realpath(input, NULL);
+    const size_t n = strlen(folder);
+    int rc = 0;
+    if (!in)
+        rc = kvd_fail_errno(err, "cannot open '%s'", input);
+    else if (!strncmp(in, folder, n) && (in[n] == '/' || !in[n]))
+        rc = kvd_fail(err, "cannot replace '%s': it holds the input '%s'", path, input);
+    free(in);
+    free(folder);
+    return rc;
+}
+
 /* Replaces a folder in two renames: NAME to NAME.old, then NAME.partial to NAME. */
 static int step_aside(const kvd_output *out, kvd_err *err)
 {

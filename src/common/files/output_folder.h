@@ -25,6 +25,12 @@ int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const
                             kvd_err *err);
 
 /*
+ * Fails if the existing file `input` is in the folder `path` or in a subfolder of it, or is `path`
+ * itself, because replacing the folder would remove it. Links are followed.
+ */
+int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
+
+/*
  * Renames NAME.partial to NAME and releases the lock. If `replace` is true and NAME exists,
  * NAME.partial and NAME are exchanged in one step, and the old folder is removed. The files must be
  * on disk already.
