@@ -136,6 +136,18 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
+/* Fails if the last input of the run has the bytes of an earlier one, which is no second text. */
+static int check_new(const kvd_run *run, kvd_err *err)
+{
+    const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];
+    for (const kvd_run_input *in = run->inputs; in < last; in++)
+        if (!strcmp(in->hash, last->hash))
+            return kvd_fail(
+                err, "'%s' and '%s' are one file or copies of one: give spectra of two texts",
+                in->path, last->path);
+    return 0;
+}
+
 static int work(config *cfg, kvd_run *run, kvd_err *err)
 {
     kvd_spectrum *s = calloc(cfg->n_inputs, sizeof *s);
@@ -149,7 +161,7 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
     if (kvd_device_cpu_only(&cfg->common, err))
         goto done;
     for (size_t i = 0; i < cfg->n_inputs; i++)
-        if (kvd_run_add_input(run, cfg->input[i], err) ||
+        if (kvd_run_add_input(run, cfg->input[i], err) || check_new(run, err) ||
             kvd_spectrum_load(&s[i], cfg->input[i], err))
             goto done;
     if (kvd_comparable(s, cfg->input, cfg->n_inputs, err) ||

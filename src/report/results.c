@@ -284,6 +284,20 @@ static void release(kvd_result *r)
     free(r->corpus_hash);
 }
 
+/* Stores the hash of the file, and fails if an earlier file has the same bytes. */
+static int check_new(const kvd_results *all, kvd_result *r, kvd_err *err)
+{
+    if (r->kind == KVD_RESULT_INPUT)
+        return 0;
+    if (kvd_run_hash_file(r->path, r->hash, err))
+        return -1;
+    for (size_t i = 0; i < all->n; i++)
+        if (!strcmp(all->item[i].hash, r->hash))
+            return kvd_fail(err, "'%s' and '%s' are one file or copies of one: give it once",
+                            all->item[i].path, r->path);
+    return 0;
+}
+
 static int add_file(kvd_results *all, const char *path, bool from_directory, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -317,8 +331,8 @@ static int add_file(kvd_results *all, const char *path, bool from_directory, kvd
                                                 : "kvdim-spectrum");
         goto done;
     }
-    if (kvd_h5_open(&f, path, kinds[k].schema, err) || read_provenance(&f, &r, err) ||
-        load_content(&f, &r, err))
+    if (check_new(all, &r, err) || kvd_h5_open(&f, path, kinds[k].schema, err) ||
+        read_provenance(&f, &r, err) || load_content(&f, &r, err))
         goto done;
     kvd_result *item = realloc(all->item, (all->n + 1) * sizeof *item);
     if (!item) {

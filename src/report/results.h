@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/run.h"
 #include "formats/accuracy.h"
 #include "formats/error_table.h"
 #include "formats/kernels.h"
@@ -44,6 +45,7 @@ enum { KVD_LABEL = 200 };
 
 typedef struct {
     char *path;
+    char hash[KVD_HASH_TEXT]; /* of the file's bytes; "" for KVD_RESULT_INPUT */
     char schema[32];
     kvd_result_kind kind;
     /*
@@ -97,9 +99,9 @@ typedef struct {
 } kvd_results;
 
 /*
- * Reads a result file, or every *.h5 of a directory in the order of names. Fails for an unknown
- * schema and for a path added before. Activations, moments and attention files are accepted only
- * from a directory.
+ * Adds a result file, or all .h5 files of a directory in the order of names. Fails for an unknown
+ * schema, and for a path or a content that was added before, because its values would count twice.
+ * Activations, moments and attention files are accepted only from a directory.
  */
 int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 

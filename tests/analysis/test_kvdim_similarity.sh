@@ -12,7 +12,8 @@ done
 "$B/bin/kvdim-spectrum" "$D/m2.h5" --pair k,bqk -q -o "$D/k.h5" || exit 1
 "$B/bin/kvdim-spectrum" "$D/m2.h5" --pairing per-query -q -o "$D/pq.h5" || exit 1
 
-check "a file against itself" "$similarity" "$D/s1.h5" "$D/s1.h5" -o "$D/same.h5"
+"$B/bin/kvdim-spectrum" "$D/m1.h5" --pair qk,vw,bqk -q -o "$D/again.h5" || exit 1
+check "a text against itself" "$similarity" "$D/s1.h5" "$D/again.h5" -o "$D/same.h5"
 awk '$1 == "text1" { n++; if ($4 != 0 || $5 != "0.00%" || $7 != "1.0000" || $8 != $9) exit 1 } END { exit n != 2 }' "$D/log" &&
   ok "no difference, full overlap, its own energy" || not_ok "no difference, full overlap, its own energy"
 check "three texts" "$similarity" "$D/s1.h5" "$D/s2.h5" "$D/s3.h5" -o "$D/three.h5"
@@ -42,6 +43,9 @@ refused "another pairing" 1 "has pairing shared" "$similarity" "$D/s1.h5" "$D/pq
 "$make_file" moments "$D/twin.h5" 400 7 label=text2 corpus=xxh3:7777 && "$B/bin/kvdim-spectrum" "$D/twin.h5" -q -o "$D/twin-spectrum.h5" || exit 1
 refused "one label, two contents" 1 "label 'text2' names two contents of 400 tokens" "$similarity" "$D/s1.h5" "$D/s2.h5" "$D/twin-spectrum.h5" -o "$D/y.h5"
 grep -q "xxh3:7777" "$D/log" && grep -q "twin-spectrum.h5" "$D/log" && ok "the error names hash and file" || not_ok "the error names hash and file"
+cp "$D/s2.h5" "$D/copy.h5"
+refused "one file twice" 1 "are one file or copies of one: give spectra of two texts" "$similarity" "$D/s1.h5" "$D/s1.h5" -o "$D/y.h5"
+refused "a copy of a file" 1 "'$D/s2.h5' and '$D/copy.h5' are one file or copies" "$similarity" "$D/s1.h5" "$D/s2.h5" "$D/copy.h5" -o "$D/y.h5"
 refused "nothing in common" 1 "no pair with an orthogonal basis is in all 2 files" "$similarity" "$D/s1.h5" "$D/k.h5" -o "$D/y.h5"
 [ ! -e "$D/y.h5" ] && [ ! -e "$D/y.h5.partial" ] && ok "failures leave nothing" || not_ok "failures leave nothing"
 refused "one file" 2 "no second SPECTRUM.h5 given" "$similarity" "$D/s1.h5" -o "$D/y.h5"
