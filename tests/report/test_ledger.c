@@ -668,10 +668,26 @@ static void test_share_of_loads(void **state)
     rule.limit = "0";
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_REPRODUCED);
-    /* If the queue of requests grows, the value counts as above every limit. */
+    /* A value at which the queue of requests grows speaks neither for the claim nor against it. */
     v[3].grows = true;
     assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
+    assert_int_equal(verdict, KVD_CANNOT_TELL);
+    rule.limit = rule.trend_limit = "-10";
+    assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_NOT_REPRODUCED);
+    rule.limit = rule.trend_limit = "0";
+    /* However small the part of the loads is at which it grows. */
+    v[2].load = 0.995;
+    assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
+    assert_int_equal(verdict, KVD_CANNOT_TELL);
+    v[2].load = 0.7;
+    const kvd_measured single = {v + 1, 1};
+    assert_int_equal(kvd_verdict_judge(&rule, &single, &single, &verdict, &err), 0);
+    assert_int_equal(verdict, KVD_CANNOT_TELL);
+    rule.limit = rule.trend_limit = "-40";
+    assert_int_equal(kvd_verdict_judge(&rule, &single, &single, &verdict, &err), 0);
+    assert_int_equal(verdict, KVD_NOT_REPRODUCED);
+    rule.limit = rule.trend_limit = "0";
     assert_int_equal(kvd_verdict_judge(&rule, &none, &none, &verdict, &err), 0);
     assert_int_equal(verdict, KVD_NOT_MEASURED);
     v[3].grows = false;

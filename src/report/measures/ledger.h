@@ -84,10 +84,11 @@ typedef struct {
  *   main is undecided   cannot tell
  *   otherwise           not reproduced
  *
- * A value at which the queue of requests grows passes no test. If the paper prints no number, the
- * test must be "above-null" or "below-null". The verdict is then "holds" if every value is on the
- * claimed side of the range, "does not hold" if a value is on the opposite side, else "cannot
- * tell".
+ * A value at which the queue of requests grows passes no test. A test over loads is undecided if
+ * no load fails it, but some loads were not simulated or a queue grows at one. If the paper prints
+ * no number, the test must be "above-null" or "below-null". The verdict is then "holds" if every
+ * value is on the claimed side of the range, "does not hold" if a value is on the opposite side,
+ * else "cannot tell".
  *
  * Fails for an unknown test, and for a test that does not fit the published range.
  */

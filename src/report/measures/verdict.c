@@ -110,35 +110,35 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
+/* Fractions of the loads (relative request rates) at which a curve passes a test and fails it. */
+typedef struct {
+    double passed, failed;
+} held_loads;
+
 /*
- * Returns the fraction of the loads (relative request rates) at which a curve is between lo and hi.
- * Sets *simulated to the fraction of the loads that the curve covers.
+ * Returns the fractions of the loads at which a curve is between lo and hi, and at which it is not.
+ * Loads that were not simulated, and those at which a queue grows, are in neither of the two.
  */
-static double held_at(const kvd_measured_value *v, size_t n, double lo, double hi,
-                      double *simulated)
+static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
-    double held = 0;
-    *simulated = 0;
+    held_loads held = {0, 0};
     for (size_t i = 0; i + 1 < n; i++) {
         const double from = fmax(v[i].load, least_load), to = fmin(v[i + 1].load, 1),
                      wide = v[i + 1].load - v[i].load;
-        if (!(to > from))
+        if (!(to > from) || v[i].grows || v[i + 1].grows)
             continue;
-        *simulated += (to - from) / (1 - least_load);
-        if (v[i].grows || v[i + 1].grows)
-            continue;
-        const double slope = (v[i + 1].value - v[i].value) / wide;
-        held += (to - from) / (1 - least_load) *
-                part_between(v[i].value + slope * (from - v[i].load),
-                             v[i].value + slope * (to - v[i].load), lo, hi);
+        const double slope = (v[i + 1].value - v[i].value) / wide,
+                     part = part_between(v[i].value + slope * (from - v[i].load),
+                                         v[i].value + slope * (to - v[i].load), lo, hi);
+        held.passed += part * (to - from) / (1 - least_load);
+        held.failed += (1 - part) * (to - from) / (1 - least_load);
     }
     return held;
 }
 
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
-    double simulated;
-    return fmin(1, held_at(v, n, lo, hi, &simulated));
+    return fmin(1, held_at(v, n, lo, hi).passed);
 }
 
 /* Returns the index after the last value of the curve to which value i belongs. */
@@ -157,18 +157,25 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
 static const double all_loads = 0.99;
 
 /*
- * Returns YES if every curve passes the test at all loads (relative request rates). Returns UNSURE
- * if a curve passes at every simulated load, but some loads were not simulated.
+ * Returns NO if the curve fails the test at a load, and YES if it passes at all loads and no queue
+ * grows. A single value, and a curve with gaps or growing queues, can only fail.
  */
+static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
+{
+    const held_loads held = held_at(v, n, lo, hi);
+    bool grows = false;
+    for (size_t i = 0; i < n; i++)
+        grows = grows || v[i].grows;
+    if (held.failed > 1 - all_loads || (n == 1 && !grows && in_range(v, lo, hi) == NO))
+        return NO;
+    return held.passed > all_loads && !grows ? YES : UNSURE;
+}
+
 static answer at_loads(const kvd_measured *v, double lo, double hi)
 {
     answer all = v->n ? YES : NO;
     for (size_t i = 0; i < v->n; i = end_of_curve(v, i)) {
-        double simulated;
-        const double held = held_at(v->value + i, end_of_curve(v, i) - i, lo, hi, &simulated);
-        const answer one = held > all_loads                                    ? YES
-                           : simulated > 0 && held > simulated - 1 + all_loads ? UNSURE
-                                                                               : NO;
+        const answer one = curve_at_loads(v->value + i, end_of_curve(v, i) - i, lo, hi);
         all = one < all ? one : all;
     }
     return all;
