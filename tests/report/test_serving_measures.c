@@ -28,6 +28,11 @@ static const kvd_column columns[] = {
     {"tokens_per_s", KVD_COL_REAL, "token/s", "tokens"},
     {"memory_bytes", KVD_COL_REAL, "byte", "memory"},
     {"admission", KVD_COL_TEXT, "1", "rule"},
+    {"requests", KVD_COL_INT, "1", "requests"},
+    {"refused", KVD_COL_INT, "1", "refused"},
+    {"drain_s", KVD_COL_REAL, "s", "drain"},
+    {"wait_mean_s", KVD_COL_REAL, "s", "wait"},
+    {"jct_mean_s", KVD_COL_REAL, "s", "JCT"},
 };
 
 static void add(kvd_rows *r, const char *kind, const char *method, int gpus, double rate,
@@ -167,6 +172,44 @@ static void test_queue(void **unused)
 }
 
 /*
+ * 1000 requests arrive in 100 s. The queue grows if the time after the last arrival is much longer
+ * than a request's time of service, although more than 90 % are served as they arrive.
+ */
+static void test_queue_of_few_percent(void **unused)
+{
+    (void)unused;
+    static const struct {
+        double drain, wait, jct;
+        bool grows;
+    } of[] = {{8, 1, 9.5, false}, {8, 7, 9, true}, {5.5, 4, 5, false}, {6.5, 4, 5, true}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        kvd_err err = {""};
+        kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
+        assert_non_null(rows);
+        for (int k = 0; k < 2; k++) {
+            add(rows, "max-rate", k ? "zack,p=0.5" : "none", 1, 10, 1);
+            kvd_rows_int(rows, "requests", 1000);
+            kvd_rows_int(rows, "refused", 0);
+            kvd_rows_real(rows, "drain_s", of[i].drain);
+            kvd_rows_real(rows, "wait_mean_s", of[i].wait);
+            kvd_rows_real(rows, "jct_mean_s", of[i].jct);
+            kvd_rows_real(rows, "served_per_s", 1000 / (100 + of[i].drain));
+        }
+        char name[] = "a";
+        kvd_result item = {
+            .kind = KVD_RESULT_SERVING, .name = name, .has_model = true, .serving = rows};
+        const kvd_results r = {.item = &item, .n = 1};
+        kvd_measured v = {0};
+        assert_int_equal(kvd_serving_measure(&r, "serving-top-zack-over-none", "arxiv", &v, &err),
+                         0);
+        assert_int_equal(v.n, 1);
+        assert_int_equal(v.value[0].grows, of[i].grows);
+        kvd_values_release(&v);
+        kvd_rows_free(rows);
+    }
+}
+
+/*
  * The name of a measure selects results by parameters of the method. "!search" excludes results
  * with the parameter `search`.
  */
@@ -233,9 +276,9 @@ static void test_short_memory(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loads),
-                                       cmocka_unit_test(test_costs_of_a_cpu),
-                                       cmocka_unit_test(test_queue), cmocka_unit_test(test_keys),
-                                       cmocka_unit_test(test_short_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_loads), cmocka_unit_test(test_costs_of_a_cpu),
+        cmocka_unit_test(test_queue), cmocka_unit_test(test_queue_of_few_percent),
+        cmocka_unit_test(test_keys),  cmocka_unit_test(test_short_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -443,7 +443,8 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
  *                    `throughput`
  *
  * The values under one set of conditions form a curve by rising load. A value is marked (`grows`)
- * if A or B serves less than 0.9 times the rate at which requests arrive.
+ * if A or B serves less than 0.9 times the rate at which requests arrive, or if its last request
+ * ends later than its time of service explains, by more than 5 % of the time of arrivals.
  */
 bool kvd_serving_measure_known(const char *name);
 int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,

@@ -93,11 +93,17 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
 }
 
 /*
- * Returns true if the queue of requests grows: the served rate is below 0.9 times the arrival rate.
+ * Returns true if the queue of requests grows: the served rate is below 0.9 times the arrival rate,
+ * or the last request ends later than its own time of service explains, by more than 5 % of the
+ * time in which requests arrive. The time of service of the last request is taken to be the mean.
  */
 static bool grows(const kvd_report_row *e)
 {
-    return kvd_report_real(e, "served_per_s") < 0.9 * kvd_report_real(e, "rate");
+    const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
+                 n = kvd_report_real(e, "requests") - kvd_report_real(e, "refused"),
+                 service = kvd_report_real(e, "jct_mean_s") - kvd_report_real(e, "wait_mean_s");
+    return served < 0.9 * kvd_report_real(e, "rate") ||
+           drain - service > 0.05 * (n / served - drain);
 }
 
 static int put(const kvd_report_row *a, const kvd_report_row *b, double value, double load,
