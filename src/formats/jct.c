@@ -278,6 +278,13 @@ static bool equal(double a, double b)
     return !(a < b) && !(b < a);
 }
 
+/* Returns the rule of admission of a row; "whole" if the file is older than the column. */
+static const char *admission(const kvd_rows *r, size_t row)
+{
+    const char *const text = kvd_row_text(r, row, "admission");
+    return *text ? text : "whole";
+}
+
 /*
  * Returns true if rows a and b are jobs that differ at most in the method and in the column
  * `length`.
@@ -292,7 +299,9 @@ static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length
             return false;
     return !strcmp(kvd_row_text(r, a, "kind"), "job") &&
            !strcmp(kvd_row_text(r, b, "kind"), "job") &&
-           !strcmp(kvd_row_text(r, a, "dtype"), kvd_row_text(r, b, "dtype"));
+           !strcmp(kvd_row_text(r, a, "dtype"), kvd_row_text(r, b, "dtype")) &&
+           !strcmp(kvd_row_text(r, a, "parallel"), kvd_row_text(r, b, "parallel")) &&
+           !strcmp(admission(r, a), admission(r, b));
 }
 
 size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)

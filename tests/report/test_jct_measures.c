@@ -111,6 +111,13 @@ static void test_measures(void **unused)
     is(&r, "jct-growth-strawman-decode_restore", "1000x256+64x256", 1, (const double[]){10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+1000x256", 1, (const double[]){-10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+999x256", 0, NULL);
+    /* Rows that differ in more than the size, or more than the method, are not compared. */
+    add(rows, "strawman", 1, 2000, 20, 2, 3);
+    kvd_rows_text(rows, "parallel", "sequence");
+    is(&r, "jct-growth-strawman-decode_restore", "64x256+2000x256", 0, NULL);
+    add(rows, "none", 1, 64, 2, 0, 0.5);
+    kvd_rows_text(rows, "parallel", "sequence");
+    is(&r, "jct-extra-strawman-decode_restore", "64x256", 0, NULL);
     kvd_measured v = {0};
     assert_int_equal(kvd_jct_measure(&r, "jct-share-strawman-decode_magic", "all", &v, &err), -1);
     assert_string_equal(err.msg, "no part 'decode_magic'");
@@ -126,7 +133,7 @@ static void test_measures(void **unused)
 static const kvd_column scored[] = {
     {"label", KVD_COL_TEXT, "1", "text"},     {"method", KVD_COL_TEXT, "1", "method"},
     {"settings", KVD_COL_TEXT, "1", "keys"},  {"p_wanted", KVD_COL_REAL, "1", "p"},
-    {"perplexity", KVD_COL_REAL, "1", "ppl"},
+    {"perplexity", KVD_COL_REAL, "1", "ppl"}, {"prompt", KVD_COL_INT, "1", "prompt"},
 };
 
 static void add_score(kvd_rows *r, const char *method, const char *settings, double p, double ppl)
@@ -171,6 +178,17 @@ static void test_equal_time(void **unused)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
+    /* Perplexities are compared after equal prompts alone. */
+    add_score(ppl, "h2o", "h2o.heavy=0.1,h2o.recent=0.1", NAN, 50);
+    kvd_rows_int(ppl, "prompt", 12);
+    is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 1,
+       (const double[]){100 * (22 / sqrt(120) - 1)});
+    add_score(ppl, "zack", "", 0.3, 40);
+    kvd_rows_int(ppl, "prompt", 12);
+    add_score(ppl, "zack", "", 0.5, 40);
+    kvd_rows_int(ppl, "prompt", 12);
+    is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 2,
+       (const double[]){100 * (22 / sqrt(120) - 1), 25});
     strcpy(item[1].model.hash, "another");
     is(&r, "jct-perplexity-h2o-over-zack", "all", 0, NULL);
     kvd_rows_free(rows);

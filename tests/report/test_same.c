@@ -39,6 +39,17 @@ static const kvd_column serving[] = {
 };
 enum { N_SERVING = sizeof serving / sizeof *serving };
 
+static const kvd_column jct[] = {
+    {"kind", KVD_COL_TEXT, "1", "k"},     {"method", KVD_COL_TEXT, "1", "m"},
+    {"dtype", KVD_COL_TEXT, "1", "t"},    {"engine", KVD_COL_TEXT, "1", "e"},
+    {"parallel", KVD_COL_TEXT, "1", "p"}, {"admission", KVD_COL_TEXT, "1", "a"},
+    {"gpus", KVD_COL_INT, "1", "g"},      {"graphs", KVD_COL_INT, "1", "g"},
+    {"phases", KVD_COL_INT, "1", "p"},    {"chunk", KVD_COL_INT, "1", "c"},
+    {"batch", KVD_COL_INT, "1", "b"},     {"input", KVD_COL_INT, "1", "i"},
+    {"output", KVD_COL_INT, "1", "o"},
+};
+enum { N_JCT = sizeof jct / sizeof *jct };
+
 static kvd_rows *table(const kvd_column *columns, int n)
 {
     kvd_err err = {""};
@@ -69,15 +80,18 @@ static void test_every_condition(void **unused)
         int n, conditions;
         kvd_result_kind kind;
     } of[] = {{accuracy, N_ACCURACY, N_CONDITIONS, KVD_RESULT_ACCURACY},
-              {serving, N_SERVING, N_SERVING, KVD_RESULT_SERVING}};
-    for (int t = 0; t < 2; t++) {
+              {serving, N_SERVING, N_SERVING, KVD_RESULT_SERVING},
+              {jct, N_JCT, N_JCT, KVD_RESULT_JCT}};
+    for (int t = 0; t < 3; t++) {
         kvd_rows *const rows = table(of[t].columns, of[t].n);
         kvd_result x = {.kind = of[t].kind};
         put(rows, of[t].columns, of[t].n, -1);
         put(rows, of[t].columns, of[t].n, -1);
         for (int i = 0; i < of[t].conditions; i++)
             put(rows, of[t].columns, of[t].n, i);
-        *(of[t].kind == KVD_RESULT_ACCURACY ? &x.accuracy.rows : &x.serving) = rows;
+        *(of[t].kind == KVD_RESULT_ACCURACY  ? &x.accuracy.rows
+          : of[t].kind == KVD_RESULT_SERVING ? &x.serving
+                                             : &x.jct) = rows;
         assert_null(kvd_rows_differ(&x, 0, &x, 1, ""));
         for (int i = 0; i < of[t].conditions; i++) {
             const char *const name = of[t].columns[i].name, *const said = kvd_rows_differ(
@@ -90,7 +104,7 @@ static void test_every_condition(void **unused)
         strcpy(y.model.hash, "another");
         assert_string_equal(kvd_rows_differ(&x, 0, &y, 1, ""), "model");
         y = x;
-        y.kind = KVD_RESULT_JCT;
+        y.kind = of[t].kind == KVD_RESULT_JCT ? KVD_RESULT_SERVING : KVD_RESULT_JCT;
         assert_string_equal(kvd_rows_differ(&x, 0, &y, 1, ""), "schema");
         kvd_rows_free(rows);
     }

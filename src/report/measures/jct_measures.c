@@ -150,6 +150,16 @@ static int put(const kvd_report_row *e, double value, kvd_measured *out, kvd_err
     return 0;
 }
 
+/* Returns the row of the uncompressed cache under the conditions of row `e`, or SIZE_MAX. */
+static size_t uncompressed(const kvd_report_row *e)
+{
+    for (size_t i = 0; i < kvd_rows_count(e->file->jct); i++)
+        if (!strcmp(kvd_row_text(e->file->jct, i, "name"), "none") &&
+            !kvd_rows_differ(e->file, e->row, e->file, i, "method"))
+            return i;
+    return SIZE_MAX;
+}
+
 static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *out, kvd_err *err)
 {
     double of, without = 0;
@@ -162,7 +172,7 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
         return 0;
     if (q->kind == EXTRA) {
         kvd_report_row none = *e;
-        none.row = kvd_jct_uncompressed(e->file->jct, e->row);
+        none.row = uncompressed(e);
         if (none.row == SIZE_MAX)
             return 0;
         if (seconds(&none, q->rest, &without, err))
@@ -215,7 +225,7 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
 
 /*
  * Appends the share of the phases q->rest in result row `e`, of the last size of *q, less that in
- * the row of the first size, of the same file, method, GPUs and batch.
+ * the row of the same file that differs in the size alone and has the first size.
  */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -227,15 +237,13 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
         return 0;
     if (seconds(e, q->rest, &of, err))
         return -1;
-    question first = *q;
     char size[48];
     snprintf(size, sizeof size, "%.*s", (int)strcspn(q->sizes, "+"), q->sizes);
-    first.sizes = size;
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const other = &all->item[i];
-        if (other->file != e->file || !asked_for(other, kvd_report_text(e, "method"), &first) ||
-            fabs(kvd_report_real(other, "gpus") - kvd_report_real(e, "gpus")) > 0 ||
-            fabs(kvd_report_real(other, "batch") - kvd_report_real(e, "batch")) > 0)
+        if (other->file != e->file ||
+            !among(size, kvd_report_real(other, "input"), kvd_report_real(other, "output")) ||
+            kvd_rows_differ(e->file, e->row, other->file, other->row, "input,output"))
             continue;
         if (seconds(other, q->rest, &before, err) ||
             put(e,
@@ -247,69 +255,70 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Returns the row of an accuracy file for a method as kvdim-jct names it, such as "zack,p=0.5", or
- * SIZE_MAX. Both files write parameters in the form of kvd_method.settings.
+ * Returns true if row i of an accuracy file is of the text `label` and of the method of a job, such
+ * as "zack,p=0.5". Both files write parameters in the form of kvd_method.settings.
  */
-static size_t scored_row(const kvd_rows *rows, const char *label, const char *text)
+static bool scores(const kvd_rows *rows, size_t i, const char *label, const char *job)
 {
     kvd_method m;
     kvd_err unused;
-    if (kvd_method_parse(text, &m, &unused))
-        return SIZE_MAX;
-    for (size_t i = 0; i < kvd_rows_count(rows); i++) {
-        const double p = kvd_row_real(rows, i, "p_wanted");
-        if (!strcmp(kvd_row_text(rows, i, "label"), label) &&
-            !strcmp(kvd_row_text(rows, i, "method"), m.name) &&
-            !strcmp(kvd_row_text(rows, i, "settings"), m.settings) &&
-            (isnan(m.p) ? true : fabs(p - m.p) < 1e-9))
-            return i;
-    }
-    return SIZE_MAX;
+    if (strcmp(kvd_row_text(rows, i, "label"), label) || kvd_method_parse(job, &m, &unused))
+        return false;
+    const double p = kvd_row_real(rows, i, "p_wanted");
+    return !strcmp(kvd_row_text(rows, i, "method"), m.name) &&
+           !strcmp(kvd_row_text(rows, i, "settings"), m.settings) &&
+           (isnan(m.p) || fabs(p - m.p) < 1e-9);
 }
 
 /*
  * Returns the logarithm of the perplexity of method B at the JCT of row `e`, interpolated between
- * the two settings of B with the nearest smaller and larger JCT in the same file, or NaN.
+ * the two settings of B with the nearest smaller and larger JCT in the same file, or NaN. The rows
+ * of B in the accuracy file `x` may differ from row `scored`, which is of `e`, in the method alone.
  */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
-                                const question *q, const kvd_rows *rows, const char *label)
+                                const question *q, const kvd_result *x, size_t scored)
 {
+    const kvd_rows *const rows = x->accuracy.rows;
+    const char *const label = kvd_row_text(rows, scored, "label");
     const double at = kvd_report_real(e, "jct_s");
-    double x[2] = {-INFINITY, INFINITY}, y[2] = {NAN, NAN};
+    double t[2] = {-INFINITY, INFINITY}, y[2] = {NAN, NAN};
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const b = &all->item[i];
         const char *const method = kvd_report_text(b, "method");
-        const size_t row = b->file == e->file && kvd_report_is_method(method, q->rest) &&
-                                   !kvd_rows_differ(e->file, e->row, b->file, b->row, "method")
-                               ? scored_row(rows, label, method)
-                               : SIZE_MAX;
-        if (row == SIZE_MAX)
+        if (b->file != e->file || !kvd_report_is_method(method, q->rest) ||
+            kvd_rows_differ(e->file, e->row, b->file, b->row, "method"))
             continue;
         const double jct = kvd_report_real(b, "jct_s");
         const int side = jct > at;
-        if (side ? jct < x[1] : jct > x[0]) {
-            x[side] = jct;
-            y[side] = log(kvd_row_real(rows, row, "perplexity"));
-        }
+        for (size_t k = 0; k < kvd_rows_count(rows); k++)
+            if ((side ? jct < t[1] : jct > t[0]) && scores(rows, k, label, method) &&
+                !kvd_rows_differ(x, scored, x, k, "method,settings,rule,widths")) {
+                t[side] = jct;
+                y[side] = log(kvd_row_real(rows, k, "perplexity"));
+            }
     }
-    return x[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - x[0]) / (x[1] - x[0]);
+    return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
 /* Appends the change of the perplexity at equal JCT of one text. */
-static int of_text(const kvd_report_rows *all, const question *q, const kvd_rows *rows,
+static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, kvd_measured *out, kvd_err *err)
 {
+    const kvd_rows *const rows = x->accuracy.rows;
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const e = &all->item[i];
         const char *const method = kvd_report_text(e, "method");
         if (!kvd_report_is_method(method, q->method) || !(kvd_report_real(e, "gpus") > 0) ||
             !among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output")))
             continue;
-        const size_t row = scored_row(rows, label, method);
-        const double other = log_perplexity_at(all, e, q, rows, label);
-        if (row != SIZE_MAX && isfinite(other) &&
-            put(e, 100 * (kvd_row_real(rows, row, "perplexity") / exp(other) - 1), out, err))
-            return -1;
+        for (size_t k = 0; k < kvd_rows_count(rows); k++) {
+            if (!scores(rows, k, label, method))
+                continue;
+            const double other = log_perplexity_at(all, e, q, x, k);
+            if (isfinite(other) &&
+                put(e, 100 * (kvd_row_real(rows, k, "perplexity") / exp(other) - 1), out, err))
+                return -1;
+        }
     }
     return 0;
 }
@@ -331,7 +340,7 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
             bool seen = false;
             for (size_t j = 0; j < k; j++)
                 seen = seen || !strcmp(kvd_row_text(rows, j, "label"), label);
-            if (!seen && of_text(all, q, rows, label, out, err))
+            if (!seen && of_text(all, q, x, label, out, err))
                 return -1;
         }
     }
