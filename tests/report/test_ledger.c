@@ -779,6 +779,19 @@ static void test_rates_at_99(void **state)
             assert_string_equal(v.value[0].metric, "rouge1");
         kvd_values_release(&v);
     }
+    /* The ledger shows the intervals of several values. */
+    kvd_ledger l = {0};
+    target[0].saving = 0.7;
+    target[0].saving_hi = 0.8;
+    kvd_target_result low = target[0];
+    low.saving = 0.3;
+    low.saving_lo = 0.25;
+    item[1].corpus_label = label;
+    item[1].accuracy.target = &low;
+    judge_one("i,s,c,,,0.5,0.6,,p99-fdc:imdb,within,0,,,,,,w,r,n,\n", &r, &l);
+    assert_string_equal(kvd_text_get(&l.entry[0].ours),
+                        "0.3 to 0.7 (2 values, intervals 0.25 to 0.8) by rouge1");
+    kvd_ledger_release(&l);
 }
 
 int main(void)

@@ -175,9 +175,28 @@ static void say_queues(kvd_text *t, const kvd_measured *v)
         kvd_text_add(t, " while the queue grows");
 }
 
+/* Appends the smallest lower and largest upper end of the 95 % intervals of several values. */
+static void say_intervals(kvd_text *t, const kvd_measured *v)
+{
+    double least = INFINITY, most = -INFINITY;
+    size_t n = 0;
+    for (size_t i = 0; i < v->n; i++) {
+        const kvd_measured_value *const x = &v->value[i];
+        if (isnan(x->lo) || isnan(x->hi))
+            continue;
+        least = fmin(least, x->lo);
+        most = fmax(most, x->hi);
+        n++;
+    }
+    if (n && n < v->n)
+        kvd_text_add(t, ", intervals of %zu of them %.3g to %.3g", n, least, most);
+    else if (n)
+        kvd_text_add(t, ", intervals %.3g to %.3g", least, most);
+}
+
 /*
- * Appends a measured range in words, such as "1.29 to 1.41 % (12 values) on NVIDIA H200" or "0.55
- * [0.5, 0.6]".
+ * Appends a measured range in words, such as "1.29 to 1.41 % (12 values) on NVIDIA H200", "0.5 to
+ * 0.6 (2 values, intervals 0.4 to 0.7)" or "0.55 [0.5, 0.6]".
  */
 static void say(kvd_text *t, const char *name, const kvd_measured *v, const char *unit)
 {
@@ -188,9 +207,11 @@ static void say(kvd_text *t, const char *name, const kvd_measured *v, const char
     if (name)
         kvd_text_add(t, "; %s ", name);
     kvd_text_add(t, "%s", v->n ? range : "not measured");
-    if (v->n > 1)
-        kvd_text_add(t, " (%zu values)", v->n);
-    else if (v->n && !isnan(v->value[0].lo))
+    if (v->n > 1) {
+        kvd_text_add(t, " (%zu values", v->n);
+        say_intervals(t, v);
+        kvd_text_add(t, ")");
+    } else if (v->n && !isnan(v->value[0].lo))
         kvd_text_add(t, " [%.3g, %.3g]", v->value[0].lo, v->value[0].hi);
     say_names(t, v, offsetof(kvd_measured_value, metric), " by ");
     say_names(t, v, offsetof(kvd_measured_value, device), " on ");
