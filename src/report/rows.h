@@ -138,6 +138,7 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
  *
  *   "widths"  removed fractions: overall_p, overall_p_qk, overall_p_v, low_p_qk, low_p_v
  *   "sample"  how much was evaluated: n_tokens, n_sequences, n_predictions
+ *   "bases"   calibration, pair_qk and pair_v, if one of the two methods has none
  *
  * Numbers are equal if they differ by less than 1e-9, or if neither result row has a value. A
  * missing value differs from any number, but a missing `prompt` counts as 0. Only device and number

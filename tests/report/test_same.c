@@ -118,10 +118,17 @@ static void test_groups(void **unused)
     put(rows, accuracy, N_ACCURACY, -1);
     put(rows, accuracy, N_ACCURACY, 10);
     put(rows, accuracy, N_ACCURACY, 14);
+    /* Another calibration, and none. */
+    put(rows, accuracy, N_ACCURACY, 1);
+    put(rows, accuracy, N_ACCURACY, -1);
+    kvd_rows_text(rows, "calibration", "");
     assert_null(kvd_rows_differ(&x, 0, &x, 1, "widths"));
     assert_null(kvd_rows_differ(&x, 0, &x, 2, "label,sample"));
     assert_string_equal(kvd_rows_differ(&x, 0, &x, 1, "sample,width"), "overall_p_v");
     assert_string_equal(kvd_rows_differ(&x, 0, &x, 2, "widths,label"), "n_tokens");
+    assert_string_equal(kvd_rows_differ(&x, 0, &x, 3, "bases"), "calibration");
+    assert_null(kvd_rows_differ(&x, 0, &x, 4, "bases"));
+    assert_string_equal(kvd_rows_differ(&x, 0, &x, 4, "widths"), "calibration");
     kvd_rows_free(rows);
 }
 

@@ -292,7 +292,7 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
         const int side = jct > at;
         for (size_t k = 0; k < kvd_rows_count(rows); k++)
             if ((side ? jct < t[1] : jct > t[0]) && scores(rows, k, label, method) &&
-                !kvd_rows_differ(x, scored, x, k, "method,settings,rule,widths")) {
+                !kvd_rows_differ(x, scored, x, k, "method,settings,rule,widths,bases")) {
                 t[side] = jct;
                 y[side] = log(kvd_row_real(rows, k, "perplexity"));
             }

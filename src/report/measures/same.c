@@ -12,12 +12,12 @@ typedef struct {
 } condition;
 
 static const condition accuracy_conditions[] = {{"label", NULL, true},
-                                                {"calibration", NULL, true},
+                                                {"calibration", "bases", true},
                                                 {"method", NULL, true},
                                                 {"settings", NULL, true},
                                                 {"rule", NULL, true},
-                                                {"pair_qk", NULL, true},
-                                                {"pair_v", NULL, true},
+                                                {"pair_qk", "bases", true},
+                                                {"pair_v", "bases", true},
                                                 {"cache", NULL, true},
                                                 {"overall_p", "widths", false},
                                                 {"overall_p_qk", "widths", false},
@@ -120,10 +120,13 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
                          : p == x->serving     ? serving_conditions
                                                : jct_conditions;
     for (; c->column; c++) {
-        if (listed(but, c->column) || listed(but, c->group))
+        if (listed(but, c->column))
             continue;
-        if (c->text ? !same_text(c->column, kvd_row_text(p, a, c->column),
-                                 kvd_row_text(q, b, c->column))
+        const char *const s = c->text ? kvd_row_text(p, a, c->column) : "",
+                          *const t = c->text ? kvd_row_text(q, b, c->column) : "";
+        if (listed(but, c->group) && (!*s || !*t))
+            continue;
+        if (c->text ? !same_text(c->column, s, t)
                     : !equal(number(p, a, c->column), number(q, b, c->column)))
             return c->column;
     }
