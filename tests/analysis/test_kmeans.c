@@ -1,13 +1,7 @@
 /* Tests of K-means (analysis/kmeans), compared with Lloyd's iteration in float64. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -15,6 +9,7 @@
 
 #include "analysis/reduce.h"
 #include "common/rng.h"
+#include "unit.h"
 
 static void *get(size_t n, size_t size)
 {
@@ -158,9 +153,8 @@ static void against_plain(size_t n, size_t d, size_t k, double offset, uint64_t 
     free(s.count);
 }
 
-static void test_against_plain_lloyd(void **state)
+TEST(test_against_plain_lloyd)
 {
-    (void)state;
     against_plain(500, 8, 13, 0, 1);
     against_plain(129, 3, 128, 5, 2);
     against_plain(1000, 16, 40, 100, 3);
@@ -171,9 +165,8 @@ static void test_against_plain_lloyd(void **state)
 }
 
 /* All initial centroids are the same row, which leaves clusters empty. */
-static void test_objective_falls(void **state)
+TEST(test_objective_falls)
 {
-    (void)state;
     enum { N = 2000, D = 12, K = 150 };
     for (size_t times = 1; times <= 4; times += 3) {
         float *X = make_rows(N, D, times, 1000, 8);
@@ -244,9 +237,8 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
  * have equal float32 products. In one dimension, rows are often too close for float32 products to
  * tell which centroid is nearer.
  */
-static void test_distinct_rows_are_found(void **state)
+TEST(test_distinct_rows_are_found)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 3; seed++)
         for (size_t distinct = 20; distinct <= 100; distinct += 10) {
             find_distinct_rows(distinct, 1, seed);
@@ -256,9 +248,8 @@ static void test_distinct_rows_are_found(void **state)
         }
 }
 
-static void test_threads_do_not_change_it(void **state)
+TEST(test_threads_do_not_change_it)
 {
-    (void)state;
 #ifdef _OPENMP
     enum { N = 1500, D = 24, K = 200 };
     float *X = make_rows(N, D, 1, 1, 11);
@@ -284,13 +275,4 @@ static void test_threads_do_not_change_it(void **state)
 #endif
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_plain_lloyd),
-        cmocka_unit_test(test_objective_falls),
-        cmocka_unit_test(test_distinct_rows_are_found),
-        cmocka_unit_test(test_threads_do_not_change_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,10 @@
 /* Tests of the reduction of calibration data (analysis/reduce). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "analysis/reduce.h"
 #include "make_dump.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 enum { D = 8 };
 
@@ -52,9 +47,8 @@ static void fresh(kvd_source s[2])
         s[i] = (kvd_source){.dump = &dump[i], .n_tokens = dump[i].n_tokens};
 }
 
-static void test_sequences(void **state)
+TEST(test_sequences)
 {
-    (void)state;
     size_t *start, n;
     kvd_err err;
     assert_int_equal(kvd_activations_sequences(&dump[0], 300, &start, &n, &err), 0);
@@ -70,9 +64,8 @@ static void test_sequences(void **state)
     free(start);
 }
 
-static void test_prune_keeps_its_share_of_every_text(void **state)
+TEST(test_prune_keeps_its_share_of_every_text)
 {
-    (void)state;
     for (int tenth = 0; tenth < 10; tenth++) {
         kvd_source s[2];
         kvd_pruned p;
@@ -100,9 +93,8 @@ static void test_prune_keeps_its_share_of_every_text(void **state)
     }
 }
 
-static void test_prune_is_uniform(void **state)
+TEST(test_prune_is_uniform)
 {
-    (void)state;
     enum { DRAWS = 2000 };
     size_t kept[20] = {0};
     for (uint64_t seed = 0; seed < DRAWS; seed++) {
@@ -134,9 +126,8 @@ static int take(void *ctx, const float *rows, size_t n, kvd_err *err)
     return 0;
 }
 
-static void test_rows_are_those_of_the_spans(void **state)
+TEST(test_rows_are_those_of_the_spans)
 {
-    (void)state;
     static delivered g;
     float all[300 * D];
     kvd_source s[2];
@@ -156,9 +147,8 @@ static void test_rows_are_those_of_the_spans(void **state)
     kvd_pruned_release(&p);
 }
 
-static void test_nothing_left_is_refused(void **state)
+TEST(test_nothing_left_is_refused)
 {
-    (void)state;
     kvd_source s[2];
     kvd_pruned p;
     kvd_err err;
@@ -183,9 +173,8 @@ static double energy_of(const kvd_source *s, size_t n_sources, kvd_x x, int laye
     return sum;
 }
 
-static void test_centroids(void **state)
+TEST(test_centroids)
 {
-    (void)state;
     const bool need[KVD_N_X] = {[KVD_X_Q] = true, [KVD_X_V] = true};
     kvd_source s[2];
     kvd_layer_rows plain, weighted, again;
@@ -236,9 +225,8 @@ static void test_centroids(void **state)
     kvd_layer_rows_release(&again);
 }
 
-static void test_too_many_centroids(void **state)
+TEST(test_too_many_centroids)
 {
-    (void)state;
     const bool need[KVD_N_X] = {[KVD_X_K] = true};
     const kvd_reduction r = {.centroids = 431};
     kvd_source s[2];
@@ -250,16 +238,4 @@ static void test_too_many_centroids(void **state)
     assert_string_equal(err.msg, "431 centroids are more than the 430 tokens that they replace");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequences),
-        cmocka_unit_test(test_prune_keeps_its_share_of_every_text),
-        cmocka_unit_test(test_prune_is_uniform),
-        cmocka_unit_test(test_rows_are_those_of_the_spans),
-        cmocka_unit_test(test_nothing_left_is_refused),
-        cmocka_unit_test(test_centroids),
-        cmocka_unit_test(test_too_many_centroids),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

@@ -1,15 +1,10 @@
 /* Tests of the regression that proposes parameters of method ZDC (analysis/regression). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "analysis/regression.h"
+#include "unit.h"
 
 static uint64_t state_of_random = 7;
 
@@ -29,9 +24,8 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
  * The Oracle must have every measurement to which no other is superior. A superior measurement has
  * a loss and a cache size that are at most as large, and one of them is smaller.
  */
-static void test_oracle(void **state)
+TEST(test_oracle)
 {
-    (void)state;
     enum { N = 200 };
     static kvd_tried tried[N], best[N];
     for (int round = 0; round < 20; round++) {
@@ -68,9 +62,8 @@ static void make(kvd_tried *t, double loss)
 
 static const size_t one_model[64];
 
-static void test_lines(void **state)
+TEST(test_lines)
 {
-    (void)state;
     enum { N = 25 };
     kvd_tried t[N];
     kvd_regression r;
@@ -110,9 +103,8 @@ static void test_lines(void **state)
  * All models share the slope, which is fitted after each model's mean is subtracted from its
  * measurements. A model without measurements gets the mean constant.
  */
-static void test_models(void **state)
+TEST(test_models)
 {
-    (void)state;
     enum { N = 40, MODELS = 3 };
     kvd_tried t[N];
     size_t model[N];
@@ -155,9 +147,8 @@ static void test_models(void **state)
     assert_true(fabs(r.at_one[1][2] + r.slope[2] * log(t[6].loss) - t[6].set[2]) < 1e-12);
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     kvd_tried t[6];
     kvd_regression r;
     kvd_err err = {""};
@@ -187,9 +178,8 @@ static void test_refuses(void **state)
 }
 
 /* A loss outside the measured range must be reported as extrapolated. */
-static void test_proposals(void **state)
+TEST(test_proposals)
 {
-    (void)state;
     const double most = 1 - 1.0 / 64;
     kvd_regression r = {.n = 9, .n_models = 1, .loss_lo = 0.01, .loss_hi = 1};
     kvd_proposal p = {.loss = 0};
@@ -227,10 +217,4 @@ static void test_proposals(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_oracle), cmocka_unit_test(test_lines), cmocka_unit_test(test_models),
-        cmocka_unit_test(test_refuses), cmocka_unit_test(test_proposals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,11 +1,5 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "analysis/sensitivity.h"
 #include "model/pass/attention.h"
@@ -13,6 +7,7 @@
 
 #include "make_checkpoint.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 enum { LAYERS = 2, KV = 2, GROUP = 2, D = 16, N = 24, LENGTHS = 3 };
 static const size_t offset[LENGTHS] = {0, 10, N};
@@ -95,9 +90,8 @@ static void near(double a, double b, double scale)
  * Scores are bilinear in q and k, and outputs are linear in v. Therefore sum q dL/dq = sum k dL/dk
  * and sum o dL/do = sum v dL/dv.
  */
-static void test_both_sides_agree(void **state)
+TEST(test_both_sides_agree)
 {
-    (void)state;
     static seen x;
     kvd_err err = {""};
     kvd_dense_attention dense;
@@ -127,9 +121,8 @@ static void test_both_sides_agree(void **state)
  * Gradients of log p(y) have mean 0 if the tokens y are drawn from the model. Gradients of the
  * text's own tokens do not average out.
  */
-static void test_drawn_gradients_average_out(void **state)
+TEST(test_drawn_gradients_average_out)
 {
-    (void)state;
     enum { DRAWS = 100 };
     static seen drawn, text;
     double loss = 0, mean = 0, of_text = 0;
@@ -170,9 +163,8 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
  * The result must not depend on the division into batches. It must change with the seed, which
  * decides which tokens are drawn.
  */
-static void test_bases(void **state)
+TEST(test_bases)
 {
-    (void)state;
     kvd_spectrum together, apart, other;
     sums_of(2, 3, &together);
     sums_of(1, 3, &apart);
@@ -209,9 +201,8 @@ static void test_bases(void **state)
  * Gradients and queries have one common component that is not 0. Removing this dimension loses
  * (1/2) mean q^2 mean g^2. Removing any other loses nothing.
  */
-static void test_unit_of_sigma(void **state)
+TEST(test_unit_of_sigma)
 {
-    (void)state;
     static float q[N][KV * GROUP][D], g[N][KV * GROUP][D];
     kvd_err err = {""};
     kvd_spectrum s = {
@@ -250,9 +241,8 @@ static void test_unit_of_sigma(void **state)
  * Two of four directions have the losses 4 and 1 if they are removed. With the same error theta < 1
  * in both, a direction with loss x gets log2(x / theta) / 2 bits.
  */
-static void test_rate_distortion(void **state)
+TEST(test_rate_distortion)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_spectrum s = {.model = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = 2},
                       .n_layers = 1};
@@ -280,14 +270,7 @@ int main(void)
     }
     for (uint32_t i = 0; i < N; i++)
         id[i] = (i * 37 + 11) % 300;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both_sides_agree),
-        cmocka_unit_test(test_drawn_gradients_average_out),
-        cmocka_unit_test(test_bases),
-        cmocka_unit_test(test_unit_of_sigma),
-        cmocka_unit_test(test_rate_distortion),
-    };
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = unit_run(NULL, NULL);
     kvd_checkpoint_close(model);
     return failed;
 }

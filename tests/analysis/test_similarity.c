@@ -3,18 +3,13 @@
  * known.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "analysis/similarity.h"
 #include "common/linalg.h"
 #include "common/rng.h"
+#include "unit.h"
 
 enum { D = 64 };
 
@@ -37,9 +32,8 @@ static void random_signs(const double *A, double *B)
     }
 }
 
-static void test_identical(void **state)
+TEST(test_identical)
 {
-    (void)state;
     static double A[D * D];
     double overlap[D], sigma[D], energy[D];
     kvd_err err;
@@ -59,9 +53,8 @@ static void test_identical(void **state)
     }
 }
 
-static void test_mean_abs_by_hand(void **state)
+TEST(test_mean_abs_by_hand)
 {
-    (void)state;
     const double A[4] = {0.6, 0.8, 0.8, -0.6}, B[4] = {0.6, -0.8, 0.8, 0.6};
     assert_true(fabs(kvd_mean_abs(A, 2) - 0.7) < 1e-15);
     assert_true(fabs(kvd_delta(A, B, 2) - 0.7) < 1e-15);
@@ -85,9 +78,8 @@ static void test_mean_abs_by_hand(void **state)
  * one. If only the signs of columns differ, delta / epsilon is near 1. For unrelated matrices it is
  * near sqrt(2).
  */
-static void test_signs_and_unrelated(void **state)
+TEST(test_signs_and_unrelated)
 {
-    (void)state;
     static double A[D * D], B[D * D], C[D * D];
     double overlap[D];
     kvd_err err;
@@ -109,9 +101,8 @@ static void test_signs_and_unrelated(void **state)
     assert_true(fabs(overlap[D - 1] - 1) < 1e-12);
 }
 
-static void test_energy_is_that_of_the_data(void **state)
+TEST(test_energy_is_that_of_the_data)
 {
-    (void)state;
     enum { N = 200, d = 5 };
     double X[N * d], sigma[d], R[d * d], A[d * d], energy[d], s[d];
     kvd_rng rng;
@@ -157,9 +148,8 @@ static void make_spectrum(kvd_spectrum *s, uint64_t stream)
         }
 }
 
-static void test_compare(void **state)
+TEST(test_compare)
 {
-    (void)state;
     kvd_spectrum s[3];
     kvd_comparison c, again;
     kvd_err err;
@@ -227,14 +217,4 @@ static void test_compare(void **state)
         kvd_spectrum_release(&s[i]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_identical),
-        cmocka_unit_test(test_mean_abs_by_hand),
-        cmocka_unit_test(test_signs_and_unrelated),
-        cmocka_unit_test(test_energy_is_that_of_the_data),
-        cmocka_unit_test(test_compare),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,15 +2,10 @@
  * Tests of mean attention scores of tokens, and of the sets of unimportant tokens that follow from
  * them. Expected numbers were computed by hand.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "analysis/tokens.h"
 #include "collect/sums.h"
+#include "unit.h"
 
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
@@ -71,9 +66,8 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
  * The mean score of query i is over the i + 1 keys that it sees, that of key j over the 4 - j
  * queries that see it.
  */
-static void test_mean_scores(void **state)
+TEST(test_mean_scores)
 {
-    (void)state;
     kvd_attention_stats s;
     record(&s, 0);
     same(&s, KVD_A_KEPT_QUERY_SCORE, 0, (const double[]){0.5, 0, 0, 0.25});
@@ -83,9 +77,8 @@ static void test_mean_scores(void **state)
     kvd_attention_stats_release(&s);
 }
 
-static void test_window(void **state)
+TEST(test_window)
 {
-    (void)state;
     kvd_attention_stats s;
     record(&s, 2);
     same(&s, KVD_A_KEPT_QUERY_SCORE, 0, (const double[]){0.5, 0, 0, 0.5});
@@ -98,9 +91,8 @@ static void test_window(void **state)
  * tokens 1 and 2 in both layers. By scores of their keys, these are tokens 1 and 3 in layer 0, and
  * tokens 1 and 2 in layer 1.
  */
-static void test_sets(void **state)
+TEST(test_sets)
 {
-    (void)state;
     static const struct {
         kvd_ranking by;
         double low, high;
@@ -124,9 +116,4 @@ static void test_sets(void **state)
     kvd_attention_stats_release(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mean_scores),
-                                       cmocka_unit_test(test_window), cmocka_unit_test(test_sets)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

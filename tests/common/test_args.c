@@ -1,21 +1,15 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/args.h"
+#include "unit.h"
 
 static kvd_err err;
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
-    (void)state;
     size_t n = 7;
     assert_int_equal(kvd_arg_size("--tokens", "4096", 1, 5000, &n, &err), 0);
     assert_int_equal(n, 4096);
@@ -33,9 +27,8 @@ static void test_sizes(void **state)
     assert_int_equal(n, 4096);
 }
 
-static void test_doubles(void **state)
+TEST(test_doubles)
 {
-    (void)state;
     double v = 7;
     assert_int_equal(kvd_arg_double("-p", "2.5e-1", 0, 1, &v, &err), 0);
     assert_true(v == 0.25);
@@ -55,9 +48,8 @@ static void test_doubles(void **state)
     assert_true(v == 0.25);
 }
 
-static void test_lists(void **state)
+TEST(test_lists)
 {
-    (void)state;
     double *x = NULL;
     size_t n = 0, *s = NULL;
     assert_int_equal(kvd_arg_doubles("-r", "0.1,0.5,1e-3", 0, 1, &x, &n, &err), 0);
@@ -96,9 +88,8 @@ static void test_lists(void **state)
 }
 
 /* A text of more than 63 characters must not be cut to a valid number. */
-static void test_long_fields(void **state)
+TEST(test_long_fields)
 {
-    (void)state;
     enum { ZEROS = 80 };
     char text[3 * ZEROS], zeros[ZEROS + 1] = "";
     double *x;
@@ -116,10 +107,4 @@ static void test_long_fields(void **state)
     assert_non_null(strstr(err.msg, "000...' is not a whole number"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_doubles),
-                                       cmocka_unit_test(test_long_fields),
-                                       cmocka_unit_test(test_lists)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

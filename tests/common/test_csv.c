@@ -1,15 +1,10 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/files/csv.h"
+#include "unit.h"
 
 static kvd_err err;
 
@@ -39,9 +34,8 @@ static const char *parsed(const char *text, joined *j)
     return j->text;
 }
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
-    (void)state;
     joined j;
     assert_string_equal(parsed("a,b,c\n1,2,3\n", &j), "a|b|c;1|2|3;");
     assert_string_equal(parsed("a,b\r\n1,2", &j), "a|b;1|2;");
@@ -55,9 +49,8 @@ static void test_rows(void **state)
     assert_string_equal(parsed("", &j), "");
 }
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
     joined j = {.stop_at = 0};
     static const char *const bad[] = {"a\nb\"c,d\n", "a\n\"b\"c,d\n", "a\n\"b"};
     for (size_t i = 0; i < 3; i++) {
@@ -86,9 +79,8 @@ static int count_row(void *ctx, size_t line, char *const *field, const size_t *l
     return 0;
 }
 
-static void test_zero_bytes_and_large_rows(void **state)
+TEST(test_zero_bytes_and_large_rows)
 {
-    (void)state;
     size_t sum[3] = {0};
     assert_int_equal(kvd_csv_parse("t.csv", "a\0b,c\n", 6, count_row, sum, &err), 0);
     assert_int_equal(sum[2], 4);
@@ -113,9 +105,8 @@ static void test_zero_bytes_and_large_rows(void **state)
     free(text);
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static const char *const fields[] = {"plain",      "a,b", "say \"x\"", " blank ",
                                          "two\nlines", "",    "1.5",       "\ttab"};
     char path[] = "/tmp/kvd_csv_XXXXXX";
@@ -139,9 +130,8 @@ static void test_round_trip(void **state)
 }
 
 /* A text that a spreadsheet would run as a formula must get an apostrophe in front. */
-static void test_formulas(void **state)
+TEST(test_formulas)
 {
-    (void)state;
     static const char *const fields[][2] = {
         {"=1+1", "'=1+1"},
         {"=", "="},
@@ -193,9 +183,8 @@ static int read_table(const char *text, size_t len, joined *j)
     return status;
 }
 
-static void test_tables(void **state)
+TEST(test_tables)
 {
-    (void)state;
     static const char text[] = "a,x,y\na,1,2\nb,x\nb,11\nc,3\nend,5\n";
     const size_t whole = sizeof text - 1;
     joined j;
@@ -216,15 +205,4 @@ static void test_tables(void **state)
     assert_non_null(strstr(err.msg, "has no table 'b'"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_zero_bytes_and_large_rows),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_formulas),
-        cmocka_unit_test(test_tables),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

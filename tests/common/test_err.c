@@ -1,18 +1,12 @@
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/resource.h>
 
-#include <cmocka.h>
-
 #include "common/err.h"
+#include "unit.h"
 
-static void test_format_and_context(void **state)
+TEST(test_format_and_context)
 {
-    (void)state;
     kvd_err err;
     assert_int_equal(kvd_fail(&err, "tensor '%s': %d rows", "a\nb", 3), -1);
     assert_string_equal(err.msg, "tensor 'a?b': 3 rows");
@@ -20,9 +14,8 @@ static void test_format_and_context(void **state)
     assert_string_equal(err.msg, "layer 7: tensor 'a?b': 3 rows");
 }
 
-static void test_long_text_is_cut_visibly(void **state)
+TEST(test_long_text_is_cut_visibly)
 {
-    (void)state;
     kvd_err err;
     char name[2000];
     memset(name, 'x', sizeof name - 1);
@@ -35,9 +28,8 @@ static void test_long_text_is_cut_visibly(void **state)
     assert_string_equal(err.msg + sizeof err.msg - 4, "...");
 }
 
-static void test_errno(void **state)
+TEST(test_errno)
 {
-    (void)state;
     kvd_err err;
     errno = ENOENT;
     kvd_fail_errno(&err, "cannot open '%s'", "x");
@@ -45,9 +37,8 @@ static void test_errno(void **state)
 }
 
 /* The memory limits set here are far above what this test and sanitizers need. */
-static void test_memory_limit(void **state)
+TEST(test_memory_limit)
 {
-    (void)state;
     kvd_err err;
     char text[KVD_MEMORY_LIMIT_TEXT];
     struct rlimit space, data;
@@ -80,13 +71,4 @@ static void test_memory_limit(void **state)
     assert_int_equal(setrlimit(RLIMIT_DATA, &data), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_format_and_context),
-        cmocka_unit_test(test_long_text_is_cut_visibly),
-        cmocka_unit_test(test_errno),
-        cmocka_unit_test(test_memory_limit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

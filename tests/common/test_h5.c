@@ -1,25 +1,19 @@
 /* Tests of HDF5 files: a killed writer must leave a file that can be continued. */
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/half.h"
 #include "common/rng.h"
 #include "h5_case.h"
+#include "unit.h"
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     kvd_h5 f;
     double x[A * B * C], d;
     int64_t v;
@@ -96,9 +90,8 @@ static void test_round_trip(void **state)
     kvd_run_release(&again);
 }
 
-static void test_not_finite(void **state)
+TEST(test_not_finite)
 {
-    (void)state;
     kvd_h5 f;
     const hsize_t dims[3] = {A, B, C};
     const double bad[2] = {NAN, INFINITY};
@@ -117,9 +110,8 @@ static void test_not_finite(void **state)
 }
 
 /* Datasets above 256 bytes are compressed in chunks, and above 16 MiB by all threads. */
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
-    (void)state;
     static const hsize_t shapes[][3] = {{1, 1, 1},
                                         {1, 2, 16},
                                         {1, 3, 11},
@@ -165,9 +157,8 @@ static void test_sizes(void **state)
 }
 
 /* Data that the compression filter deflate would enlarge must be stored uncompressed. */
-static void test_no_pattern(void **state)
+TEST(test_no_pattern)
 {
-    (void)state;
     enum { N = (17 << 20) + 1 };
     uint8_t *x = malloc(N), *y = malloc(N);
     assert_non_null(x);
@@ -197,9 +188,8 @@ static void test_no_pattern(void **state)
     free(y);
 }
 
-static void test_half_types(void **state)
+TEST(test_half_types)
 {
-    (void)state;
     const float x[4] = {1.5f, -0.1f, 65504.f, 0x1p-24f};
     const kvd_dtype types[2] = {KVD_F16, KVD_BF16};
     for (int k = 0; k < 2; k++) {
@@ -222,9 +212,8 @@ static void test_half_types(void **state)
     }
 }
 
-static void test_refused_datasets(void **state)
+TEST(test_refused_datasets)
 {
-    (void)state;
     kvd_h5 f;
     double x[A * B * C] = {0};
     kvd_h5_spec s = values_spec();
@@ -245,9 +234,8 @@ static void test_refused_datasets(void **state)
     assert_int_equal(access(partial, F_OK), -1);
 }
 
-static void test_slabs(void **state)
+TEST(test_slabs)
 {
-    (void)state;
     kvd_h5 f;
     hid_t set;
     const kvd_h5_spec s = {"/k", "K.", "1", kvd_h5_type_bf16(), 2, {8, 4}, {"token", "dim"}};
@@ -271,9 +259,8 @@ static void test_slabs(void **state)
     ok(kvd_h5_finish(&f, &err));
 }
 
-static void test_nothing_appears_before_the_end(void **state)
+TEST(test_nothing_appears_before_the_end)
 {
-    (void)state;
     kvd_h5 f, second;
     unlink(path);
     ok(kvd_h5_create(&f, path, &schema, &run, &err));
@@ -287,9 +274,8 @@ static void test_nothing_appears_before_the_end(void **state)
     unlink(partial);
 }
 
-static void test_reopen(void **state)
+TEST(test_reopen)
 {
-    (void)state;
     kvd_h5 f;
     unlink(path);
     unlink(partial);
@@ -331,9 +317,8 @@ static void test_reopen(void **state)
     unlink(partial);
 }
 
-static void test_kill(void **state)
+TEST(test_kill)
 {
-    (void)state;
     enum { ROWS = 64, WIDTH = 4096 };
     unlink(path);
     for (int round = 0; round < 8; round++) {
@@ -381,14 +366,4 @@ static void test_kill(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_no_pattern),
-        cmocka_unit_test(test_half_types), cmocka_unit_test(test_refused_datasets),
-        cmocka_unit_test(test_slabs),      cmocka_unit_test(test_nothing_appears_before_the_end),
-        cmocka_unit_test(test_reopen),     cmocka_unit_test(test_kill),
-    };
-    return cmocka_run_group_tests(tests, make_folder, release_run);
-}
+TEST_MAIN(make_folder, release_run)

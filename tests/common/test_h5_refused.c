@@ -1,9 +1,5 @@
 /* Tests of HDF5 files that must be refused: damaged, foreign, newer and unfinished files. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +8,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "h5_case.h"
+#include "unit.h"
 
 static size_t load(const char *name, unsigned char **data)
 {
@@ -47,9 +42,8 @@ static void refused(void)
     says_in(path);
 }
 
-static void test_plain_refusals(void **state)
+TEST(test_plain_refusals)
 {
-    (void)state;
     kvd_h5 f;
     assert_int_equal(kvd_h5_open(&f, "/nowhere/x.h5", &schema, &err), -1);
     assert_string_equal(err.msg, "cannot open '/nowhere/x.h5': No such file or directory");
@@ -65,9 +59,8 @@ static void test_plain_refusals(void **state)
     says("'%s' is not an HDF5 file");
 }
 
-static void test_foreign_and_newer(void **state)
+TEST(test_foreign_and_newer)
 {
-    (void)state;
     kvd_h5 f;
     const kvd_schema old = {"test", 1, "A test."};
     write_file();
@@ -103,9 +96,8 @@ static void test_foreign_and_newer(void **state)
 }
 
 /* A link out of the file could make a program read any file of its user. */
-static void test_links_are_refused(void **state)
+TEST(test_links_are_refused)
 {
-    (void)state;
     write_file();
     hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     assert_true(H5Lcreate_external("/etc/passwd", "/x", id, "/qk/away", H5P_DEFAULT, H5P_DEFAULT) >=
@@ -128,9 +120,8 @@ static void test_links_are_refused(void **state)
     says("'%s' is damaged: dataset 'ext' keeps its values in another file");
 }
 
-static void test_cut_short(void **state)
+TEST(test_cut_short)
 {
-    (void)state;
     unsigned char *data;
     write_file();
     const size_t n = load(path, &data);
@@ -143,9 +134,8 @@ static void test_cut_short(void **state)
 }
 
 /* Random bytes at random offsets must not cause a crash or an endless loop. */
-static void test_damaged(void **state)
+TEST(test_damaged)
 {
-    (void)state;
     unsigned char *data, *copy;
     write_file();
     const size_t n = load(path, &data);
@@ -177,9 +167,8 @@ static void test_damaged(void **state)
 }
 
 /* If values change after the file was opened, reading them must fail by their checksums. */
-static void test_damaged_when_read(void **state)
+TEST(test_damaged_when_read)
 {
-    (void)state;
     enum { N = 1 << 16 };
     const hsize_t dims[1] = {N};
     const kvd_h5_spec s = {"/noise", "Noise.", "1", H5T_IEEE_F64LE, 1, {N}, {"i"}};
@@ -217,9 +206,8 @@ static long faults_of_children(void)
 }
 
 /* A file must be checked in a child process only once, and again after it was changed. */
-static void test_read_once(void **state)
+TEST(test_read_once)
 {
-    (void)state;
     unsigned char *data;
     char bad[80], why[sizeof err.msg] = "";
     kvd_h5 f;
@@ -347,9 +335,8 @@ static int read_contents(contents *c)
 }
 
 /* A flipped bit must cause an error or be in a byte that no value uses. */
-static void test_flipped_bits(void **state)
+TEST(test_flipped_bits)
 {
-    (void)state;
     enum { FLIPS = 200 };
     static contents written, found;
     unsigned char *data;
@@ -378,13 +365,4 @@ static void test_flipped_bits(void **state)
     free(data);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_refusals),    cmocka_unit_test(test_foreign_and_newer),
-        cmocka_unit_test(test_links_are_refused), cmocka_unit_test(test_cut_short),
-        cmocka_unit_test(test_damaged),           cmocka_unit_test(test_damaged_when_read),
-        cmocka_unit_test(test_read_once),         cmocka_unit_test(test_flipped_bits),
-    };
-    return cmocka_run_group_tests(tests, make_folder, release_run);
-}
+TEST_MAIN(make_folder, release_run)

@@ -3,17 +3,12 @@
  * operations.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/half.h"
 #include "common/rng.h"
+#include "unit.h"
 
 typedef struct {
     kvd_dtype type;
@@ -59,9 +54,8 @@ static int same(double a, double b)
     return (isnan(a) && isnan(b)) || (a == b && !signbit(a) == !signbit(b));
 }
 
-static void test_every_pattern(void **state)
+TEST(test_every_pattern)
 {
-    (void)state;
     static uint16_t all[65536], back[65536];
     static float x[65536];
     for (unsigned i = 0; i < 65536; i++)
@@ -108,9 +102,8 @@ static void check_rounding(const format *f, const float *x, size_t n)
     }
 }
 
-static void test_rounding(void **state)
+TEST(test_rounding)
 {
-    (void)state;
     kvd_rng r;
     kvd_rng_seed(&r, 5, 0);
     for (size_t k = 0; k < 2; k++) {
@@ -137,9 +130,8 @@ static void test_rounding(void **state)
     }
 }
 
-static void test_specials(void **state)
+TEST(test_specials)
 {
-    (void)state;
     const float x[] = {0.f,       -0.f,      INFINITY,  -INFINITY, 65504.f,  65519.99f,
                        65520.f,   3.4e38f,   -3.4e38f,  0x1p-24f,  0x1p-25f, 0x1.000002p-25f,
                        0x1p-149f, 0x1p-133f, 0x1p-134f, 1.f};
@@ -162,9 +154,8 @@ static void test_specials(void **state)
         }
 }
 
-static void test_f32_and_lengths(void **state)
+TEST(test_f32_and_lengths)
 {
-    (void)state;
     float x[40], y[41];
     uint16_t half[41];
     for (int i = 0; i < 40; i++)
@@ -191,13 +182,4 @@ static void test_f32_and_lengths(void **state)
     assert_int_equal(kvd_dtype_bytes(KVD_F16), 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_pattern),
-        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_specials),
-        cmocka_unit_test(test_f32_and_lengths),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,13 @@
 /* Tests singular values and vectors by their properties and against LAPACK's dgesvd. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <cblas.h>
 #include <lapacke.h>
 
 #include "common/linalg.h"
+#include "unit.h"
 
 static uint64_t seed = 1;
 
@@ -149,9 +144,8 @@ static void gram_of(const double *X, size_t n, size_t d, double *G)
     free(scratch);
 }
 
-static void test_three_methods_have_the_properties(void **state)
+TEST(test_three_methods_have_the_properties)
 {
-    (void)state;
     static const size_t shape[][2] = {{1, 1},    {5, 1},     {1, 8},    {3, 8},
                                       {8, 8},    {9, 8},     {40, 8},   {2051, 8},
                                       {1024, 7}, {1025, 17}, {700, 64}, {130, 128}};
@@ -192,9 +186,8 @@ static void test_three_methods_have_the_properties(void **state)
     }
 }
 
-static void test_tsqr_keeps_small_values(void **state)
+TEST(test_tsqr_keeps_small_values)
 {
-    (void)state;
     const size_t n = 5000, d = 64;
     double *X = rows_of(n, d, 1e8, 0), *want = get(d), *sigma = get(d), *again = get(d),
            *R = get(d * d);
@@ -226,9 +219,8 @@ static void test_tsqr_keeps_small_values(void **state)
     free(R);
 }
 
-static void test_gram_is_exact_enough_for_bf16(void **state)
+TEST(test_gram_is_exact_enough_for_bf16)
 {
-    (void)state;
     const size_t n = 4096, d = 64;
     for (double kappa = 1e4; kappa < 2e8; kappa *= 100) {
         double *X = rows_of(n, d, kappa, 1), *want = get(d), *sigma = get(d), *R = get(d * d),
@@ -247,9 +239,8 @@ static void test_gram_is_exact_enough_for_bf16(void **state)
     }
 }
 
-static void test_gram_respects_leading_dimension(void **state)
+TEST(test_gram_respects_leading_dimension)
 {
-    (void)state;
     enum { N = 1030, D = 5, LD = 9 };
     float *X = get(N * LD);
     double *scratch = get(kvd_gram_scratch(D)), G[D * D] = {0}, want[D * D] = {0};
@@ -273,9 +264,8 @@ static void test_gram_respects_leading_dimension(void **state)
     free(scratch);
 }
 
-static void test_rank_deficient_and_zero(void **state)
+TEST(test_rank_deficient_and_zero)
 {
-    (void)state;
     enum { N = 50, D = 6 };
     double X[N * D], sigma[D], R[D * D], G[D * D];
     kvd_err err;
@@ -302,9 +292,8 @@ static void test_rank_deficient_and_zero(void **state)
         assert_true(sigma[j] >= 0 && sigma[j] < 1e-5 * sigma[0]);
 }
 
-static void test_square(void **state)
+TEST(test_square)
 {
-    (void)state;
     enum { D = 9 };
     double M[D * D], U[D * D], s[D], V[D * D];
     kvd_err err;
@@ -322,9 +311,8 @@ static void test_square(void **state)
         }
 }
 
-static void test_square_root(void **state)
+TEST(test_square_root)
 {
-    (void)state;
     enum { N = 4, D = 7 };
     double X[N * D], G[D * D] = {0}, S[D * D], P[D * D], SS[D * D], PSP[D * D], T[D * D];
     size_t rank;
@@ -344,9 +332,8 @@ static void test_square_root(void **state)
     assert_int_equal(kvd_sqrt_psd(G, D, 1e-12, S, NULL, &rank, &err), 0);
 }
 
-static void test_signs_first_of_equals(void **state)
+TEST(test_signs_first_of_equals)
 {
-    (void)state;
     double R[4] = {-1, 1, 1, -2}, S[4] = {1, 2, 3, 4};
     kvd_fix_signs_two(R, S, 2);
     const double want_R[4] = {1, -1, -1, 2}, want_S[4] = {-1, -2, -3, -4};
@@ -354,9 +341,8 @@ static void test_signs_first_of_equals(void **state)
     assert_memory_equal(S, want_S, sizeof S);
 }
 
-static void test_hostile(void **state)
+TEST(test_hostile)
 {
-    (void)state;
     kvd_err err;
     double X[4] = {1, NAN, 0, 1}, sigma[2], R[4], V[4];
     assert_int_equal(kvd_svd_right(X, 2, 2, sigma, R, &err), -1);
@@ -392,9 +378,8 @@ static void test_hostile(void **state)
 }
 
 /* The residual must be orthogonal to every column of A. */
-static void test_least_squares(void **state)
+TEST(test_least_squares)
 {
-    (void)state;
     enum { N = 30, K = 3, M = 2 };
     double A[N][K], Y[N][M], C[K][M];
     kvd_err err = {""};
@@ -428,19 +413,4 @@ static void test_least_squares(void **state)
     assert_string_equal(err.msg, "least squares: a number is not finite");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_three_methods_have_the_properties),
-        cmocka_unit_test(test_tsqr_keeps_small_values),
-        cmocka_unit_test(test_gram_is_exact_enough_for_bf16),
-        cmocka_unit_test(test_gram_respects_leading_dimension),
-        cmocka_unit_test(test_rank_deficient_and_zero),
-        cmocka_unit_test(test_square),
-        cmocka_unit_test(test_square_root),
-        cmocka_unit_test(test_signs_first_of_equals),
-        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_least_squares),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,8 +1,4 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -10,10 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/memory.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static const double gib = 1073741824.;
 
@@ -42,9 +37,8 @@ static double left_in(const char *list, const char *root)
     return kvd_memory_cgroup_left(file, folder);
 }
 
-static void test_groups_of_version_2(void **unused)
+TEST(test_groups_of_version_2)
 {
-    (void)unused;
     put("list2", "0::/user/job\n");
     put("two/user/job/memory.max", "max\n");
     put("two/user/job/memory.current", "5000\n");
@@ -60,9 +54,8 @@ static void test_groups_of_version_2(void **unused)
     assert_true(isinf(left_in("no-list", "two")));
 }
 
-static void test_groups_of_version_1(void **unused)
+TEST(test_groups_of_version_1)
 {
-    (void)unused;
     put("list1", "9:name=systemd:/\n4:cpu,memory:/docker/abc\n0::/\n");
     put("one/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("one/memory/memory.usage_in_bytes", "123456789\n");
@@ -78,9 +71,8 @@ static void test_groups_of_version_1(void **unused)
     assert_true(left_in("list1", "one") == 5000);
 }
 
-static void test_address_space(void **unused)
+TEST(test_address_space)
 {
-    (void)unused;
 #ifdef __SANITIZE_ADDRESS__
     skip(); /* the sanitizer maps terabytes, which count towards the limit */
 #endif
@@ -102,9 +94,8 @@ static void test_address_space(void **unused)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void test_check(void **unused)
+TEST(test_check)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_memory_part part[] = {{"weights", 0}, {"cache", 1000}};
     assert_int_equal(kvd_memory_check(part, 2, "lower --pages", &err), 0);
@@ -117,13 +108,4 @@ static void test_check(void **unused)
     assert_non_null(strstr(err.msg, "): lower --pages"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups_of_version_2),
-        cmocka_unit_test(test_groups_of_version_1),
-        cmocka_unit_test(test_address_space),
-        cmocka_unit_test(test_check),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,14 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/blas.h"
 #include "common/options.h"
 #include "common/run.h"
+#include "unit.h"
 
 typedef enum { RED, GREEN, BLUE } colour;
 static const char *const colours[] = {"red", "green", "blue", NULL};
@@ -116,9 +111,8 @@ static int read_line(const char *line, config *c)
     return kvd_options_read(&program, argc, argv, c, &err);
 }
 
-static void defaults(void **state)
+TEST(defaults)
 {
-    (void)state;
     config c;
     assert_int_equal(read_line("m -o out.h5", &c), 0);
     assert_string_equal(c.model, "m");
@@ -137,9 +131,8 @@ static void defaults(void **state)
     assert_null(c.sizes);
 }
 
-static void values(void **state)
+TEST(values)
 {
-    (void)state;
     config c;
     assert_int_equal(read_line("-qoout.h5 m --text a --tokens 4096 b --gpus=2 --share 1 "
                                "--bound=0 --colour blue --colours red,green --switch on",
@@ -178,9 +171,8 @@ static void values(void **state)
     kvd_options_release(&program, &c);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     static const struct {
         const char *line, *message;
     } bad[] = {
@@ -241,9 +233,8 @@ static void refusals(void **state)
     }
 }
 
-static void test_device(void **state)
+TEST(test_device)
 {
-    (void)state;
     kvd_common_options o = {.device = KVD_DEVICE_AUTO};
     assert_int_equal(kvd_device_cpu_only(&o, &err), 0);
     assert_int_equal(o.device, KVD_DEVICE_CPU);
@@ -279,9 +270,8 @@ static int run(char **argv, char *text, size_t size)
     return WEXITSTATUS(status);
 }
 
-static void wrong_usage(void **state)
+TEST(wrong_usage)
 {
-    (void)state;
     char text[8192];
     char *unknown[] = {"/a/b/x", "--nonsense", NULL}, *bytes[] = {"x", "m", "\xff", NULL};
     assert_int_equal(run(unknown, text, sizeof text), 2);
@@ -290,9 +280,8 @@ static void wrong_usage(void **state)
     assert_non_null(strstr(text, "kvdim-test: argument 2 is not valid UTF-8 at byte 0"));
 }
 
-static void help(void **state)
+TEST(help)
 {
-    (void)state;
     char text[8192];
     char *version[] = {"x", "-V", NULL}, *list[] = {"x", "m", "--list", NULL};
     char *ask[] = {"x", "m", "--help", NULL};
@@ -329,9 +318,5 @@ int main(void)
 {
     /* Keeps the child process from restarting itself for better BLAS kernels (common/blas.h). */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),    cmocka_unit_test(values),      cmocka_unit_test(refusals),
-        cmocka_unit_test(test_device), cmocka_unit_test(wrong_usage), cmocka_unit_test(help),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return unit_run(NULL, NULL);
 }

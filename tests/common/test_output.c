@@ -1,9 +1,5 @@
 /* Tests of output files. A file must appear whole or not at all, and have one writer at a time. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/files/output.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_err err;
 static const char *folder;
@@ -48,9 +43,8 @@ static void holds(const char *name, const char *text)
     assert_string_equal(found, text);
 }
 
-static void test_commit_replaces(void **state)
+TEST(test_commit_replaces)
 {
-    (void)state;
     kvd_output out;
     put(path, "old");
     assert_int_equal(kvd_output_begin(&out, path, &err), 0);
@@ -64,9 +58,8 @@ static void test_commit_replaces(void **state)
     kvd_output_release(&out, false);
 }
 
-static void test_release_keeps_or_removes(void **state)
+TEST(test_release_keeps_or_removes)
 {
-    (void)state;
     kvd_output out;
     for (int keep = 0; keep < 2; keep++) {
         assert_int_equal(kvd_output_begin(&out, path, &err), 0);
@@ -87,9 +80,8 @@ static void test_release_keeps_or_removes(void **state)
     holds(path, "new");
 }
 
-static void test_second_writer_is_refused(void **state)
+TEST(test_second_writer_is_refused)
 {
-    (void)state;
     kvd_output out, second;
     char want[200];
     put(lock, "99999\n"); /* a lock file of a killed program does not block */
@@ -107,9 +99,8 @@ static void test_second_writer_is_refused(void **state)
  * Processes count in one file. The final count is right only if one process at a time holds the
  * lock.
  */
-static void test_lock_excludes(void **state)
+TEST(test_lock_excludes)
 {
-    (void)state;
     enum { PROCESSES = 6, ROUNDS = 60 };
     char counter[80];
     (void)snprintf(counter, sizeof counter, "%s/counter", folder);
@@ -144,9 +135,8 @@ static void test_lock_excludes(void **state)
     holds(counter, "360");
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     kvd_output out;
     char name[400], want[512];
     assert_int_equal(kvd_output_begin(&out, folder, &err), -1);
@@ -185,9 +175,8 @@ static void test_refusals(void **state)
     assert_int_equal(root && (seteuid(0) || chown(folder, 0, 0)), 0);
 }
 
-static void test_link_is_followed(void **state)
+TEST(test_link_is_followed)
 {
-    (void)state;
     char target[80], name[80];
     struct stat st;
     (void)snprintf(target, sizeof target, "%s/target", folder);
@@ -201,9 +190,8 @@ static void test_link_is_followed(void **state)
 }
 
 /* A file or link that another user put at a temporary name must be neither written nor removed. */
-static void test_derived_names_are_not_followed(void **state)
+TEST(test_derived_names_are_not_followed)
 {
-    (void)state;
     static const char *const kinds[] = {"is a symbolic link", "is a symbolic link",
                                         "has other hard links", "is a FIFO", "is a folder"};
     const char *const names[] = {partial, lock};
@@ -244,9 +232,8 @@ static void test_derived_names_are_not_followed(void **state)
     holds(path, "new");
 }
 
-static void test_outputs_are_distinct(void **state)
+TEST(test_outputs_are_distinct)
 {
-    (void)state;
     static const char *const beside[] = {".state", ".state.new", NULL};
     char at[7][80], want[400];
     static const char *const end[] = {"/o.h5",         "/./o.h5",         "/alias.h5",
@@ -286,9 +273,8 @@ static void test_outputs_are_distinct(void **state)
     assert_string_equal(err.msg, want);
 }
 
-static void test_remove(void **state)
+TEST(test_remove)
 {
-    (void)state;
     const char *const name[] = {path, partial, lock};
     for (int i = 0; i < 3; i++)
         put(name[i], "left by a killed program");
@@ -306,9 +292,8 @@ static void test_remove(void **state)
     kvd_output_release(&out, false);
 }
 
-static void test_text_and_folders(void **state)
+TEST(test_text_and_folders)
 {
-    (void)state;
     char name[128];
     (void)snprintf(name, sizeof name, "%s/a/b//c/", folder);
     assert_int_equal(kvd_make_folder(name, &err), 0);
@@ -325,19 +310,4 @@ static void test_text_and_folders(void **state)
     assert_int_equal(kvd_make_folder(".", &err), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_commit_replaces),
-        cmocka_unit_test(test_release_keeps_or_removes),
-        cmocka_unit_test(test_second_writer_is_refused),
-        cmocka_unit_test(test_lock_excludes),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_link_is_followed),
-        cmocka_unit_test(test_derived_names_are_not_followed),
-        cmocka_unit_test(test_outputs_are_distinct),
-        cmocka_unit_test(test_remove),
-        cmocka_unit_test(test_text_and_folders),
-    };
-    return cmocka_run_group_tests(tests, make_folder, NULL);
-}
+TEST_MAIN(make_folder, NULL)

@@ -1,10 +1,6 @@
 /* Tests of output folders. They must appear whole or not at all; foreign files must stay. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/files/output_folder.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_err err;
 static const char *folder;
@@ -43,9 +38,8 @@ static void put(kvd_output *out, const char *name, const char *text)
     assert_int_equal(kvd_output_folder_text(out, name, text, strlen(text), &err), 0);
 }
 
-static void test_appears_whole(void **state)
+TEST(test_appears_whole)
 {
-    (void)state;
     kvd_output out;
     char with_slash[80];
     (void)snprintf(with_slash, sizeof with_slash, "%s//", path);
@@ -62,9 +56,8 @@ static void test_appears_whole(void **state)
     run("[ \"$(cat x/a x/b)\" = newold ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
 }
 
-static void test_given_up(void **state)
+TEST(test_given_up)
 {
-    (void)state;
     kvd_output out;
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&out, path, false, &err), 0);
@@ -75,9 +68,8 @@ static void test_given_up(void **state)
     kvd_output_folder_release(&none);
 }
 
-static void test_replaces(void **state)
+TEST(test_replaces)
 {
-    (void)state;
     kvd_output out;
     run("rm -rf x && mkdir x && printf old >x/old");
     assert_int_equal(kvd_output_folder_begin(&out, path, true, &err), 0);
@@ -93,9 +85,8 @@ static void test_replaces(void **state)
 }
 
 /* A folder NAME.partial that holds folders, which this program never makes, must not be removed. */
-static void test_left_behind(void **state)
+TEST(test_left_behind)
 {
-    (void)state;
     kvd_output out;
     run("rm -rf x && mkdir x.partial && printf half >x.partial/a");
     assert_int_equal(kvd_output_folder_begin(&out, path, false, &err), 0);
@@ -120,9 +111,8 @@ static void refused(const char *prepare, const char *name, const char *message)
     run("rm -rf x y && [ -z \"$(ls | grep -v source)\" ]");
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     refused("mkdir x", "x", "it exists");
     refused("touch x", "x", "it is not a folder");
     refused("mkdir y && ln -s y x", "x", "it is not a folder");
@@ -133,9 +123,8 @@ static void test_refuses(void **state)
     assert_int_equal(kvd_output_folder_begin(&out, "/", false, &err), -1);
 }
 
-static void test_one_writer(void **state)
+TEST(test_one_writer)
 {
-    (void)state;
     kvd_output a, b;
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&a, path, false, &err), 0);
@@ -173,9 +162,8 @@ static void renew(const char *name)
         "[ ! -e x.lock ] && [ ! -e x.old ]");
 }
 
-static void test_renews(void **state)
+TEST(test_renews)
 {
-    (void)state;
     char other[80];
     run("rm -rf x y");
     renew(path);
@@ -204,9 +192,8 @@ static void not_renewed(const char *prepare, const char *message)
     run("[ \"$(cat x/page)\" = old ] && [ ! -e x.lock ]");
 }
 
-static void test_renews_nothing_else(void **state)
+TEST(test_renews_nothing_else)
 {
-    (void)state;
     kvd_output out;
     not_renewed("touch x/notes", "cannot remove 'notes' in '");
     not_renewed("mkdir x/notes", "cannot remove 'notes' in '");
@@ -218,9 +205,8 @@ static void test_renews_nothing_else(void **state)
     assert_int_equal(kvd_output_folder_renew(&out, "", contents, &err), -1);
 }
 
-static void test_not_committed(void **state)
+TEST(test_not_committed)
 {
-    (void)state;
     kvd_output out;
     run("rm -rf x");
     renew(path);
@@ -230,14 +216,4 @@ static void test_not_committed(void **state)
     run("[ \"$(cat x/page x/in/a)\" = newnew ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_appears_whole), cmocka_unit_test(test_given_up),
-        cmocka_unit_test(test_replaces),      cmocka_unit_test(test_left_behind),
-        cmocka_unit_test(test_refuses),       cmocka_unit_test(test_one_writer),
-        cmocka_unit_test(test_renews),        cmocka_unit_test(test_renews_nothing_else),
-        cmocka_unit_test(test_not_committed),
-    };
-    return cmocka_run_group_tests(tests, make_folder, NULL);
-}
+TEST_MAIN(make_folder, NULL)

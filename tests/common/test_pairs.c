@@ -2,13 +2,7 @@
  * Tests of rotations that two matrices share, such as Q and K of a head, and of balanced
  * projections. A balanced projection has a left matrix for queries and a right matrix for keys.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include <cblas.h>
 
@@ -16,6 +10,7 @@
 #include "make_dump.h"
 #include "oracle/balanced.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static char path[64], moments_path[64];
 static kvd_run run;
@@ -86,9 +81,8 @@ static void same_rows(kvd_activations *a, kvd_x x, int layer, int head, const fl
     assert_memory_equal(rows, want, sizeof want);
 }
 
-static void test_stacks_are_in_order(void **state)
+TEST(test_stacks_are_in_order)
 {
-    (void)state;
     kvd_activations a;
     kvd_err err;
     assert_int_equal(kvd_activations_open(&a, path, &err), 0);
@@ -136,9 +130,8 @@ static void test_stacks_are_in_order(void **state)
  * If the rows of Q and K are decomposed in another order, their rotation may change only by
  * rounding.
  */
-static void test_order_of_the_stack_does_not_matter(void **state)
+TEST(test_order_of_the_stack_does_not_matter)
 {
-    (void)state;
     kvd_activations a;
     kvd_err err;
     assert_int_equal(kvd_activations_open(&a, path, &err), 0);
@@ -157,9 +150,8 @@ static void test_order_of_the_stack_does_not_matter(void **state)
     kvd_activations_close(&a);
 }
 
-static void test_moments_are_those_of_the_stack(void **state)
+TEST(test_moments_are_those_of_the_stack)
 {
-    (void)state;
     kvd_activations a;
     kvd_moments m;
     kvd_err err;
@@ -186,9 +178,8 @@ static void test_moments_are_those_of_the_stack(void **state)
     kvd_activations_close(&a);
 }
 
-static void test_missing_pre_is_an_error(void **state)
+TEST(test_missing_pre_is_an_error)
 {
-    (void)state;
     char other[160];
     dump_plan p;
     kvd_activations a;
@@ -241,9 +232,8 @@ static double loss(const double *cl, const double *cr, const double *left, const
     return sum;
 }
 
-static void test_balanced_is_the_best_of_its_rank(void **state)
+TEST(test_balanced_is_the_best_of_its_rank)
 {
-    (void)state;
     static const kvd_pair plain[] = {KVD_PAIR_QK, KVD_PAIR_VW},
                           balanced[] = {KVD_PAIR_BQK, KVD_PAIR_BVW};
     kvd_moments m;
@@ -278,9 +268,8 @@ static void test_balanced_is_the_best_of_its_rank(void **state)
 }
 
 /* The loss must be the sum over queries and keys of (q . k - q A B^T k)^2. */
-static void test_balanced_loss_is_the_error_of_scores(void **state)
+TEST(test_balanced_loss_is_the_error_of_scores)
 {
-    (void)state;
     kvd_activations a;
     kvd_moments m;
     kvd_err err;
@@ -314,9 +303,8 @@ static void test_balanced_loss_is_the_error_of_scores(void **state)
     kvd_activations_close(&a);
 }
 
-static void test_balanced_without_full_rank(void **state)
+TEST(test_balanced_without_full_rank)
 {
-    (void)state;
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
     /*
@@ -335,9 +323,8 @@ static void test_balanced_without_full_rank(void **state)
     assert_non_null(strstr(err.msg, "left moments: not a Gram matrix"));
 }
 
-static void test_balanced_agrees_with_numpy(void **state)
+TEST(test_balanced_agrees_with_numpy)
 {
-    (void)state;
     double sigma[ORACLE_D], left[ORACLE_D * ORACLE_D], right[ORACLE_D * ORACLE_D];
     kvd_err err;
     assert_int_equal(kvd_balanced(oracle_cl, oracle_cr, ORACLE_D, sigma, left, right, &err), 0);
@@ -349,17 +336,4 @@ static void test_balanced_agrees_with_numpy(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stacks_are_in_order),
-        cmocka_unit_test(test_order_of_the_stack_does_not_matter),
-        cmocka_unit_test(test_moments_are_those_of_the_stack),
-        cmocka_unit_test(test_missing_pre_is_an_error),
-        cmocka_unit_test(test_balanced_is_the_best_of_its_rank),
-        cmocka_unit_test(test_balanced_loss_is_the_error_of_scores),
-        cmocka_unit_test(test_balanced_without_full_rank),
-        cmocka_unit_test(test_balanced_agrees_with_numpy),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

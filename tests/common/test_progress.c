@@ -1,16 +1,11 @@
 /* Tests of progress messages: none if the program is quiet or ends quickly. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/progress.h"
+#include "unit.h"
 
 /*
  * Writes the progress messages to `text`, as if `ago` seconds had passed. `terminal` pretends that
@@ -39,9 +34,8 @@ static void shown(bool quiet, bool terminal, double total, double ago, char *tex
     close(ends[0]);
 }
 
-static void test_lines(void **state)
+TEST(test_lines)
 {
-    (void)state;
     char text[1024];
     shown(false, false, 100, 10, text, sizeof text);
     assert_string_equal(text, "collect: 50 of 100 tokens (50 %), 5.00 tokens/s, 0:10 left\n"
@@ -52,9 +46,8 @@ static void test_lines(void **state)
     assert_non_null(strstr(text, "collect: 50 tokens, 0.01 tokens/s, 1:01:40 so far\n"));
 }
 
-static void test_silence(void **state)
+TEST(test_silence)
 {
-    (void)state;
     char text[1024];
     shown(true, false, 100, 10, text, sizeof text);
     assert_string_equal(text, "");
@@ -64,21 +57,12 @@ static void test_silence(void **state)
     assert_string_equal(text, "");
 }
 
-static void test_bar(void **state)
+TEST(test_bar)
 {
-    (void)state;
     char text[1024];
     shown(false, true, 100, 10, text, sizeof text);
     assert_int_equal(strncmp(text, "\rcollect: [############............] 50 of 100", 46), 0);
     assert_int_equal(text[strlen(text) - 1], '\n');
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_silence),
-        cmocka_unit_test(test_bar),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

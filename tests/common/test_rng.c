@@ -1,17 +1,11 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
+#include "unit.h"
 
 /* Numbers that the demonstration program of PCG's authors prints, with seed 42 and stream 54. */
-static void test_published_sequence(void **state)
+TEST(test_published_sequence)
 {
-    (void)state;
     static const uint64_t want[6] = {0x86b1da1d72062b68u, 0x1304aa46c9853d39u, 0xa3670e9e0dd50358u,
                                      0xf9090e529a7dae00u, 0xc85b9fd837996f2cu, 0x606121f8e3919196u};
     kvd_rng r = {.state = 0, .inc = 54u << 1 | 1u};
@@ -23,9 +17,8 @@ static void test_published_sequence(void **state)
 }
 
 /* Numbers of NumPy's PCG64 from the state that splitmix64 gives for seed 12345 and stream 7. */
-static void test_seeding(void **state)
+TEST(test_seeding)
 {
-    (void)state;
     static const uint64_t want[4] = {0x37ed2b54a5083b51u, 0x715b4b62b44a5905u, 0x589f405473706604u,
                                      0xc904fe30f155a5bdu};
     kvd_rng r, other;
@@ -42,9 +35,8 @@ static void test_seeding(void **state)
         }
 }
 
-static void test_below(void **state)
+TEST(test_below)
 {
-    (void)state;
     kvd_rng r;
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < 100; i++)
@@ -74,9 +66,8 @@ static void test_below(void **state)
     assert_true(fabs(sum / N - 0.5) < 5 * sqrt(1.0 / 12 / N));
 }
 
-static void test_uniform_and_normal(void **state)
+TEST(test_uniform_and_normal)
 {
-    (void)state;
     enum { N = 200000 };
     kvd_rng r;
     kvd_rng_seed(&r, 2, 0);
@@ -104,13 +95,4 @@ static void test_uniform_and_normal(void **state)
     assert_true(fabs((double)beyond / N - 0.05) < 5 * sqrt(0.05 * 0.95 / N));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published_sequence),
-        cmocka_unit_test(test_seeding),
-        cmocka_unit_test(test_below),
-        cmocka_unit_test(test_uniform_and_normal),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

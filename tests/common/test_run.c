@@ -1,10 +1,6 @@
 #include <dlfcn.h>
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/files/output.h"
 #include "common/files/output_folder.h"
 #include "common/run.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_err err;
 static const char *folder;
@@ -55,9 +50,8 @@ static const char *put(const char *name, const char *text, size_t len)
     return path;
 }
 
-static void test_command_line_is_quoted(void **state)
+TEST(test_command_line_is_quoted)
 {
-    (void)state;
     char *argv[] = {"kvdim-collect", "a b.txt", "it's",      "",      "$HOME",
                     "plain-1.0,2:3", "x;y",     "new\nline", "\"q\"", NULL};
     kvd_common_options opt = {.seed = 9, .threads = 1};
@@ -89,9 +83,8 @@ static void test_command_line_is_quoted(void **state)
 }
 
 /* An empty file must have the published XXH3-128 hash of no bytes. */
-static void test_inputs(void **state)
+TEST(test_inputs)
 {
-    (void)state;
     kvd_run run = {0};
     assert_int_equal(kvd_run_add_input(&run, put("empty", "", 0), &err), 0);
     assert_string_equal(run.inputs[0].hash, "xxh3:99aa06d3014798d86001c324468d497f");
@@ -125,9 +118,8 @@ static void folder_hash(char *hash, uint64_t *bytes)
     kvd_run_release(&run);
 }
 
-static void test_folder_hash(void **state)
+TEST(test_folder_hash)
 {
-    (void)state;
     char first[40], again[40], changed[40];
     uint64_t bytes, more;
     folder_hash(first, &bytes);
@@ -154,9 +146,8 @@ static void test_folder_hash(void **state)
     assert_string_equal(first, again);
 }
 
-static void test_parameters(void **state)
+TEST(test_parameters)
 {
-    (void)state;
     kvd_run run = {0};
     char value[2000];
     memset(value, 'v', sizeof value - 1);
@@ -172,9 +163,8 @@ static void test_parameters(void **state)
     kvd_run_release(&run);
 }
 
-static void test_interruption(void **state)
+TEST(test_interruption)
 {
-    (void)state;
     char *argv[] = {"x", NULL};
     kvd_common_options opt = {.threads = 1};
     kvd_run run;
@@ -223,9 +213,8 @@ static int exit_status(int status, const char *to, char *text, size_t size)
     return WEXITSTATUS(result);
 }
 
-static void test_exit(void **state)
+TEST(test_exit)
 {
-    (void)state;
     char text[256];
     assert_int_equal(exit_status(0, "/dev/null", text, sizeof text), 0);
     assert_string_equal(text, "");
@@ -239,9 +228,8 @@ static void test_exit(void **state)
 }
 
 /* An input must not be taken for another file because its path could not be resolved. */
-static void test_inputs_are_kept(void **state)
+TEST(test_inputs_are_kept)
 {
-    (void)state;
     char path[256], link[256], inner[256];
     (void)snprintf(path, sizeof path, "%s", put("kept", "x", 1));
     (void)snprintf(link, sizeof link, "%s/link-to-kept", folder);
@@ -268,24 +256,10 @@ static void test_inputs_are_kept(void **state)
     assert_int_equal(kvd_run_not_the_input(inner, path, &err), 0);
 }
 
-static void test_facts(void **state)
+TEST(test_facts)
 {
-    (void)state;
     assert_true(strlen(kvd_git_revision()) > 0);
     assert_true(strlen(kvd_cpu_name()) > 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_command_line_is_quoted),
-        cmocka_unit_test(test_inputs),
-        cmocka_unit_test(test_folder_hash),
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_interruption),
-        cmocka_unit_test(test_exit),
-        cmocka_unit_test(test_inputs_are_kept),
-        cmocka_unit_test(test_facts),
-    };
-    return cmocka_run_group_tests(tests, make_folder, NULL);
-}
+TEST_MAIN(make_folder, NULL)

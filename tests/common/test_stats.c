@@ -1,13 +1,8 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
 #include "common/stats.h"
+#include "unit.h"
 
 static kvd_err err;
 
@@ -17,9 +12,8 @@ static void near(double a, double b)
         fail_msg("%.17g is not %.17g", a, b);
 }
 
-static void test_known_answers(void **state)
+TEST(test_known_answers)
 {
-    (void)state;
     const double x[] = {2, 4, 4, 4, 5, 5, 7, 9};
     near(kvd_mean(x, 8), 5);
     near(kvd_stddev(x, 8), sqrt(32.0 / 7));
@@ -38,9 +32,8 @@ static void test_known_answers(void **state)
     assert_true(u[0] == 3);
 }
 
-static void test_not_numbers(void **state)
+TEST(test_not_numbers)
 {
-    (void)state;
     const double x[] = {1, NAN, 3};
     assert_true(isnan(kvd_quantile(x, 3, 0.5)));
     assert_true(isnan(kvd_mad(x, 3)));
@@ -50,9 +43,8 @@ static void test_not_numbers(void **state)
     assert_true(isnan(kvd_mean(x, 0)));
 }
 
-static void test_bootstrap_shape(void **state)
+TEST(test_bootstrap_shape)
 {
-    (void)state;
     enum { N = KVD_BOOTSTRAP_CLUSTERS };
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
@@ -82,9 +74,8 @@ static void test_bootstrap_shape(void **state)
 }
 
 /* About 95 of 100 intervals must contain the true value, although tokens are correlated. */
-static void test_bootstrap_coverage(void **state)
+TEST(test_bootstrap_coverage)
 {
-    (void)state;
     enum { TRIALS = 400, CLUSTERS = 60 };
     kvd_rng r;
     kvd_rng_seed(&r, 11, 0);
@@ -104,9 +95,8 @@ static void test_bootstrap_coverage(void **state)
 }
 
 /* The result must be the mean of the strata's ratios, whatever the sizes of the strata. */
-static void test_bootstrap_strata(void **state)
+TEST(test_bootstrap_strata)
 {
-    (void)state;
     enum { N = KVD_BOOTSTRAP_CLUSTERS };
     const double num[] = {1, 2, 3, 4, 5, 9, 9, 9}, den[] = {2, 4, 6, 8, 10, 10, 10, 10};
     const double other[] = {2, 2, 9, 1, 7, 10, 10, 10};
@@ -131,12 +121,4 @@ static void test_bootstrap_strata(void **state)
     assert_string_equal(err.msg, "stratum 0 has no cluster to draw from");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers),    cmocka_unit_test(test_not_numbers),
-        cmocka_unit_test(test_bootstrap_shape),  cmocka_unit_test(test_bootstrap_coverage),
-        cmocka_unit_test(test_bootstrap_strata),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

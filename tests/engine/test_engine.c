@@ -3,15 +3,9 @@
  * forward pass over whole sequences.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
 #include "dims_fixture.h"
@@ -21,6 +15,7 @@
 #include "methods/method.h"
 #include "model/pass/forward.h"
 #include "serving/batching.h"
+#include "unit.h"
 
 enum { REQUESTS = 5, PAGE = 64 };
 
@@ -225,10 +220,9 @@ static void assert_serves(const char *what, const texts *t, const kvd_plan *plan
     }
 }
 
-static void test_families(void **unused)
+TEST(test_families)
 {
     static const char *const name[] = {FAMILIES(NAME), NULL};
-    (void)unused;
     for (size_t i = 0; name[i]; i++) {
         char path[256];
         texts t;
@@ -262,13 +256,12 @@ static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s,
     kvd_widths_release(&w);
 }
 
-static void test_plans_of_dims(void **unused)
+TEST(test_plans_of_dims)
 {
     static const char *const model[] = {
         "tests/data/families/qwen3-gqa", "tests/data/families/opt-before",
         "tests/data/families/mistral-window", "tests/data/families/falcon-40b"};
     const kvd_dims_method *const method[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_balanced};
-    (void)unused;
     for (size_t i = 0; i < sizeof model / sizeof *model; i++)
         for (size_t k = 0; k < 3; k++) {
             texts t;
@@ -289,9 +282,8 @@ static void test_plans_of_dims(void **unused)
  * In 16 bits the bounds are wider, because a product that adds in another order can round to
  * another number.
  */
-static void test_types_of_the_cache(void **unused)
+TEST(test_types_of_the_cache)
 {
-    (void)unused;
     texts t;
     kvd_spectrum s;
     kvd_dims dims;
@@ -312,9 +304,8 @@ static void test_types_of_the_cache(void **unused)
 }
 
 /* A layer with a sliding window must store only the tokens in its window. */
-static void test_window_is_what_is_held(void **unused)
+TEST(test_window_is_what_is_held)
 {
-    (void)unused;
     texts t;
     kvd_engine_facts facts;
     double held = 0, want = 0;
@@ -342,7 +333,7 @@ static void test_window_is_what_is_held(void **unused)
  * logits is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. A wrong method has more than
  * 4e-3, such as 7.5e-3 for zipcache with share=0.58.
  */
-static void test_plans_row_by_row(void **unused)
+TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},
                           output[REQUESTS] = {12, 12, 12, 12, 12};
@@ -354,7 +345,6 @@ static void test_plans_row_by_row(void **unused)
                                        "think",
                                        "strawman",
                                        "gear"};
-    (void)unused;
     texts t;
     kvd_spectrum s;
     kvd_dims dims;
@@ -392,12 +382,11 @@ static void test_plans_row_by_row(void **unused)
  * A preempted request enters again with a longer prompt. With a method that compresses prompts, its
  * logits may therefore differ.
  */
-static void test_preempted_requests(void **unused)
+TEST(test_preempted_requests)
 {
     static const uint32_t input[REQUESTS] = {60, 50, 30, 62, 20},
                           output[REQUESTS] = {20, 25, 40, 10, 50};
     static const size_t chunk[] = {0, 70};
-    (void)unused;
     texts t;
     kvd_spectrum s;
     kvd_dims dims;
@@ -434,9 +423,8 @@ static void test_preempted_requests(void **unused)
     close_texts(&t);
 }
 
-static void test_refused_plans(void **unused)
+TEST(test_refused_plans)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_method m;
     texts t;
@@ -462,9 +450,8 @@ static void test_refused_plans(void **unused)
     close_texts(&t);
 }
 
-static void test_facts(void **unused)
+TEST(test_facts)
 {
-    (void)unused;
     texts t;
     kvd_spectrum s;
     kvd_dims dims;
@@ -492,9 +479,8 @@ static void test_facts(void **unused)
     close_texts(&t);
 }
 
-static void test_refusals(void **unused)
+TEST(test_refusals)
 {
-    (void)unused;
     kvd_err err = {""};
     texts t;
     open_texts(&t, "tests/data/families/qwen3-gqa");
@@ -527,16 +513,4 @@ static void test_refusals(void **unused)
     close_texts(&t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_families),
-                                       cmocka_unit_test(test_plans_of_dims),
-                                       cmocka_unit_test(test_types_of_the_cache),
-                                       cmocka_unit_test(test_window_is_what_is_held),
-                                       cmocka_unit_test(test_plans_row_by_row),
-                                       cmocka_unit_test(test_preempted_requests),
-                                       cmocka_unit_test(test_refused_plans),
-                                       cmocka_unit_test(test_facts),
-                                       cmocka_unit_test(test_refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,17 +3,13 @@
  * (tests/oracle/make_benchmark_prompts.py).
  */
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "evaluate/tasks/benchmark_run.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_checkpoint *checkpoint;
 static kvd_tokenizer *tokenizer;
@@ -56,9 +52,8 @@ static void read_one(const char *name, json_t *item, kvd_benchmark *b)
     assert_int_equal(b->n, 1);
 }
 
-static void prompts_as_the_authors(void **state)
+TEST(prompts_as_the_authors)
 {
-    (void)state;
     json_error_t why;
     json_t *const all = json_load_file("tests/data/benchmark_prompts.json", 0, &why);
     assert_true(json_array_size(all) > 40);
@@ -89,9 +84,8 @@ static void prompts_as_the_authors(void **state)
 }
 
 /* Tests benchmark tasks whose prompt text depends on the item. */
-static void infinitebench_as_the_authors(void **state)
+TEST(infinitebench_as_the_authors)
 {
-    (void)state;
     json_error_t why;
     json_t *const root = json_load_file("tests/data/infinitebench.json", 0, &why),
                   *const all = json_object_get(root, "prompts");
@@ -122,9 +116,8 @@ static void infinitebench_as_the_authors(void **state)
 }
 
 /* The solved examples before a question must be those that the benchmark lists for the item. */
-static void shots_as_the_harness(void **state)
+TEST(shots_as_the_harness)
 {
-    (void)state;
     json_error_t why;
     json_t *const all = json_load_file("tests/data/gsm8k_shots.json", 0, &why);
     char path[300];
@@ -177,9 +170,8 @@ static void start(kvd_benchmark_run *r, const kvd_benchmark *b, kvd_compress_at 
  * A prompt that is too long must keep the first and the last half of the tokens that fit, as in
  * LongBench.
  */
-static void the_middle_is_cut(void **state)
+TEST(the_middle_is_cut)
 {
-    (void)state;
     static const char text[] = "One two three four five six seven eight nine ten. Eleven twelve "
                                "thirteen fourteen fifteen sixteen seventeen eighteen nineteen.",
                       question[] = " What comes next?";
@@ -232,9 +224,8 @@ static void the_middle_is_cut(void **state)
  * A second question in the same sequence must follow the first answer. In a separate sequence it
  * must repeat the context.
  */
-static void turns_follow_or_stand_apart(void **state)
+TEST(turns_follow_or_stand_apart)
 {
-    (void)state;
     json_t *const item =
         json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "context", "Max is a dog.", "multi_turns",
                   "input", "Who?", "answer", "Max", "input", "What is he?", "answer", "dog");
@@ -270,9 +261,8 @@ static void turns_follow_or_stand_apart(void **state)
  * The chat template must not add a second BOS token, and white space at the ends of the user's text
  * must be removed.
  */
-static void chat_around_turns(void **state)
+TEST(chat_around_turns)
 {
-    (void)state;
     static const kvd_chat chat = {.name = "test",
                                   .bos = "<|bos|>",
                                   .start = "Be brief. ",
@@ -353,11 +343,4 @@ static void chat_around_turns(void **state)
     json_decref(item);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_as_the_authors),       cmocka_unit_test(shots_as_the_harness),
-        cmocka_unit_test(infinitebench_as_the_authors), cmocka_unit_test(the_middle_is_cut),
-        cmocka_unit_test(turns_follow_or_stand_apart),  cmocka_unit_test(chat_around_turns)};
-    return cmocka_run_group_tests_name("benchmarks", tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

@@ -1,19 +1,14 @@
 /* Tests of kvd_evaluate on a small random checkpoint. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "dims_fixture.h"
 #include "evaluate/eval_run.h"
 #include "evaluate/evaluate.h"
 #include "make_checkpoint.h"
+#include "unit.h"
 
 static char path[80];
 static kvd_checkpoint *checkpoint;
@@ -95,9 +90,8 @@ static kvd_quality total(const kvd_quality *q, size_t n)
     return sum;
 }
 
-static void test_none_is_the_reference(void **state)
+TEST(test_none_is_the_reference)
 {
-    (void)state;
     kvd_err err = {""};
     bench b;
     open_bench(&b, TOKENS, false);
@@ -120,9 +114,8 @@ static void test_none_is_the_reference(void **state)
  * Sums of prediction quality must not depend on the batch size, on kept hidden states or on the
  * number of methods per call.
  */
-static void test_ways_to_the_same_sums(void **state)
+TEST(test_ways_to_the_same_sums)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_dims half, most;
     kvd_quality want[2];
@@ -167,9 +160,8 @@ static size_t nothing_to_spare(const kvd_model_runner *r)
     return 1000;
 }
 
-static void test_reference_that_does_not_fit(void **state)
+TEST(test_reference_that_does_not_fit)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_dims d;
     kvd_quality want = {0};
@@ -198,9 +190,8 @@ static void test_reference_that_does_not_fit(void **state)
     kvd_dims_release(&d);
 }
 
-static void test_from_a_layer_on(void **state)
+TEST(test_from_a_layer_on)
 {
-    (void)state;
     kvd_err err = {""};
     bench b;
     open_bench(&b, 100, true);
@@ -224,9 +215,8 @@ static void test_from_a_layer_on(void **state)
     close_bench(&b);
 }
 
-static void test_full_rank_guard(void **state)
+TEST(test_full_rank_guard)
 {
-    (void)state;
     const kvd_dims_method *const all[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_uniform,
                                           &kvd_dims_balanced};
     kvd_err err = {""};
@@ -249,9 +239,8 @@ static void test_full_rank_guard(void **state)
     close_bench(&b);
 }
 
-static void test_guards_of_points(void **state)
+TEST(test_guards_of_points)
 {
-    (void)state;
     kvd_err err = {""};
     bench b;
     open_bench(&b, TOKENS, false);
@@ -384,9 +373,8 @@ static void drop_outcome(outcome *o)
  * Running the prompts once for several methods must give the same results as running whole
  * sequences.
  */
-static void test_prompts_run_once(void **state)
+TEST(test_prompts_run_once)
 {
-    (void)state;
     static const char *const methods[] = {"zack,p=0.5",
                                           "h2o",
                                           "kivi,group=8,residual=8",
@@ -410,9 +398,8 @@ static void test_prompts_run_once(void **state)
 }
 
 /* A method that changes nothing is not run, but its results must be those of a run, bit for bit. */
-static void test_none_is_not_run(void **state)
+TEST(test_none_is_not_run)
 {
-    (void)state;
     for (int keep = 0; keep < 2; keep++) {
         outcome run, left_out;
         evaluate_method("none", false, keep, 2 * SEQ_LEN, 0, &run);
@@ -434,9 +421,8 @@ static int count_logits(kvd_model_runner *r, const float *rows, size_t n, kvd_er
     return real_logits(r, rows, n, err);
 }
 
-static void test_logits_of_scored_rows(void **state)
+TEST(test_logits_of_scored_rows)
 {
-    (void)state;
     for (size_t prompt = 0; prompt <= 30; prompt += 10) {
         kvd_err err = {""};
         kvd_evaluator e;
@@ -459,9 +445,8 @@ static void test_logits_of_scored_rows(void **state)
     }
 }
 
-static void test_attention_error_by_hand(void **state)
+TEST(test_attention_error_by_hand)
 {
-    (void)state;
     const kvd_config c = fixture_config(1, 2, 1, 2);
     const float u[8] = {3, 4, 0, 2, 0, 0, 0, -2}, v[8] = {3, 1, 1, 2, 0, 5, 0, -3};
     const kvd_attention_in in = {.config = &c, .layer = 0, .n_tokens = 2};
@@ -492,9 +477,8 @@ static void test_attention_error_by_hand(void **state)
     kvd_kept_attention_release(&kept);
 }
 
-static void test_error_scan(void **state)
+TEST(test_error_scan)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_method method;
     kvd_error_table t;
@@ -543,20 +527,4 @@ static void test_error_scan(void **state)
     close_bench(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_none_is_the_reference),
-        cmocka_unit_test(test_ways_to_the_same_sums),
-        cmocka_unit_test(test_reference_that_does_not_fit),
-        cmocka_unit_test(test_from_a_layer_on),
-        cmocka_unit_test(test_full_rank_guard),
-        cmocka_unit_test(test_guards_of_points),
-        cmocka_unit_test(test_prompts_run_once),
-        cmocka_unit_test(test_none_is_not_run),
-        cmocka_unit_test(test_logits_of_scored_rows),
-        cmocka_unit_test(test_attention_error_by_hand),
-        cmocka_unit_test(test_error_scan),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

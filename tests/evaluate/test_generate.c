@@ -3,12 +3,7 @@
  * forward pass over the whole sequence with the same compression method.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "dims_fixture.h"
 #include "evaluate/generate/generate.h"
@@ -20,6 +15,7 @@
 #include "model/pass/forward.h"
 #include "model/text/corpus.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 enum {
     PROMPTS = 3,
@@ -166,9 +162,8 @@ static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
     kvd_dense_attention_release(&dense);
 }
 
-static void none_is_repeated_full_passes(void **state)
+TEST(none_is_repeated_full_passes)
 {
-    (void)state;
     kvd_err err = {""};
     const kvd_plan plan = {.type = KVD_F32};
     uint32_t token[3 * N_NEW] = {0}, whole[ALL + N_NEW];
@@ -196,9 +191,8 @@ static void none_is_repeated_full_passes(void **state)
  * Tests longrope: RoPE's factors change when the text reaches 32 tokens, and K must then be
  * computed again.
  */
-static void longrope_follows_the_text(void **state)
+TEST(longrope_follows_the_text)
 {
-    (void)state;
     enum { N = 5, TEXT = 64 };
     static const size_t prompt[N] = {18, 27, 31, 22, 40}, new[N] = {10, 14, 3, 11, 8};
     kvd_err err = {""};
@@ -320,9 +314,8 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
     kvd_points_free(point, n_points);
 }
 
-static void every_axis_is_the_whole_sequence(void **state)
+TEST(every_axis_is_the_whole_sequence)
 {
-    (void)state;
     static const char *const exact[] = {"none",
                                         "zack,p=0.3",
                                         "balanced,p=0.3",
@@ -360,9 +353,8 @@ static void every_axis_is_the_whole_sequence(void **state)
         same_as_the_whole(exact[i], KVD_F32, 2e-4);
 }
 
-static void codes_are_the_whole_sequence(void **state)
+TEST(codes_are_the_whole_sequence)
 {
-    (void)state;
     static const char *const coded[] = {"kivi,residual=32",
                                         "gear",
                                         "zipcache",
@@ -400,9 +392,8 @@ static size_t read_line(FILE *f, double *x, size_t most)
 }
 
 /* Compares greedy generation with Transformers (tests/oracle/generate_oracle.py). */
-static void none_is_transformers(void **state)
+TEST(none_is_transformers)
 {
-    (void)state;
     enum { SEQUENCES = 5, N = 24, MOST = 100 };
     FILE *const f = fopen("tests/data/generate_expected.csv", "r");
     assert_non_null(f);
@@ -445,9 +436,8 @@ static void none_is_transformers(void **state)
 }
 
 /* A token whose position does not follow the cached sequence must be an error. */
-static void rows_that_do_not_follow(void **state)
+TEST(rows_that_do_not_follow)
 {
-    (void)state;
     kvd_err err = {""};
     const kvd_plan plan = {.type = KVD_F32};
     kvd_sequence_cache r;
@@ -586,9 +576,8 @@ static void check_questions(size_t ended)
         assert_int_equal(again[i], token[at[i]]);
 }
 
-static void questions_in_turn(void **state)
+TEST(questions_in_turn)
 {
-    (void)state;
     check_questions(1);
     check_questions(2);
 }
@@ -639,9 +628,8 @@ static void assert_same(const divided *a, const divided *b)
 }
 
 /* Several threads, in place of several GPUs, must generate the same tokens as one. */
-static void several_workers_are_one(void **state)
+TEST(several_workers_are_one)
 {
-    (void)state;
     static divided one, several;
     divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
     assert_int_equal(one.steps, PROMPTS);
@@ -769,9 +757,8 @@ static void assert_same_groups(const divided *got, const divided *want)
 }
 
 /* A group that begins again with more room, in parts, has the results of an undisturbed group. */
-static void groups_begin_again(void **state)
+TEST(groups_begin_again)
 {
-    (void)state;
     static divided want, got;
     double advanced;
     short_path s;
@@ -794,9 +781,8 @@ static void groups_begin_again(void **state)
     assert_string_equal(err.msg, "generating after prompts from 0 on: no room");
 }
 
-static void parts_are_the_whole(void **state)
+TEST(parts_are_the_whole)
 {
-    (void)state;
     static divided one, part, both;
     const bool done[] = {false, true, false};
     divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
@@ -853,9 +839,8 @@ static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type
 }
 
 /* Methods that the CUDA engine does not support must be generated token by token. */
-static void paths_on_a_gpu(void **state)
+TEST(paths_on_a_gpu)
 {
-    (void)state;
     static const char *const engine[] = {"none",
                                          "zack,p=0.5",
                                          "kivi,bits=4,residual=32",
@@ -910,9 +895,8 @@ static void paths_on_a_gpu(void **state)
 }
 #endif
 
-static void refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     kvd_err err = {""};
     const kvd_plan plan = {.type = KVD_F32};
     uint32_t token[3 * N_NEW] = {0}, beyond[3 * N_NEW] = {0};
@@ -936,21 +920,4 @@ static void refusals(void **state)
     assert_string_equal(err.msg, "sequence 0: token id 8192 is not below the vocabulary size 8192");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(none_is_repeated_full_passes),
-                                       cmocka_unit_test(longrope_follows_the_text),
-                                       cmocka_unit_test(none_is_transformers),
-                                       cmocka_unit_test(every_axis_is_the_whole_sequence),
-                                       cmocka_unit_test(codes_are_the_whole_sequence),
-                                       cmocka_unit_test(rows_that_do_not_follow),
-                                       cmocka_unit_test(questions_in_turn),
-#ifdef KVD_CUDA
-                                       cmocka_unit_test(paths_on_a_gpu),
-#endif
-                                       cmocka_unit_test(several_workers_are_one),
-                                       cmocka_unit_test(parts_are_the_whole),
-                                       cmocka_unit_test(groups_begin_again),
-                                       cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests_name("generate", tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

@@ -3,21 +3,16 @@
  * in place of K and V.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "evaluate/generate/generate.h"
 #include "methods/account.h"
 #include "methods/cache.h"
 #include "methods/points.h"
 #include "model/pass/forward.h"
+#include "unit.h"
 
 enum { PROMPT = 23, N_NEW = 9, LONGEST = PROMPT + N_NEW };
 
@@ -83,9 +78,8 @@ static size_t argmax(const float *x, size_t n)
     return best;
 }
 
-static void test_generation(void **state)
+TEST(test_generation)
 {
-    (void)state;
     static const char *const models[] = {"deepseek-v2", "deepseek-v2-lite", "deepseek-v3-plain"},
                              *const methods[] = {"none", "h2o", "streaming,sink=2,recent=9", "tova",
                                                  "quest,page=4"};
@@ -124,9 +118,8 @@ static void test_generation(void **state)
 }
 
 /* A token must take kv_lora_rank + qk_rope_head_dim numbers per layer. */
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     static const struct {
         const char *model;
         /* Numbers that the cache stores per token, over all layers. */
@@ -172,9 +165,8 @@ static void test_bytes(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const char *const methods[] = {
         "kivi",      "gear",  "zipcache", "rotatekv", "hetero,k=4,v=4", "turboquant",
         "cachegen",  "nvfp4", "fp8",      "d2o",      "think",          "strawman,p=0.25",
@@ -197,10 +189,4 @@ static void test_refused(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_generation),
-                                       cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

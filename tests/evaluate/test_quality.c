@@ -1,21 +1,15 @@
 /* Tests of perplexity, accuracy and KL divergence. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
 #include "common/stats.h"
 #include "evaluate/quality.h"
+#include "unit.h"
 
-static void test_by_hand(void **state)
+TEST(test_by_hand)
 {
-    (void)state;
     /* Token 0: softmax of (ln 1, ln 2, ln 5) is 1/8, 2/8, 5/8. Token 1: softmax of three zeros. */
     const float logits[6] = {0, logf(2), logf(5), 0, 0, 0};
     const float reference[6] = {0, 0, 0, 0, 0, 0};
@@ -41,9 +35,8 @@ static void test_by_hand(void **state)
     assert_true(isnan(s.top1_share.value));
 }
 
-static void test_extreme_logits(void **state)
+TEST(test_extreme_logits)
 {
-    (void)state;
     const float logits[4] = {1e4f, -1e4f, 0, 1e4f};
     const float reference[4] = {-1e4f, 1e4f, 0, 0};
     const uint32_t target[1] = {1};
@@ -54,9 +47,8 @@ static void test_extreme_logits(void **state)
     assert_true(fabs(q.kl - (2e4 + log(2))) < 1e-9);
 }
 
-static void test_against_itself_and_never_negative(void **state)
+TEST(test_against_itself_and_never_negative)
 {
-    (void)state;
     enum { N = 37, V = 301 };
     static float a[N * V], b[N * V];
     uint32_t target[N];
@@ -107,9 +99,8 @@ static void test_against_itself_and_never_negative(void **state)
     assert_true(fabs(pieces.kl - q.kl) < 1e-9 * q.kl && pieces.top1 == q.top1);
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     float logits[6] = {0, 1, 2, 0, 1, 2};
     uint32_t target[2] = {0, 2};
     kvd_quality q = {0};
@@ -140,9 +131,8 @@ static void test_refuses(void **state)
  * About 95 % of the confidence intervals must contain the true value. The ratio's interval must be
  * shorter if both models are resampled with the same sequences.
  */
-static void test_intervals(void **state)
+TEST(test_intervals)
 {
-    (void)state;
     enum { SEQUENCES = 40, TRIALS = 150 };
     kvd_rng r;
     kvd_rng_seed(&r, 11, 0);
@@ -176,9 +166,8 @@ static void test_intervals(void **state)
     assert_true(width_share < width / 3);
 }
 
-static void test_what_does_not_exist_is_nan(void **state)
+TEST(test_what_does_not_exist_is_nan)
 {
-    (void)state;
     const kvd_quality one = {.n = 10, .nll = 20, .top1 = 5}, none = {.n = 10, .nll = 20};
     kvd_quality_summary s;
     kvd_err err;
@@ -193,9 +182,8 @@ static void test_what_does_not_exist_is_nan(void **state)
 }
 
 /* Each statistic must be the plain mean of its values for two texts of different length. */
-static void test_texts_weigh_the_same(void **state)
+TEST(test_texts_weigh_the_same)
 {
-    (void)state;
     const kvd_quality ref[3] = {{.n = 10, .nll = 20, .top1 = 5, .agree = 10},
                                 {.n = 30, .nll = 30, .top1 = 15, .agree = 30},
                                 {.n = 100, .nll = 300, .top1 = 50, .agree = 100}};
@@ -218,9 +206,8 @@ static void test_texts_weigh_the_same(void **state)
     assert_true(isnan(all.kl.lo)); /* a text of one sequence has no interval */
 }
 
-static void test_changes_of_predictions(void **state)
+TEST(test_changes_of_predictions)
 {
-    (void)state;
     enum { N = 3, V = 4 };
     const float a[N * V] = {0, 1, 2, 3, 0, 0, 0, 0, 1, 0, -1, 2},
                       b[N * V] = {0, 1, 2, 3, 0, 0, 0, 1, 2, 0, -1, 1};
@@ -267,17 +254,4 @@ static void test_changes_of_predictions(void **state)
     assert_true(fabs(x.kl_p999 - 4) < 1e-9 && fabs(x.kl_max - 4) < 1e-9);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),
-        cmocka_unit_test(test_extreme_logits),
-        cmocka_unit_test(test_against_itself_and_never_negative),
-        cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_intervals),
-        cmocka_unit_test(test_what_does_not_exist_is_nan),
-        cmocka_unit_test(test_texts_weigh_the_same),
-        cmocka_unit_test(test_changes_of_predictions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

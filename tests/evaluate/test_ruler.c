@@ -5,17 +5,13 @@
 #include <ctype.h>
 #include <jansson.h>
 #include <regex.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "evaluate/tasks/ruler.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_tokenizer *tokenizer;
 static char folder[200];
@@ -271,9 +267,8 @@ static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t leng
                  b->item[0].task, length, longest, sum / (double)b->n, rulers, mean(lengths));
 }
 
-static void items_as_rulers(void **state)
+TEST(items_as_rulers)
 {
-    (void)state;
     json_error_t why;
     json_t *const all = json_load_file("tests/data/ruler.json", 0, &why);
     assert_int_equal(json_array_size(all), KVD_N_RULER_TASKS);
@@ -325,9 +320,8 @@ static bool matches(const char *pattern, const char *text)
 }
 
 /* Every value that a question asks for must be in exactly one needle (hidden sentence). */
-static void needles_are_unique(void **state)
+TEST(needles_are_unique)
 {
-    (void)state;
     static const char *const uuid =
         "^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$";
     for (size_t k = 0; k <= task_number("niah_multiquery"); k++) {
@@ -359,9 +353,8 @@ static void needles_are_unique(void **state)
 }
 
 /* Needles must be equally frequent in each quarter of the context. */
-static void depths_are_uniform(void **state)
+TEST(depths_are_uniform)
 {
-    (void)state;
     static const char *const tasks[] = {"niah_single_1", "niah_single_2", "niah_multikey_2"};
     enum { ITEMS = 400, PARTS = 4 };
     for (size_t k = 0; k < 3; k++) {
@@ -386,9 +379,8 @@ static void depths_are_uniform(void **state)
     }
 }
 
-static void chains_are_tracked(void **state)
+TEST(chains_are_tracked)
 {
-    (void)state;
     const kvd_ruler_settings s = settings("vt", 1536, 20, 7);
     kvd_benchmark b;
     make(&b, &s);
@@ -418,9 +410,8 @@ static void chains_are_tracked(void **state)
     kvd_benchmark_release(&b);
 }
 
-static void common_words_are_common(void **state)
+TEST(common_words_are_common)
 {
-    (void)state;
     for (size_t length = 2048; length <= 4096; length *= 2) {
         const kvd_ruler_settings s = settings("cwe", length, 5, 9);
         const size_t often = length < 4096 ? 6 : 30, seldom = length < 4096 ? 1 : 3;
@@ -455,9 +446,8 @@ static void common_words_are_common(void **state)
     }
 }
 
-static void frequent_words_are_frequent(void **state)
+TEST(frequent_words_are_frequent)
 {
-    (void)state;
     const kvd_ruler_settings s = settings("fwe", 4096, 5, 11);
     kvd_benchmark b;
     make(&b, &s);
@@ -494,9 +484,8 @@ static size_t common_items(const kvd_benchmark *a, const kvd_benchmark *b)
     return i;
 }
 
-static void seeds_decide(void **state)
+TEST(seeds_decide)
 {
-    (void)state;
     for (size_t k = 0; k < KVD_N_RULER_TASKS; k++) {
         kvd_ruler_settings s = settings(kvd_ruler_words[k], 1536, 3, 13);
         kvd_benchmark a, b;
@@ -513,9 +502,8 @@ static void seeds_decide(void **state)
     }
 }
 
-static void files_read_back(void **state)
+TEST(files_read_back)
 {
-    (void)state;
     const kvd_ruler_settings s = settings(NULL, 1024, 2, 17);
     char path[300];
     kvd_err err = {""};
@@ -553,9 +541,8 @@ static void refused(const kvd_ruler_settings *s, const char *text)
 }
 
 /* A tokenizer of single bytes: the solved example of vt is longer than RULER's 500 tokens. */
-static void a_tokenizer_of_bytes_is_refused(void **state)
+TEST(a_tokenizer_of_bytes_is_refused)
 {
-    (void)state;
     char path[300];
     kvd_err err = {""};
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
@@ -580,9 +567,8 @@ static void a_tokenizer_of_bytes_is_refused(void **state)
     tokenizer = usual;
 }
 
-static void too_short_is_refused(void **state)
+TEST(too_short_is_refused)
 {
-    (void)state;
     kvd_ruler_settings s = settings("vt", 512, 1, 1);
     char path[300];
     refused(&s, "--ruler vt: the shortest prompt has ");
@@ -603,19 +589,4 @@ static void too_short_is_refused(void **state)
     refused(&s, "holds no words: --essay takes a text file");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_as_rulers),
-        cmocka_unit_test(needles_are_unique),
-        cmocka_unit_test(depths_are_uniform),
-        cmocka_unit_test(chains_are_tracked),
-        cmocka_unit_test(common_words_are_common),
-        cmocka_unit_test(frequent_words_are_frequent),
-        cmocka_unit_test(seeds_decide),
-        cmocka_unit_test(files_read_back),
-        cmocka_unit_test(a_tokenizer_of_bytes_is_refused),
-        cmocka_unit_test(too_short_is_refused),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

@@ -1,15 +1,10 @@
 /* Tests of the search for the strongest compression that keeps a fraction of the accuracy. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "evaluate/accuracy_text.h"
 #include "evaluate/target.h"
+#include "unit.h"
 
 /*
  * Makes the result of a measurement. x is the value of the searched parameter; a larger x
@@ -20,9 +15,8 @@ static kvd_target_sample at(double x, double share, double lo, double hi)
     return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};
 }
 
-static void test_monotone(void **state)
+TEST(test_monotone)
 {
-    (void)state;
     const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.1, 0.999, 0.995, 1.003),
                                    at(0.2, 0.995, 0.985, 1.004), at(0.3, 0.985, 0.975, 0.995),
                                    at(0.4, 0.97, 0.95, 0.98)};
@@ -41,9 +35,8 @@ static void test_monotone(void **state)
 }
 
 /* If accuracy is not monotone, the smallest x that misses the target counts. */
-static void test_not_monotone(void **state)
+TEST(test_not_monotone)
 {
-    (void)state;
     const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.1, 0.98, 0.97, 0.992),
                                    at(0.2, 0.995, 0.985, 1.004), at(0.3, 0.97, 0.95, 0.98)};
     kvd_target t;
@@ -59,9 +52,8 @@ static void test_not_monotone(void **state)
         "fdc: not monotone, kept again beyond the miss, last at p = 0.2");
 }
 
-static void test_never_missed_and_no_interval(void **state)
+TEST(test_never_missed_and_no_interval)
 {
-    (void)state;
     const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.5, 0.999, 0.99, 1.01)};
     const kvd_target_sample one[] = {at(0, 1, 1, 1), at(0.5, 0.9, NAN, NAN)};
     const kvd_target_sample never[] = {at(0.1, 0.9, 0.8, 0.95), at(0.5, 0.8, 0.7, 0.9)};
@@ -127,9 +119,8 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     return 0;
 }
 
-static void test_search_ends_at_the_crossing(void **state)
+TEST(test_search_ends_at_the_crossing)
 {
-    (void)state;
     for (int i = 0; i < 40; i++) {
         known k = {.miss = (i + 0.5) / 40, .grain = 1e-4, .dip = -1};
         const kvd_target_axis axis = {.ctx = &k,
@@ -148,9 +139,8 @@ static void test_search_ends_at_the_crossing(void **state)
     }
 }
 
-static void test_search_on_few_settings(void **state)
+TEST(test_search_on_few_settings)
 {
-    (void)state;
     for (int i = 0; i < 7; i++) {
         known k = {.miss = i / 7.0, .grain = 1 / 7.0, .dip = -1};
         const kvd_target_axis axis = {.ctx = &k,
@@ -168,9 +158,8 @@ static void test_search_on_few_settings(void **state)
     }
 }
 
-static void test_search_of_texts(void **state)
+TEST(test_search_of_texts)
 {
-    (void)state;
     known k = {.miss = 0.4567, .grain = 1e-4, .dip = -1};
     const kvd_target_axis axis = {.ctx = &k,
                                   .largest = 1,
@@ -214,9 +203,8 @@ static int evaluate(void *ctx, const kvd_method_target *t, const kvd_point *poin
     return 0;
 }
 
-static void test_search_of_a_method(void **state)
+TEST(test_search_of_a_method)
 {
-    (void)state;
     static const char *const text[] = {"h2o", "h2o,heavy=0.3", "h2o,recent=0.1", "none"};
     static kvd_method m[4];
     static kvd_method_target t[4];
@@ -249,16 +237,4 @@ static void test_search_of_a_method(void **state)
     assert_false(kvd_target_tells(t[1].found.surely_kept.saving, t[1].found.surely_lost.saving));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_monotone),
-        cmocka_unit_test(test_not_monotone),
-        cmocka_unit_test(test_never_missed_and_no_interval),
-        cmocka_unit_test(test_search_ends_at_the_crossing),
-        cmocka_unit_test(test_search_on_few_settings),
-        cmocka_unit_test(test_search_of_texts),
-        cmocka_unit_test(test_search_of_a_method),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

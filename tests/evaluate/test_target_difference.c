@@ -3,20 +3,14 @@
  * accuracy. p is the fraction of dimensions that is removed.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
 #include "evaluate/target.h"
+#include "unit.h"
 
-static void test_crossing_by_hand(void **state)
+TEST(test_crossing_by_hand)
 {
-    (void)state;
     const double p[3] = {0.2, 0.4, 0.6}, falls[3] = {1, 0.98, 0.9}, first[3] = {0.98, 0.99, 0.9},
                  never[3] = {1, 0.995, 0.991}, at[3] = {0.995, 0.99, 0.97},
                  back[3] = {1.01, 0.985, 0.995};
@@ -53,9 +47,8 @@ static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][S
 }
 
 /* By construction, method a falls below the target 0.98 at p = 0.2 and method b at p = 0.4. */
-static void test_pairing_and_coverage(void **state)
+TEST(test_pairing_and_coverage)
 {
-    (void)state;
     enum { TRIALS = 60 };
     const double p[POINTS] = {0.1, 0.3, 0.5, 0.7, 0.9};
     const size_t first[3] = {0, SEQUENCES / 3, SEQUENCES};
@@ -92,9 +85,8 @@ static void test_pairing_and_coverage(void **state)
     assert_in_range(held, TRIALS * 85 / 100, TRIALS);
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     const double p[1] = {0.5}, right[2] = {1, 1}, wrong[2] = {1, 0};
     const double *const row[1] = {right};
     const size_t first[3] = {0, 1, 2};
@@ -107,12 +99,4 @@ static void test_refuses(void **state)
     assert_string_equal(err.msg, "the uncompressed model predicts no token of text 1 right");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crossing_by_hand),
-        cmocka_unit_test(test_pairing_and_coverage),
-        cmocka_unit_test(test_refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,16 +4,12 @@
  */
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "evaluate/tasks/metrics.h"
+#include "unit.h"
 
 enum { MOST = 16 };
 
@@ -36,9 +32,8 @@ static kvd_metric metric_of(const json_t *row)
     return (kvd_metric)k;
 }
 
-static void as_the_authors(void **state)
+TEST(as_the_authors)
 {
-    (void)state;
     json_error_t why;
     size_t cases[KVD_N_METRICS] = {0}, scored[KVD_N_METRICS] = {0};
     json_t *const all = json_load_file("tests/data/task_scores.json", 0, &why);
@@ -76,9 +71,8 @@ static void as_the_authors(void **state)
     json_decref(all);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     char *reference[] = {(char *)"three"}, *nothing[] = {(char *)""}, *hashes[] = {(char *)"#### "};
     const kvd_metric_key key = {.reference = reference, .n_references = 1},
                          empty = {.reference = nothing, .n_references = 1},
@@ -116,9 +110,4 @@ static void refusals(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_authors),
-                                       cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests_name("task scores", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,25 +4,20 @@
  */
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
 #include "evaluate/tasks/text_scores.h"
+#include "unit.h"
 
 static double number(const json_t *row, const char *key)
 {
     return json_number_value(json_object_get(row, key));
 }
 
-static void as_the_oracles(void **state)
+TEST(as_the_oracles)
 {
-    (void)state;
     json_error_t why;
     json_t *const all = json_load_file("tests/data/text_scores.json", 0, &why);
     assert_non_null(all);
@@ -58,9 +53,8 @@ static double similarity(const char *a, size_t n, const char *b, size_t m)
 }
 
 /* Similarity must be symmetric, and the edit distance must obey the triangle inequality. */
-static void distances_of_bytes(void **state)
+TEST(distances_of_bytes)
 {
-    (void)state;
     kvd_rng r;
     kvd_rng_seed(&r, 3, 0);
     for (int k = 0; k < 300; k++) {
@@ -82,9 +76,8 @@ static void distances_of_bytes(void **state)
     assert_true(fabs(similarity("a\xC3 b", 4, "a\xC4 b", 4) - 0.75) < 1e-15);
 }
 
-static void prefixes(void **state)
+TEST(prefixes)
 {
-    (void)state;
     const uint32_t a[] = {1, 2, 3, 4}, b[] = {1, 2, 5, 4};
     assert_int_equal(kvd_agreeing_prefix(a, 4, b, 4), 2);
     assert_int_equal(kvd_agreeing_prefix(a, 4, a, 4), 4);
@@ -92,10 +85,4 @@ static void prefixes(void **state)
     assert_int_equal(kvd_agreeing_prefix(a, 0, a, 4), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_oracles),
-                                       cmocka_unit_test(distances_of_bytes),
-                                       cmocka_unit_test(prefixes)};
-    return cmocka_run_group_tests_name("text_scores", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

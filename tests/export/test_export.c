@@ -3,16 +3,10 @@
  * model must compute the same logits as the model with cut heads.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "dims_fixture.h"
 #include "expected.h"
@@ -23,6 +17,7 @@
 #include "model/checkpoint/safetensors.h"
 #include "model/pass/forward.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 enum { TOKENS = 37 };
 static const double bar =

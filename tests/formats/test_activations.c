@@ -1,17 +1,12 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <cmocka.h>
-
 #include "collect/dump.h"
 #include "collect_fixture.h"
 #include "model/model_info.h"
+#include "unit.h"
 
 enum { N = 37, LAYERS = 2, FIRST = 1, HEADS = 4, KV = 2, D = 8, MODEL = 20 };
 
@@ -106,9 +101,8 @@ static void rounded(kvd_dtype t, const float *from, float *to, size_t n)
     kvd_to_f32(t, raw, to, n);
 }
 
-static void test_comes_back(void **state)
+TEST(test_comes_back)
 {
-    (void)state;
     for (int dtype = KVD_F32; dtype <= KVD_BF16; dtype++)
         for (int pre = 0; pre < 2; pre++) {
             const char *path = made("a.h5", (kvd_dtype)dtype, pre);
@@ -163,9 +157,8 @@ static void test_comes_back(void **state)
         }
 }
 
-static void test_reopen(void **state)
+TEST(test_reopen)
 {
-    (void)state;
     const size_t before[] = {10, 9}, all[] = {10, 9, 18};
     kvd_activations a;
     kvd_err err = {""};
@@ -225,9 +218,8 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
 }
 
 /* A number too large for the file's number type must be an error, not stored as infinity. */
-static void test_overflow(void **state)
+TEST(test_overflow)
 {
-    (void)state;
     record_bad(KVD_F16, 65519, NULL);
     record_bad(
         KVD_F16, 65520,
@@ -244,9 +236,8 @@ static void test_overflow(void **state)
     record_bad(KVD_F16, INFINITY, "layer 1 head 1 token 25 dim 3: k is not finite");
 }
 
-static void test_first_nonfinite(void **state)
+TEST(test_first_nonfinite)
 {
-    (void)state;
     enum { LONG = 10000 };
     float *x = fixture_values(LONG, 1);
     static uint16_t half[LONG];
@@ -304,9 +295,8 @@ static void set_attribute(const char *path, const char *group, const char *name,
     assert_true(H5Fclose(f) >= 0);
 }
 
-static void test_refuses_wrong_shapes(void **state)
+TEST(test_refuses_wrong_shapes)
 {
-    (void)state;
     const char *path = made("h.h5", KVD_F32, false);
     replace(path, "/k", H5T_IEEE_F32LE, 4, (const hsize_t[]){LAYERS, KV, N - 1, D});
     refused(path, ": /k has length 36 on axis 2, should have 37");
@@ -348,9 +338,8 @@ static void set_token(const char *path, const char *name, hsize_t at, uint32_t v
     assert_true(H5Fclose(f) >= 0);
 }
 
-static void test_refuses_tokens_out_of_order(void **state)
+TEST(test_refuses_tokens_out_of_order)
 {
-    (void)state;
     const char *path = without_checksums(made("h.h5", KVD_F32, false));
     set_token(path, "/tokens/sequence", 5, 2);
     refused(path, ": token 5 is sequence 2, position 5; 0, 5 come next, with seq_len 16");
@@ -368,9 +357,8 @@ static void test_refuses_tokens_out_of_order(void **state)
     refused(path, ": token 15 is sequence 0, position 15; 0, 15 come next, with seq_len 15");
 }
 
-static void test_refuses_wrong_numbers(void **state)
+TEST(test_refuses_wrong_numbers)
 {
-    (void)state;
     const char *path = made("h.h5", KVD_F32, false);
     set_attribute(path, "/", "first_layer", 2);
     refused(path, ": attribute first_layer of / is 2, should be 0 to 1");
@@ -385,9 +373,8 @@ static void test_refuses_wrong_numbers(void **state)
     refused(path, ": attribute d_head of /model is -8, should be 1 to 999999");
 }
 
-static void test_refuses_nonfinite_rows(void **state)
+TEST(test_refuses_nonfinite_rows)
 {
-    (void)state;
     const char *path = without_checksums(made("h.h5", KVD_F16, false));
     const uint16_t infinity = 0x7c00;
     const hid_t f = edit(path), d = H5Dopen2(f, "/v", H5P_DEFAULT), space = H5Dget_space(d);
@@ -515,9 +502,8 @@ static void rows_are_refused(const char *path, size_t first, size_t n, const cha
     kvd_activations_close(&a);
 }
 
-static void test_checksums(void **state)
+TEST(test_checksums)
 {
-    (void)state;
     const char *path = made_long();
     checksums_are(path, "/q", 3, 150, D);
     checksums_are(path, "/v", 1, 150, D);
@@ -562,9 +548,8 @@ static void test_checksums(void **state)
         " is damaged: /tokens/id tokens 128 to 149 do not match their checksum; copy or make the file again");
 }
 
-static void test_same_model(void **state)
+TEST(test_same_model)
 {
-    (void)state;
     kvd_model_info a, b;
     kvd_err err;
     kvd_config other = fixture_config;
@@ -583,19 +568,4 @@ static void test_same_model(void **state)
                         "'a.h5' and 'b.h5' are of different models: hash is xxh3:1 and xxh3:2");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comes_back),
-        cmocka_unit_test(test_reopen),
-        cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_first_nonfinite),
-        cmocka_unit_test(test_refuses_wrong_shapes),
-        cmocka_unit_test(test_refuses_tokens_out_of_order),
-        cmocka_unit_test(test_refuses_wrong_numbers),
-        cmocka_unit_test(test_refuses_nonfinite_rows),
-        cmocka_unit_test(test_checksums),
-        cmocka_unit_test(test_same_model),
-    };
-    return cmocka_run_group_tests(tests, fixture_start, fixture_stop);
-}
+TEST_MAIN(fixture_start, fixture_stop)

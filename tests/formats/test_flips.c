@@ -2,18 +2,13 @@
  * Reads files with one flipped bit. The reader must fail, or return the original data because no
  * value uses the bit.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 #include "analysis/similarity.h"
 #include "formats/fisher.h"
 #include "make_dump.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 enum { N = 300, FLIPS = 80 };
 
@@ -330,41 +325,28 @@ static void flip(int (*reader)(void), const char *message)
     assert_true(said > 0);
 }
 
-static void test_activations(void **state)
+TEST(test_activations)
 {
-    (void)state;
     make_activations(path);
     flip(read_activations, "do not match their checksum; copy or make the file again");
 }
 
-static void test_fisher(void **state)
+TEST(test_fisher)
 {
-    (void)state;
     make_fisher();
     flip(read_fisher, "do not match their checksum; copy or make the file again");
 }
 
-static void test_moments(void **state)
+TEST(test_moments)
 {
-    (void)state;
     make_moments();
     flip(read_moments, "is damaged");
 }
 
-static void test_spectrum(void **state)
+TEST(test_spectrum)
 {
-    (void)state;
     make_spectrum();
     flip(read_spectrum, "is damaged");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_fisher),
-        cmocka_unit_test(test_moments),
-        cmocka_unit_test(test_spectrum),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

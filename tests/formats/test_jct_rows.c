@@ -3,15 +3,10 @@
  * cache.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "formats/jct.h"
+#include "unit.h"
 
 static const kvd_column columns[] = {
     {"kind", KVD_COL_TEXT, "1", "kind"},     {"method", KVD_COL_TEXT, "1", "method"},
@@ -41,9 +36,8 @@ static void near(double a, double b)
         fail_msg("%.12g is not %.12g", a, b);
 }
 
-static void test_break_even(void **unused)
+TEST(test_break_even)
 {
-    (void)unused;
     kvd_err err;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(r);
@@ -89,9 +83,8 @@ static void add_runs(kvd_rows *r, const char *method, int input, double fastest,
     kvd_rows_real(r, "jct_max_s", slowest);
 }
 
-static void test_noise(void **unused)
+TEST(test_noise)
 {
-    (void)unused;
     kvd_err err;
     kvd_jct_noise noise;
     kvd_rows *const r = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
@@ -138,9 +131,4 @@ static void test_noise(void **unused)
     kvd_rows_free(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_break_even),
-                                       cmocka_unit_test(test_noise)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,12 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "collect/state.h"
 #include "collect/sums.h"
 #include "collect_fixture.h"
 #include "model/model_info.h"
+#include "unit.h"
 
 enum { N = 700, LAYERS = 2, FIRST = 1, HEADS = 4, KV = 2, D = 8, MODEL = 20 };
 
@@ -78,9 +73,8 @@ static void make(kvd_moments *m, bool has_pre)
     add(m, 0, N, 100, 2);
 }
 
-static void test_definition(void **state)
+TEST(test_definition)
 {
-    (void)state;
     kvd_moments m;
     make(&m, true);
     float *w = fixture_values(HEADS * D * MODEL, 99);
@@ -122,9 +116,8 @@ static void assert_same_sums(const kvd_moments *a, const kvd_moments *b)
     }
 }
 
-static void test_threads_do_not_matter(void **state)
+TEST(test_threads_do_not_matter)
 {
-    (void)state;
     kvd_moments a, b;
     kvd_err err;
     make(&a, true);
@@ -147,9 +140,8 @@ static const char *write_as(const char *name, const kvd_moments *m)
     return path;
 }
 
-static void test_comes_back(void **state)
+TEST(test_comes_back)
 {
-    (void)state;
     for (int pre = 0; pre < 2; pre++) {
         kvd_moments m, back;
         kvd_err err = {""};
@@ -171,9 +163,8 @@ static void test_comes_back(void **state)
     }
 }
 
-static void test_add(void **state)
+TEST(test_add)
 {
-    (void)state;
     kvd_moments whole, a, b;
     kvd_err err = {""};
     make(&whole, true);
@@ -212,9 +203,8 @@ static void refuse_add(const kvd_moments *a, const kvd_moments *b, const char *m
     assert_string_equal(err.msg, message);
 }
 
-static void test_add_refuses(void **state)
+TEST(test_add_refuses)
 {
-    (void)state;
     kvd_moments a, b;
     make(&a, false);
     make(&b, false);
@@ -249,9 +239,8 @@ static void refuse_file(const kvd_moments *m, const char *end)
         assert_null(back.gram[g]);
 }
 
-static void test_hostile_files(void **state)
+TEST(test_hostile_files)
 {
-    (void)state;
     kvd_moments m;
     make(&m, false);
     double *G = kvd_moments_at(&m, KVD_G_K, 1, 1), kept = G[9];
@@ -286,9 +275,8 @@ static void test_hostile_files(void **state)
     kvd_moments_release(&m);
 }
 
-static void test_sizes_that_overflow(void **state)
+TEST(test_sizes_that_overflow)
 {
-    (void)state;
     kvd_moments m;
     kvd_err err;
     describe(&m, false);
@@ -300,9 +288,8 @@ static void test_sizes_that_overflow(void **state)
                         "moments of 999999 layers, 999999 heads, d_head 999999 are too large");
 }
 
-static void test_nonfinite_row(void **state)
+TEST(test_nonfinite_row)
 {
-    (void)state;
     kvd_moments m;
     kvd_accumulator a;
     kvd_err err = {""};
@@ -330,9 +317,8 @@ static void make_key(kvd_run_key *k, const char *corpus, int batch)
     assert_int_equal(kvd_run_key_add(k, &err, "batch", "%d", batch), 0);
 }
 
-static void test_state(void **state)
+TEST(test_state)
 {
-    (void)state;
     const char *path = fixture_path("x.state");
     kvd_moments m, back;
     kvd_run_key key, other;
@@ -370,9 +356,8 @@ static void test_state(void **state)
     kvd_moments_release(&back);
 }
 
-static void test_damaged_state(void **state)
+TEST(test_damaged_state)
 {
-    (void)state;
     const char *path = fixture_path("y.state");
     kvd_moments m;
     kvd_run_key key;
@@ -408,19 +393,4 @@ static void test_damaged_state(void **state)
     kvd_moments_release(&m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_definition),
-        cmocka_unit_test(test_threads_do_not_matter),
-        cmocka_unit_test(test_comes_back),
-        cmocka_unit_test(test_add),
-        cmocka_unit_test(test_add_refuses),
-        cmocka_unit_test(test_hostile_files),
-        cmocka_unit_test(test_sizes_that_overflow),
-        cmocka_unit_test(test_nonfinite_row),
-        cmocka_unit_test(test_state),
-        cmocka_unit_test(test_damaged_state),
-    };
-    return cmocka_run_group_tests(tests, fixture_start, fixture_stop);
-}
+TEST_MAIN(fixture_start, fixture_stop)

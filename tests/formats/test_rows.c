@@ -1,17 +1,12 @@
 /* Tests of tables of results, which both kvdim and h5py must be able to read. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "formats/rows.h"
+#include "unit.h"
 
 static const kvd_schema schema = {"test-rows", 1, "A table of a test"};
 
@@ -68,9 +63,8 @@ static void write_table(int n)
     kvd_rows_free(r);
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     enum { N = 100 }; /* more rows than the first allocation holds */
     kvd_err err = {""};
     kvd_h5 f;
@@ -105,9 +99,8 @@ static void test_round_trip(void **state)
     kvd_h5_close(&f, false);
 }
 
-static void test_h5py_reads_it(void **state)
+TEST(test_h5py_reads_it)
 {
-    (void)state;
     const char *python = getenv("PYTHON");
     char command[1024];
     if (!python)
@@ -129,9 +122,8 @@ static void test_h5py_reads_it(void **state)
     assert_int_equal(system(command), 0);
 }
 
-static void test_no_rows(void **state)
+TEST(test_no_rows)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_h5 f;
     char want[128];
@@ -144,9 +136,8 @@ static void test_no_rows(void **state)
     kvd_rows_free(r);
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_h5 f;
     const double x[3] = {1, 2, 3};
@@ -184,9 +175,8 @@ static void test_refuses(void **state)
     kvd_h5_close(&f, false);
 }
 
-static void test_samples(void **state)
+TEST(test_samples)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_h5 f;
     const kvd_h5_spec spec = {"/rows/raw", "every sample",   "s", H5T_IEEE_F64LE, 2,
@@ -231,9 +221,8 @@ static bool negative(const kvd_rows *r, size_t row, const char *column, double x
     return x < 0;
 }
 
-static void test_check(void **state)
+TEST(test_check)
 {
-    (void)state;
     static const char *const both[] = {"method", "n", NULL}, *const more[] = {"n", "width", NULL};
     static const kvd_column n_is_real[] = {{"n", KVD_COL_REAL, "1", "how many"}};
     kvd_err err = {""};
@@ -249,12 +238,4 @@ static void test_check(void **state)
     kvd_rows_free(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_h5py_reads_it),
-        cmocka_unit_test(test_no_rows),    cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_samples),    cmocka_unit_test(test_check),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

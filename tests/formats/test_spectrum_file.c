@@ -1,20 +1,15 @@
 /* Tests of files of singular values and rotations, of kept dimensions, and of error tables. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "analysis/similarity.h"
 #include "formats/error_table.h"
 #include "formats/rates.h"
 #include "methods/widths.h"
+#include "unit.h"
 
 enum { L = 2, H = 2, D = 4 };
 
@@ -106,9 +101,8 @@ static int save(const kvd_spectrum *s, kvd_err *err)
            kvd_spectrum_write(&f, s, err) || kvd_h5_finish(&f, err);
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     kvd_err err;
     for (int pairing = 0; pairing < 2; pairing++) {
         kvd_spectrum s, t;
@@ -139,9 +133,8 @@ static void test_round_trip(void **state)
     }
 }
 
-static void test_derived(void **state)
+TEST(test_derived)
 {
-    (void)state;
     kvd_spectrum s;
     kvd_err err;
     kvd_h5 f;
@@ -178,9 +171,8 @@ static void test_derived(void **state)
     kvd_spectrum_release(&s);
 }
 
-static void test_ranks(void **state)
+TEST(test_ranks)
 {
-    (void)state;
     const double flat[4] = {3, 3, 3, 3}, one[4] = {2, 0, 0, 0}, none[4] = {0, 0, 0, 0},
                  fall[4] = {3, 1, 0, 0};
     assert_true(fabs(kvd_effective_rank(flat, 4) - 4) < 1e-14);
@@ -193,9 +185,8 @@ static void test_ranks(void **state)
     assert_int_equal(kvd_energy_rank(none, 4, 0.9), 0);
 }
 
-static void test_lies_are_refused(void **state)
+TEST(test_lies_are_refused)
 {
-    (void)state;
     kvd_err err;
     kvd_spectrum s, t;
     make(&s, KVD_SHARED);
@@ -265,9 +256,8 @@ static void test_lies_are_refused(void **state)
     assert_non_null(strstr(err.msg, "/nonexistent/x.h5"));
 }
 
-static void test_shape_must_fit_the_model(void **state)
+TEST(test_shape_must_fit_the_model)
 {
-    (void)state;
     kvd_err err;
     kvd_spectrum s, t;
     kvd_h5 f;
@@ -288,9 +278,8 @@ static void test_shape_must_fit_the_model(void **state)
 /*
  * With few calibration tokens, left right^T is a projection of lower rank, which must be accepted.
  */
-static void test_balanced_bases_of_few_tokens(void **state)
+TEST(test_balanced_bases_of_few_tokens)
 {
-    (void)state;
     kvd_err err;
     kvd_spectrum s, t;
     make(&s, KVD_SHARED);
@@ -304,9 +293,8 @@ static void test_balanced_bases_of_few_tokens(void **state)
     kvd_spectrum_release(&s);
 }
 
-static void test_bases_hash(void **state)
+TEST(test_bases_hash)
 {
-    (void)state;
     kvd_err err;
     kvd_spectrum s;
     char first[KVD_BASES_HASH], other[KVD_BASES_HASH];
@@ -345,9 +333,8 @@ static void assert_rates_refused(const kvd_rates *r, const char *why)
         fail_msg("'%s' should say '%s'", err.msg, why);
 }
 
-static void test_rates(void **state)
+TEST(test_rates)
 {
-    (void)state;
     kvd_err err;
     kvd_spectrum s;
     kvd_rates r = {.model = model(),
@@ -452,9 +439,8 @@ static int save_table(const kvd_error_table *t, kvd_err *err)
            kvd_error_table_write(&f, t, err) || kvd_h5_finish(&f, err);
 }
 
-static void test_error_table(void **state)
+TEST(test_error_table)
 {
-    (void)state;
     kvd_err err;
     int32_t width[3] = {1, 2, 4};
     double error[2 * L * H * 3];
@@ -517,9 +503,8 @@ static void test_error_table(void **state)
     kvd_error_table_release(&back);
 }
 
-static void test_foreign_file(void **state)
+TEST(test_foreign_file)
 {
-    (void)state;
     kvd_err err;
     kvd_spectrum s, t;
     kvd_rates r;
@@ -542,19 +527,4 @@ static void test_foreign_file(void **state)
     kvd_spectrum_release(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_derived),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_lies_are_refused),
-        cmocka_unit_test(test_shape_must_fit_the_model),
-        cmocka_unit_test(test_balanced_bases_of_few_tokens),
-        cmocka_unit_test(test_bases_hash),
-        cmocka_unit_test(test_rates),
-        cmocka_unit_test(test_error_table),
-        cmocka_unit_test(test_foreign_file),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

@@ -4,15 +4,10 @@
  */
 #include <limits.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -20,6 +15,7 @@
 #include "attention_case.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu.h"
+#include "unit.h"
 
 static void set_threads(int n)
 {
@@ -84,9 +80,8 @@ static void against_reference(attention_case *c, double limit, const char *what)
     case_release(c);
 }
 
-static void test_pytorch(void **state)
+TEST(test_pytorch)
 {
-    (void)state;
     int32_t n;
     FILE *f = case_open(&n);
     for (int i = 0; i < n; i++) {
@@ -100,9 +95,8 @@ static void test_pytorch(void **state)
 }
 
 /* The numbers of queries and keys are close to multiples of the kernel's block sizes. */
-static void test_shapes(void **state)
+TEST(test_shapes)
 {
-    (void)state;
     static const int d_qk[] = {16, 128, 1, 37}, d_v[] = {128, 16, 65, 2};
     static const int32_t q_len[] = {1, 95, 3, 49, 24, 1}, kv_len[] = {1, 95, 200, 97, 24, 769};
     static const int groups[] = {1, 3, 4, 8};
@@ -119,9 +113,8 @@ static void test_shapes(void **state)
 }
 
 /* Requests with many key blocks must be right when they are divided among threads. */
-static void test_long(void **state)
+TEST(test_long)
 {
-    (void)state;
     attention_case c;
     case_make(&c, 8, 2, 128, (int[]){48, 96}, (int[]){64, 16}, 2, (int32_t[]){1, 2},
               (int32_t[]){9001, 5000}, 1, 8);
@@ -138,9 +131,8 @@ static void test_long(void **state)
  * The scores are some hundreds. Rounding gives a softmax weight a relative error of a small
  * multiple of |score| 2^-24.
  */
-static void test_sharp(void **state)
+TEST(test_sharp)
 {
-    (void)state;
     attention_case c;
     case_make(&c, 4, 2, 64, (int[]){64, 32}, (int[]){16, 64}, 2, (int32_t[]){130, 1},
               (int32_t[]){300, 2000}, 20, 10);
@@ -174,9 +166,8 @@ static void test_sharp(void **state)
  * exp(-x). The error may be 2.5 * 2^-23: one unit in the last place for w, and half a unit each for
  * the sum, reciprocal and product.
  */
-static void test_exponential(void **state)
+TEST(test_exponential)
 {
-    (void)state;
     enum { N = 5000 };
     const kvd_attn_heads heads = {
         .n_heads = 1, .n_kv_heads = 1, .d_head = 1, .d_qk = {1}, .d_v = {1}};
@@ -217,9 +208,8 @@ static void test_exponential(void **state)
 /*
  * Columns of zeros in Q and K must not change the outputs. Columns of V must not affect each other.
  */
-static void test_zero_columns(void **state)
+TEST(test_zero_columns)
 {
-    (void)state;
     enum { N = 150, D = 24, WIDE = 40 };
     attention_case c, wide;
     case_make(&c, 1, 1, 64, (int[]){D}, (int[]){D}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 13);
@@ -246,9 +236,8 @@ static void test_zero_columns(void **state)
 }
 
 /* If a query sees one key, its output must equal that key's V bit for bit. */
-static void test_convex(void **state)
+TEST(test_convex)
 {
-    (void)state;
     attention_case c;
     case_make(&c, 4, 2, 64, (int[]){16, 33}, (int[]){48, 5}, 2, (int32_t[]){60, 1},
               (int32_t[]){60, 700}, 30, 15);
@@ -279,9 +268,8 @@ static void copy_rows(float *to, const float *from, size_t first, size_t n, int 
 /*
  * A request computed alone must have the outputs that it has in a batch, bit for bit on one thread.
  */
-static void test_apart(void **state)
+TEST(test_apart)
 {
-    (void)state;
     static const int d_qk[] = {32, 7}, d_v[] = {8, 48};
     static const int32_t q_len[] = {70, 1, 20}, kv_len[] = {80, 301, 20};
     attention_case c, one;
@@ -322,9 +310,8 @@ static void test_apart(void **state)
  * A prompt in several chunks must give the outputs of the whole prompt. They are equal up to
  * rounding only, because key blocks begin at other tokens.
  */
-static void test_chunks(void **state)
+TEST(test_chunks)
 {
-    (void)state;
     enum { N = 333, D_QK = 40, D_V = 24 };
     static const int32_t first[] = {0, 100, 101, 250, N - 1, N};
     attention_case c, part;
@@ -353,9 +340,8 @@ static void test_chunks(void **state)
 }
 
 /* A NaN or infinity must affect only the queries that see it. */
-static void test_nan(void **state)
+TEST(test_nan)
 {
-    (void)state;
     enum { N = 130, D = 20 };
     static const size_t rows[] = {0, 1, 50, 97, N - 1};
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
@@ -385,9 +371,8 @@ static void test_nan(void **state)
  * Keys with a score of -inf must get weight 0. If all scores are -inf, or one is +inf, the output
  * must be NaN.
  */
-static void test_infinite(void **state)
+TEST(test_infinite)
 {
-    (void)state;
     enum { N = 200, D = 8 };
     attention_case c;
     case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){2}, (int32_t[]){N}, 1, 21);
@@ -431,9 +416,8 @@ static void refused(const kvd_attn_heads *heads, const kvd_attn_batch *batch, in
     assert_string_equal(err.msg, message);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     int32_t q_len[2] = {1, 1}, kv_len[2] = {1, 1};
     const kvd_attn_batch good = {2, q_len, kv_len};
     const kvd_attn_heads fine = {
@@ -459,9 +443,8 @@ static void test_refused(void **state)
             "4294967294 query rows and 4294967294 KV rows of 4 heads do not fit in memory");
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     assert_string_equal(kvd_cpu_isa_name(KVD_CPU_AUTO), "auto");
     assert_string_equal(kvd_cpu_isa_name(KVD_CPU_PORTABLE), "portable");
     assert_string_equal(kvd_cpu_isa_name(KVD_CPU_AVX2), "avx2");
@@ -469,16 +452,4 @@ static void test_names(void **state)
     assert_true(kvd_cpu_isa_best() >= KVD_CPU_PORTABLE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pytorch),      cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_long),         cmocka_unit_test(test_sharp),
-        cmocka_unit_test(test_convex),       cmocka_unit_test(test_apart),
-        cmocka_unit_test(test_zero_columns), cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_nan),          cmocka_unit_test(test_infinite),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_exponential),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,13 @@
 /* Tests of the float64 attention reference (kernels/attention_ref). */
 #include <limits.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "attention_case.h"
 #include "kernels/attention_ref.h"
+#include "unit.h"
 
 static double *reference(const attention_case *c, double *lse)
 {
@@ -32,9 +27,8 @@ static void ragged(attention_case *c, double factor)
     case_make(c, 6, 3, 64, d_qk, d_v, 3, q_len, kv_len, factor, 1);
 }
 
-static void test_pytorch(void **state)
+TEST(test_pytorch)
 {
-    (void)state;
     int32_t n;
     FILE *f = case_open(&n);
     for (int i = 0; i < n; i++) {
@@ -53,9 +47,8 @@ static void test_pytorch(void **state)
     fclose(f);
 }
 
-static void test_row_is_a_row(void **state)
+TEST(test_row_is_a_row)
 {
-    (void)state;
     attention_case c;
     kvd_err err;
     ragged(&c, 1);
@@ -77,9 +70,8 @@ static void test_row_is_a_row(void **state)
 }
 
 /* Softmax weights sum to 1, so a constant V gives that constant. */
-static void test_convex(void **state)
+TEST(test_convex)
 {
-    (void)state;
     attention_case c;
     ragged(&c, 10);
     for (size_t i = 0; i < c.plain.v_elements; i++)
@@ -102,9 +94,8 @@ static void test_convex(void **state)
 }
 
 /* A sink is one more key with value 0: it scales the output down and raises the log-sum-exp. */
-static void test_sinks(void **state)
+TEST(test_sinks)
 {
-    (void)state;
     static const float sink[] = {0, 2, -3, 40, -400, 0.5f};
     attention_case c;
     kvd_err err;
@@ -133,9 +124,8 @@ static void test_sinks(void **state)
 }
 
 /* The log-sum-exp must be the score plus log n for n visible keys. */
-static void test_equal_scores(void **state)
+TEST(test_equal_scores)
 {
-    (void)state;
     enum { N = 9, D_QK = 4, D_V = 3 };
     attention_case c;
     case_make(&c, 1, 1, 25, (int[]){D_QK}, (int[]){D_V}, 1, (int32_t[]){N}, (int32_t[]){N}, 1, 3);
@@ -157,9 +147,8 @@ static void test_equal_scores(void **state)
     case_release(&c);
 }
 
-static void test_chunks(void **state)
+TEST(test_chunks)
 {
-    (void)state;
     enum { N = 13 };
     static const int d_qk[] = {5, 16}, d_v[] = {8, 3};
     attention_case c, part;
@@ -191,9 +180,8 @@ static void test_chunks(void **state)
 }
 
 /* A permutation of keys that all queries attend to may change the outputs only by rounding. */
-static void test_key_order(void **state)
+TEST(test_key_order)
 {
-    (void)state;
     enum { N = 31, D = 8 };
     attention_case c;
     case_make(&c, 1, 1, 64, (int[]){D}, (int[]){D}, 1, (int32_t[]){1}, (int32_t[]){N}, 3, 6);
@@ -215,9 +203,8 @@ static void test_key_order(void **state)
 }
 
 /* Rows that no query sees must not be read. A NaN must affect only the queries that see it. */
-static void test_nan(void **state)
+TEST(test_nan)
 {
-    (void)state;
     enum { N = 6, D = 4 };
     for (int where = 0; where < 3; where++) {
         attention_case c;
@@ -247,9 +234,8 @@ static void refused(const kvd_attn_heads *heads, const kvd_attn_batch *batch, co
     assert_string_equal(err.msg, message);
 }
 
-static void test_window(void **state)
+TEST(test_window)
 {
-    (void)state;
     static const int windows[] = {1, 7, 30, 33};
     const int d_qk[] = {12, 5}, d_v[] = {9, 16};
     const int32_t q_len[] = {20}, kv_len[] = {33};
@@ -289,9 +275,8 @@ static void test_window(void **state)
     case_release(&c);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     int32_t q_len[2] = {1, 1}, kv_len[2] = {1, 1};
     const kvd_attn_batch good = {2, q_len, kv_len};
     const kvd_attn_heads fine = {
@@ -337,9 +322,8 @@ static void test_refused(void **state)
             "4294967294 query rows and 4294967294 KV rows of 4 heads do not fit in memory");
 }
 
-static void test_row_refused(void **state)
+TEST(test_row_refused)
 {
-    (void)state;
     attention_case c;
     kvd_err err = {""};
     double out[32];
@@ -356,15 +340,4 @@ static void test_row_refused(void **state)
     case_release(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pytorch),      cmocka_unit_test(test_row_is_a_row),
-        cmocka_unit_test(test_convex),       cmocka_unit_test(test_sinks),
-        cmocka_unit_test(test_equal_scores), cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_key_order),    cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_window),
-        cmocka_unit_test(test_row_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,12 @@
 /* Tests of cuDNN attention without a GPU. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/half.h"
 #include "kernels/rivals/cudnn.h"
+#include "unit.h"
 
-static void packed_is_plain(void **state)
+TEST(packed_is_plain)
 {
-    (void)state;
     kvd_cudnn_shape s = {
         .batch = 1, .n_heads = 6, .n_kv_heads = 2, .d_qk = 48, .d_v = 80, .q_len = 5, .kv_len = 9};
     kvd_cudnn_packed(&s);
@@ -23,9 +18,8 @@ static void packed_is_plain(void **state)
     assert_int_equal(s.o.batch, 6 * 5 * 80);
 }
 
-static void failures_say_why(void **state)
+TEST(failures_say_why)
 {
-    (void)state;
     kvd_cudnn_shape s = {.dtype = KVD_BF16,
                          .batch = 1,
                          .n_heads = 3,
@@ -45,11 +39,4 @@ static void failures_say_why(void **state)
     kvd_cudnn_close(NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_is_plain),
-        cmocka_unit_test(failures_say_why),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,14 @@
 /* Tests of the memory layouts of Q, K, V and outputs (kernels/layout). */
 #include <limits.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "attention_case.h"
 #include "common/half.h"
 #include "kernels/layout.h"
+#include "unit.h"
 
 enum { POISON = 0x7fc1 }; /* a bit pattern that is NaN in bf16 and f16 */
 
@@ -41,9 +36,8 @@ static uint16_t rounded(float x, int dtype)
     return y;
 }
 
-static void test_map(void **state)
+TEST(test_map)
 {
-    (void)state;
     attention_case c;
     kvd_attn_map map;
     make(&c, &map);
@@ -100,9 +94,8 @@ SPOIL(narrow_v, x->d_v[1] = 0)
 SPOIL(odd_v, x->d_v[0] = 17)
 SPOIL(wide_v, x->d_v[1] = INT_MAX - 15)
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     void (*const all[])(kvd_attn_heads *) = {
         no_heads,    many_heads, no_kv_heads, negative_kv_heads, many_kv_heads, uneven_group,
         narrow_head, wide_head,  narrow_qk,   negative_qk,       odd_qk,        wide_qk,
@@ -112,9 +105,8 @@ static void test_refused(void **state)
 }
 
 /* Offsets must not overflow int32 for the largest number of heads and dimensions. */
-static void test_largest(void **state)
+TEST(test_largest)
 {
-    (void)state;
     kvd_attn_heads heads = {
         .n_heads = KVD_HEADS_MAX, .n_kv_heads = KVD_HEADS_MAX, .d_head = KVD_WIDTH_MAX};
     kvd_attn_map map;
@@ -128,9 +120,8 @@ static void test_largest(void **state)
 }
 
 /* In a BLOCKED matrix, the first 64 elements are an 8 x 8 block in row-major order. */
-static void test_blocked_index(void **state)
+TEST(test_blocked_index)
 {
-    (void)state;
     enum { N = 24, D = 48 };
     int seen[N * D] = {0};
     for (size_t t = 0; t < N; t++)
@@ -144,9 +135,8 @@ static void test_blocked_index(void **state)
         }
 }
 
-static void test_blocked_rows(void **state)
+TEST(test_blocked_rows)
 {
-    (void)state;
     int32_t start[4];
     const kvd_attn_batch batch = {4, q_len, kv_len};
     assert_int_equal(kvd_blocked_rows(&batch, start), 8 + 8 + 16 + 64);
@@ -189,16 +179,14 @@ static void pack_q(int dtype)
     case_release(&c);
 }
 
-static void test_pack_q(void **state)
+TEST(test_pack_q)
 {
-    (void)state;
     pack_q(KVD_BF16);
     pack_q(KVD_F16);
 }
 
-static void test_pack_q_decode(void **state)
+TEST(test_pack_q_decode)
 {
-    (void)state;
     attention_case c;
     kvd_attn_map map;
     case_make(&c, 6, 3, 128, d_qk, d_v, 3, (int32_t[]){1, 1, 1}, kv_len, 1, 2);
@@ -254,9 +242,8 @@ static void pack_kv(int dtype)
     case_release(&c);
 }
 
-static void test_pack_kv(void **state)
+TEST(test_pack_kv)
 {
-    (void)state;
     pack_kv(KVD_BF16);
     pack_kv(KVD_F16);
 }
@@ -296,16 +283,14 @@ static void unpack(int decode)
     case_release(&c);
 }
 
-static void test_unpack_o(void **state)
+TEST(test_unpack_o)
 {
-    (void)state;
     unpack(0);
     unpack(1);
 }
 
-static void test_plain(void **state)
+TEST(test_plain)
 {
-    (void)state;
     attention_case c;
     kvd_attn_map map;
     make(&c, &map);
@@ -336,14 +321,4 @@ static void test_plain(void **state)
     case_release(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_map),           cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_largest),       cmocka_unit_test(test_blocked_index),
-        cmocka_unit_test(test_blocked_rows),  cmocka_unit_test(test_pack_q),
-        cmocka_unit_test(test_pack_q_decode), cmocka_unit_test(test_pack_kv),
-        cmocka_unit_test(test_unpack_o),      cmocka_unit_test(test_plain),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,9 @@
 #include "kvdim/attention.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
-
 #include "library_case.h"
+#include "unit.h"
 
 static void *take(size_t bytes)
 {
@@ -22,9 +17,8 @@ static void copy(void *to, const void *from, size_t bytes)
 
 static const case_memory cpu = {KVDIM_CPU, take, free, copy, copy};
 
-static void matches_references(void **state)
+TEST(matches_references)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof library_cases / sizeof *library_cases; i++) {
         double lse;
         const double worst = library_case_run(&library_cases[i], &cpu, &lse);
@@ -44,9 +38,8 @@ static void refused(kvdim_heads heads, const char *text)
     assert_non_null(strstr(kvdim_last_error(), text));
 }
 
-static void refuses_shapes(void **state)
+TEST(refuses_shapes)
 {
-    (void)state;
     const kvdim_heads good = {sizeof good, KVDIM_CPU, KVDIM_BF16, 4, 2, 32, w32, w32};
     kvdim_heads h = good;
     h.struct_size--;
@@ -80,9 +73,8 @@ static void refuses_shapes(void **state)
     kvdim_layer_destroy(layer);
 }
 
-static void refuses_batches(void **state)
+TEST(refuses_batches)
 {
-    (void)state;
     const kvdim_heads heads = {sizeof heads, KVDIM_CPU, KVDIM_F16, 2, 2, 32, w32, w32};
     kvdim_layer *layer;
     kvdim_plan *plan;
@@ -142,20 +134,10 @@ static void refuses_batches(void **state)
     free(pool);
 }
 
-static void says_its_version(void **state)
+TEST(says_its_version)
 {
-    (void)state;
     assert_int_equal(kvdim_attention_abi(), KVDIM_ATTENTION_ABI);
     assert_true(strchr(kvdim_attention_version(), '.') != NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matches_references),
-        cmocka_unit_test(refuses_shapes),
-        cmocka_unit_test(refuses_batches),
-        cmocka_unit_test(says_its_version),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

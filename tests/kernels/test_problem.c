@@ -1,14 +1,8 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "kernels/attention_ref.h"
 #include "kernels/timing/attn_options.h"
@@ -16,6 +10,7 @@
 #include "kernels/timing/impl.h"
 #include "kernels/timing/problem.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_problem problem(kvd_attn_phase phase, kvd_dtype dtype, int batch, size_t seq_len,
                            kvd_lengths lengths)
@@ -28,12 +23,11 @@ static kvd_problem problem(kvd_attn_phase phase, kvd_dtype dtype, int batch, siz
     return p;
 }
 
-static void test_values_are_normal(void **state)
+TEST(test_values_are_normal)
 {
     enum { N = 1 << 16 };
     const uint64_t key = kvd_value_key(3, KVD_OPERAND_K, 1, 2);
     double sum = 0, squares = 0, fourth = 0, neighbours = 0, most = 0, before = 0;
-    (void)state;
     for (uint32_t t = 0; t < N / 64; t++)
         for (uint32_t i = 0; i < 64; i++) {
             const double x = (double)kvd_value(key, KVD_OPERAND_K, 0, t, i);
@@ -56,9 +50,8 @@ static void test_values_are_normal(void **state)
     assert_true(most < 4.9 && most > 3.5);
 }
 
-static void test_rows_are_parts_of_the_whole(void **state)
+TEST(test_rows_are_parts_of_the_whole)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_problem p = problem(KVD_PREFILL, KVD_BF16, 2, 21, KVD_LENGTHS_EQUAL);
     float *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
@@ -80,9 +73,8 @@ static void test_rows_are_parts_of_the_whole(void **state)
     kvd_problem_release(&p);
 }
 
-static void test_decode_queries_stand_at_the_end(void **state)
+TEST(test_decode_queries_stand_at_the_end)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_problem p = problem(KVD_DECODE, KVD_F32, 1, 9, KVD_LENGTHS_EQUAL);
     float *const q = kvd_problem_plain(&p, KVD_OPERAND_Q, &err);
@@ -94,9 +86,8 @@ static void test_decode_queries_stand_at_the_end(void **state)
     kvd_problem_release(&p);
 }
 
-static void test_sharp_scores(void **state)
+TEST(test_sharp_scores)
 {
-    (void)state;
     kvd_problem p = problem(KVD_PREFILL, KVD_F32, 1, 512, KVD_LENGTHS_EQUAL);
     float normal[32], sharp[32];
     size_t outliers = 0;
@@ -117,9 +108,8 @@ static void test_sharp_scores(void **state)
     kvd_problem_release(&p);
 }
 
-static void test_lengths(void **state)
+TEST(test_lengths)
 {
-    (void)state;
     kvd_problem p = problem(KVD_DECODE, KVD_F32, 200, 1000, KVD_LENGTHS_LOGNORMAL);
     int32_t most = 0, least = INT32_MAX;
     for (int b = 0; b < 200; b++) {
@@ -149,9 +139,8 @@ static int parse(kvd_width_list *w, const char *text, kvd_err *err)
     return kvd_width_list_parse(w, "--dims", text, err);
 }
 
-static void test_width_lists(void **state)
+TEST(test_width_lists)
 {
-    (void)state;
     kvd_width_list w;
     kvd_err err;
     assert_int_equal(parse(&w, "48", &err), 0);
@@ -179,9 +168,8 @@ static void test_width_lists(void **state)
     }
 }
 
-static void test_width_files(void **state)
+TEST(test_width_files)
 {
-    (void)state;
     char path[] = "/tmp/kvdim-widths-XXXXXX";
     static const struct {
         const char *text, *words;
@@ -239,9 +227,8 @@ static void test_width_files(void **state)
     free(text);
 }
 
-static void test_floors(void **state)
+TEST(test_floors)
 {
-    (void)state;
     /*
      * Expected bytes and operations, computed by hand for 2 requests of 5 tokens, 4 query heads,
      * and 2 KV heads with (d_qk, d_v) = (16, 32) and (32, 8), in 16 bits.
@@ -340,22 +327,19 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     kvd_problem_release(&p);
 }
 
-static void test_check_prefill(void **state)
+TEST(test_check_prefill)
 {
-    (void)state;
     check_rows(KVD_PREFILL, KVD_LENGTHS_EQUAL);
     check_rows(KVD_PREFILL, KVD_LENGTHS_LOGNORMAL);
 }
 
-static void test_check_decode(void **state)
+TEST(test_check_decode)
 {
-    (void)state;
     check_rows(KVD_DECODE, KVD_LENGTHS_ONE_LONG);
 }
 
-static void test_statistics(void **state)
+TEST(test_statistics)
 {
-    (void)state;
     kvd_err err = {""};
     double us[] = {200, 100, NAN, 102, 98, 100, 101, 99, 5000};
     kvd_bench_rival r = {.name = "x", .us = us, .throttled = 1};
@@ -394,9 +378,8 @@ static int launch(void *ctx, void *stream, kvd_err *err)
     return ++c->launches > 50 ? kvd_fail(err, "enough") : 0;
 }
 
-static void test_rounds(void **state)
+TEST(test_rounds)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_bench *b;
     counter c[2] = {{0}, {0}};
@@ -417,21 +400,4 @@ static void test_rounds(void **state)
     kvd_bench_close(b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values_are_normal),
-        cmocka_unit_test(test_rows_are_parts_of_the_whole),
-        cmocka_unit_test(test_decode_queries_stand_at_the_end),
-        cmocka_unit_test(test_sharp_scores),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_width_lists),
-        cmocka_unit_test(test_width_files),
-        cmocka_unit_test(test_floors),
-        cmocka_unit_test(test_check_prefill),
-        cmocka_unit_test(test_check_decode),
-        cmocka_unit_test(test_statistics),
-        cmocka_unit_test(test_rounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -14,6 +14,7 @@
 
 #include "common/rng.h"
 #include "kernels/attention_ref.h"
+#include "unit.h"
 
 enum { CASE_BATCH = 16 };
 

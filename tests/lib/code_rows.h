@@ -2,14 +2,10 @@
 #ifndef KVD_TESTS_CODE_ROWS_H
 #define KVD_TESTS_CODE_ROWS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "methods/method.h"
+#include "unit.h"
 
 /*
  * Quantises the rows of b, as the first block of a stream, and writes the restored values to

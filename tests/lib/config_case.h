@@ -1,15 +1,11 @@
 #ifndef KVD_TESTS_CONFIG_CASE_H
 #define KVD_TESTS_CONFIG_CASE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/checkpoint/config.h"
+#include "unit.h"
 
 static inline kvd_config accept(const char *text)
 {

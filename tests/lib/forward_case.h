@@ -1,18 +1,18 @@
 /*
  * Compares the CPU's forward pass with a double-precision reference, and with results of
- * Transformers. Include it after cmocka.h, once per program.
+ * Transformers. Include it once per program.
  */
 #ifndef KVD_TESTS_FORWARD_CASE_H
 #define KVD_TESTS_FORWARD_CASE_H
 
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/rng.h"
 #include "expected.h"
 #include "model/pass/forward.h"
+#include "unit.h"
 
 static const double bar = 2e-5;
 static double worst; /* largest relative Frobenius distance so far */

@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/files/h5.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_err err;
 static const char *folder;

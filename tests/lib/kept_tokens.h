@@ -2,16 +2,12 @@
 #ifndef KVD_TESTS_KEPT_TOKENS_H
 #define KVD_TESTS_KEPT_TOKENS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "methods/head.h"
 #include "methods/method.h"
+#include "unit.h"
 
 enum { KEPT_HEADS = 8 };
 

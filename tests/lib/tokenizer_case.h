@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "model/text/tokenizer.h"
+#include "unit.h"
 
 #define DATA "tests/data/tokenizers/"
 

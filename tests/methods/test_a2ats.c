@@ -2,15 +2,11 @@
  * Tests of a2ats, which stores keys as centroids and reads only the tokens with the largest
  * approximate scores. The reference is plain k-means in double precision.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "methods/method.h"
 #include "model/pass/blocks.h"
+#include "unit.h"
 
 enum { N = 60, LAYER = 1, HEAD = 1, SINK = 3, LOCAL = 7, RELATIVE = 100 };
 
@@ -121,9 +117,8 @@ static void compare(int size, const double *keys)
     }
 }
 
-static void centroids_of_all_keys_are_exact(void **state)
+TEST(centroids_of_all_keys_are_exact)
 {
-    (void)state;
     static float k[N * D];
     static double keys[N * D];
     read_rows(KVD_X_K_PRE, HEAD, k);
@@ -136,9 +131,8 @@ static void centroids_of_all_keys_are_exact(void **state)
  * Compares the centroids with those of plain k-means with the distance (k - c) H (k - c)^T, where H
  * is the second moment of the queries. The method uses a factor L of H = L L^T instead.
  */
-static void few_centroids_are_those_of_queries(void **state)
+TEST(few_centroids_are_those_of_queries)
 {
-    (void)state;
     enum { SIZE = 6 };
     static float k[N * D], q[N * D];
     static double h[D * D], centroid[SIZE * D], keys[N * D];
@@ -186,9 +180,8 @@ static void few_centroids_are_those_of_queries(void **state)
     compare(SIZE, keys);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     const char *const text[][2] = {
         {"a2ats,size=61", "size = 61 centroids need as many calibration tokens: there are 60"},
         {"a2ats,size=8,budget=0", "budget = 0 keeps nothing"},
@@ -208,12 +201,4 @@ static void refusals(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(centroids_of_all_keys_are_exact),
-        cmocka_unit_test(few_centroids_are_those_of_queries),
-        cmocka_unit_test(refusals),
-    };
-    return cmocka_run_group_tests(tests, set_up, close_dump);
-}
+TEST_MAIN(set_up, close_dump)

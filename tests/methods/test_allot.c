@@ -1,13 +1,9 @@
 /* Tests of allot, which gives each dimension of K or V its own number of bits by water-filling. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "code_rows.h"
+#include "unit.h"
 
 enum { N = 2000, PLACES = LAYERS * HEADS };
 
@@ -92,9 +88,8 @@ static void falling(float *a, double ratio)
         a[j * D + j] = (float)pow(ratio, (double)j);
 }
 
-static void errors_are_alike(void **state)
+TEST(errors_are_alike)
 {
-    (void)state;
     float a[D * D];
     kvd_dims_head head[PLACES];
     kvd_dims dims;
@@ -135,9 +130,8 @@ static void errors_are_alike(void **state)
     }
 }
 
-static void more_bits_lose_less(void **state)
+TEST(more_bits_lose_less)
 {
-    (void)state;
     for (int side = 0; side < KVD_N_SIDES; side++) {
         double last = INFINITY;
         for (int k = 1; k <= 12; k++) {
@@ -161,9 +155,8 @@ static void more_bits_lose_less(void **state)
  * The squared singular values of method fisher are costs in nats, comparable between heads. allot
  * must distribute bits by these costs, not by the variances of the data.
  */
-static void singular_values_decide(void **state)
+TEST(singular_values_decide)
 {
-    (void)state;
     float a[D * D];
     kvd_dims_head head[PLACES];
     kvd_dims dims;
@@ -203,10 +196,4 @@ static void singular_values_decide(void **state)
     kvd_spectrum_release(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(errors_are_alike),
-                                       cmocka_unit_test(more_bits_lose_less),
-                                       cmocka_unit_test(singular_values_decide)};
-    return cmocka_run_group_tests(tests, set_up, close_dump);
-}
+TEST_MAIN(set_up, close_dump)

@@ -3,18 +3,14 @@
  * method.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "code_rows.h"
 #include "common/quantise.h"
 #include "common/rng.h"
 #include "methods/bits/levels.h"
+#include "unit.h"
 
 enum { N = 150, D = 48 };
 static float x[N * D], y[N * D];
@@ -59,9 +55,8 @@ static double error_of(const char *text, kvd_side side, kvd_bits_count *count)
     return sqrt(diff / norm);
 }
 
-static void more_bits_lose_less(void **state)
+TEST(more_bits_lose_less)
 {
-    (void)state;
     const char *const text[][4] = {
         {"kivi,bits=1", "kivi,bits=2", "kivi,bits=4", "kivi,bits=8"},
         {"hetero,k=1,v=1", "hetero,k=2,v=2", "hetero,k=4,v=4", "hetero,k=8,v=8"},
@@ -92,9 +87,8 @@ static void more_bits_lose_less(void **state)
  * kivi quantises keys per channel and values per token, so that a channel of large numbers
  * increases the errors of other channels in values only.
  */
-static void channels(void **state)
+TEST(channels)
 {
-    (void)state;
     kvd_bits_count count;
     float other[N * D];
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
@@ -119,9 +113,8 @@ static void channels(void **state)
     assert_true(count.side == 32.0 * N * 2);
 }
 
-static void salient_tokens_lose_less(void **state)
+TEST(salient_tokens_lose_less)
 {
-    (void)state;
     kvd_bits_count count;
     for (int side = 0; side < KVD_N_SIDES; side++) {
         (void)error_of("zipcache,share=0.2", (kvd_side)side, &count);
@@ -144,9 +137,8 @@ static void salient_tokens_lose_less(void **state)
  * Tests gear. If K is a matrix of low rank, the low-rank correction must make it exact, however few
  * the bits.
  */
-static void outliers_and_low_rank(void **state)
+TEST(outliers_and_low_rank)
 {
-    (void)state;
     kvd_bits_count count, with;
     const double plain = error_of("gear,bits=2,rank=0,outliers=0", KVD_KEYS, &count);
     const double apart = error_of("gear,bits=2,rank=0,outliers=0.04", KVD_KEYS, &with);
@@ -173,9 +165,8 @@ static void outliers_and_low_rank(void **state)
  * Tests comet, which quantises symmetrically around 0 with 4 bits, in blocks of 128 tokens. Errors
  * must be at most half of the step max |x| / 7.
  */
-static void symmetric_channels(void **state)
+TEST(symmetric_channels)
 {
-    (void)state;
     for (int side = 0; side < KVD_N_SIDES; side++) {
         kvd_bits_count count;
         (void)error_of("comet", (kvd_side)side, &count);
@@ -196,9 +187,8 @@ static void symmetric_channels(void **state)
     }
 }
 
-static void channels_of_two_bits_and_of_one(void **state)
+TEST(channels_of_two_bits_and_of_one)
 {
-    (void)state;
     kvd_bits_count count;
     float range[D];
     size_t easy[D], m = 0;
@@ -259,9 +249,8 @@ static void channels_of_two_bits_and_of_one(void **state)
  * Tests the values of vidkv. Each number becomes s, 0 or -s, where s is the mean magnitude of a
  * group. Five numbers take 8 bits.
  */
-static void ternary_values(void **state)
+TEST(ternary_values)
 {
-    (void)state;
     kvd_bits_count count;
     (void)error_of("vidkv", KVD_VALUES, &count);
     assert_true(count.payload == 8.0 * N * D / 5 && count.side == 16.0 * 5 * D);
@@ -281,9 +270,8 @@ static void ternary_values(void **state)
     assert_true(count.payload == 2.0 * N * D && count.side == 32.0 * 5 * D);
 }
 
-static void constants_and_zeros(void **state)
+TEST(constants_and_zeros)
 {
-    (void)state;
     float kept[N * D];
     const char *const all[] = {"kivi", "hetero", "gear", "zipcache", "fp8", "mxfp4", "comet"};
     memcpy(kept, x, sizeof x);
@@ -333,9 +321,8 @@ static double least_of(const double *histogram, int bins, int first, int n)
     return best;
 }
 
-static void levels_are_the_best(void **state)
+TEST(levels_are_the_best)
 {
-    (void)state;
     enum { BINS = 13 };
     kvd_rng r;
     kvd_err err;
@@ -364,9 +351,8 @@ static void levels_are_the_best(void **state)
  * Numbers quantised in groups must have errors of at most half a step, except for rounding of scale
  * and zero point to float16.
  */
-static void groups_lose_half_a_step(void **state)
+TEST(groups_lose_half_a_step)
 {
-    (void)state;
     kvd_rng r;
     kvd_rng_seed(&r, 11, 1);
     for (int b = 1; b <= 8; b++)
@@ -392,17 +378,4 @@ static void groups_lose_half_a_step(void **state)
     assert_memory_equal(back, zero, sizeof back);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(levels_are_the_best),
-                                       cmocka_unit_test(more_bits_lose_less),
-                                       cmocka_unit_test(channels),
-                                       cmocka_unit_test(salient_tokens_lose_less),
-                                       cmocka_unit_test(outliers_and_low_rank),
-                                       cmocka_unit_test(symmetric_channels),
-                                       cmocka_unit_test(channels_of_two_bits_and_of_one),
-                                       cmocka_unit_test(ternary_values),
-                                       cmocka_unit_test(groups_lose_half_a_step),
-                                       cmocka_unit_test(constants_and_zeros)};
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_MAIN(setup, NULL)

@@ -1,16 +1,11 @@
 /* Tests of attention over heads with reduced numbers of dimensions (methods/cache). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "dims_fixture.h"
 #include "methods/cache.h"
+#include "unit.h"
 
 enum { LAYERS = 2, HEADS = 6, KV = 2, D = 16, GROUP = HEADS / KV };
 static const size_t lengths[] = {150, 1, 2, 37};
@@ -88,9 +83,8 @@ static void set_widths(int qk0, int v0, int qk1, int v1)
 static const kvd_dims_method *const all[] = {&kvd_dims_zack, &kvd_dims_fdc, &kvd_dims_uniform,
                                              &kvd_dims_balanced, &kvd_dims_matryoshka};
 
-static void test_full_rank_is_dense(void **state)
+TEST(test_full_rank_is_dense)
 {
-    (void)state;
     static float out[TOKENS * HEADS * D];
     kvd_err err;
     set_widths(D, D, D, D);
@@ -153,9 +147,8 @@ static void plain(const kvd_dims *dims, float *out)
             }
 }
 
-static void test_cut_against_plain_loops(void **state)
+TEST(test_cut_against_plain_loops)
 {
-    (void)state;
     static float out[TOKENS * HEADS * D], want[TOKENS * HEADS * D];
     const int cases[][4] = {{8, 8, 8, 8}, {1, 16, 16, 1}, {5, 3, 11, 7}, {1, 1, 1, 1}};
     kvd_err err;
@@ -174,9 +167,8 @@ static void test_cut_against_plain_loops(void **state)
         }
 }
 
-static void test_window(void **state)
+TEST(test_window)
 {
-    (void)state;
     static float out[TOKENS * HEADS * D], want[TOKENS * HEADS * D];
     const size_t windows[] = {1, 20, 130, 150};
     kvd_err err;
@@ -195,9 +187,8 @@ static void test_window(void **state)
     kvd_dims_release(&dims);
 }
 
-static void test_cut_is_zero_padding(void **state)
+TEST(test_cut_is_zero_padding)
 {
-    (void)state;
     static float out[TOKENS * HEADS * D], padded[TOKENS * HEADS * D];
     kvd_err err;
     kvd_dims dims, full;
@@ -224,9 +215,8 @@ static void test_cut_is_zero_padding(void **state)
  * A_v^T can be multiplied into a head's part of W_O. The outputs in the kept dimensions times A_v^T
  * W_O must then equal the full outputs times W_O.
  */
-static void test_ragged_output_product(void **state)
+TEST(test_ragged_output_product)
 {
-    (void)state;
     enum { M = 32 };
     static float out[TOKENS * HEADS * D];
     static double w_o[HEADS * D * M];
@@ -262,9 +252,8 @@ static void test_ragged_output_product(void **state)
     kvd_dims_release(&dims);
 }
 
-static void test_one_head_cut_leaves_the_others(void **state)
+TEST(test_one_head_cut_leaves_the_others)
 {
-    (void)state;
     static float out[TOKENS * HEADS * D];
     kvd_err err;
     for (int side = 0; side < 2; side++) {
@@ -290,9 +279,8 @@ static void test_one_head_cut_leaves_the_others(void **state)
     }
 }
 
-static void test_account(void **state)
+TEST(test_account)
 {
-    (void)state;
     static float out[TOKENS * HEADS * D];
     kvd_err err;
     kvd_dims dims;
@@ -318,9 +306,8 @@ static void test_account(void **state)
     kvd_dims_release(&dims);
 }
 
-static void test_rounded_store(void **state)
+TEST(test_rounded_store)
 {
-    (void)state;
     static float out[TOKENS * HEADS * D], v[TOKENS * KV * D];
     const kvd_dtype types[] = {KVD_F16, KVD_BF16};
     const double unit[] = {1.0 / 2048, 1.0 / 256};
@@ -337,9 +324,8 @@ static void test_rounded_store(void **state)
     assert_memory_equal(out + data.offset[1] * HEADS * D, v, D * sizeof *v);
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     static float out[TOKENS * HEADS * D];
     kvd_err err;
     kvd_cache c;
@@ -359,18 +345,4 @@ static void test_refuses(void **state)
     kvd_dims_release(&dims);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full_rank_is_dense),
-        cmocka_unit_test(test_cut_against_plain_loops),
-        cmocka_unit_test(test_window),
-        cmocka_unit_test(test_cut_is_zero_padding),
-        cmocka_unit_test(test_ragged_output_product),
-        cmocka_unit_test(test_one_head_cut_leaves_the_others),
-        cmocka_unit_test(test_account),
-        cmocka_unit_test(test_rounded_store),
-        cmocka_unit_test(test_refuses),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -2,16 +2,12 @@
  * Tests of cachegen, which entropy-codes the differences of tokens from the first token of their
  * group (the anchor).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/rans.h"
+#include "unit.h"
 
 enum { N = 2000, GROUP = 10 };
 static float x[N * D], y[N * D];
@@ -55,9 +51,8 @@ static double spread_of(size_t j)
  * one for layer 1. A normal number has an entropy of 2.047 bits in steps of its standard deviation,
  * and 3.047 bits in half steps. Anchor tokens have 8 bits.
  */
-static void steps_and_bits(void **state)
+TEST(steps_and_bits)
 {
-    (void)state;
     for (int side = 0; side < KVD_N_SIDES; side++)
         for (int layer = 0; layer < LAYERS; layer++) {
             const kvd_bits_count count = code("cachegen", (kvd_side)side, layer, 1);
@@ -88,9 +83,8 @@ static void steps_and_bits(void **state)
         }
 }
 
-static void wider_steps_lose_more_and_store_less(void **state)
+TEST(wider_steps_lose_more_and_store_less)
 {
-    (void)state;
     const char *const text[] = {"cachegen,bin=0.1", "cachegen,bin=0.5", "cachegen,bin=1.5",
                                 "cachegen,bin=6"};
     double before = 0, stored = INFINITY;
@@ -109,9 +103,8 @@ static void wider_steps_lose_more_and_store_less(void **state)
 }
 
 /* Streams of lanes must decode to the same numbers, for a few bits more per block. */
-static void lanes_decode_the_same(void **state)
+TEST(lanes_decode_the_same)
 {
-    (void)state;
     static float single[N * D];
     for (int side = 0; side < KVD_N_SIDES; side++) {
         const kvd_bits_count one = code("cachegen,group=8,groups=8", (kvd_side)side, 1, 1);
@@ -135,9 +128,8 @@ static void lanes_decode_the_same(void **state)
  * With own=1, the tables are made from each block, and all channels use the same one. The code must
  * not be much longer, because channels divided by their steps have the same distribution.
  */
-static void blocks_with_tables_of_their_own(void **state)
+TEST(blocks_with_tables_of_their_own)
 {
-    (void)state;
     kvd_bits_count count, own;
     for (int side = 0; side < KVD_N_SIDES; side++) {
         count = code("cachegen", (kvd_side)side, 1, 1);
@@ -171,9 +163,8 @@ static void blocks_with_tables_of_their_own(void **state)
 /*
  * Codes numbers far outside the calibration data. Their differences must be limited to 127 steps.
  */
-static void other_numbers(void **state)
+TEST(other_numbers)
 {
-    (void)state;
     kvd_bits_count count;
     enum { ROWS = 13 };
     for (size_t i = 0; i < ROWS * (size_t)D; i++)
@@ -185,9 +176,8 @@ static void other_numbers(void **state)
     assert_true(count.side == 64 && count.payload < 16 * ROWS * D + 32);
 }
 
-static void a_stream_loses_no_entry(void **state)
+TEST(a_stream_loses_no_entry)
 {
-    (void)state;
     const char *const text[] = {"h2o+cachegen", "snapkv+cachegen"};
     for (int i = 0; i < 2; i++) {
         kvd_method m;
@@ -201,13 +191,4 @@ static void a_stream_loses_no_entry(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lanes_decode_the_same),
-                                       cmocka_unit_test(steps_and_bits),
-                                       cmocka_unit_test(wider_steps_lose_more_and_store_less),
-                                       cmocka_unit_test(blocks_with_tables_of_their_own),
-                                       cmocka_unit_test(other_numbers),
-                                       cmocka_unit_test(a_stream_loses_no_entry)};
-    return cmocka_run_group_tests(tests, set_up, close_dump);
-}
+TEST_MAIN(set_up, close_dump)

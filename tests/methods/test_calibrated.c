@@ -1,13 +1,9 @@
 /* Tests of kvquant with calibration data, and with squared gradients that weight the errors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "code_rows.h"
+#include "unit.h"
 
 enum { N = 300 };
 static char fisher_path[64];
@@ -46,9 +42,8 @@ static int by_size(const void *a, const void *b)
  * Tests the keys of kvquant. Apart from outliers, a channel must have at most 2^bits distinct
  * numbers, and each key must become the nearest of them.
  */
-static void keys_have_levels(void **state)
+TEST(keys_have_levels)
 {
-    (void)state;
     for (int bits = 1; bits <= 4; bits++)
         for (int outliers = 0; outliers < 2; outliers++) {
             char text[64];
@@ -100,9 +95,8 @@ static void keys_have_levels(void **state)
 }
 
 /* Tests the outliers of values in kvquant. An outlier takes 16 bits and a 16-bit index. */
-static void values_keep_both_ends(void **state)
+TEST(values_keep_both_ends)
 {
-    (void)state;
     kvd_bits_count count;
     const double plain = code("kvquant,bits=2,outliers=0,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == 32.0 * N && count.payload == 2.0 * N * D);
@@ -122,9 +116,8 @@ static void values_keep_both_ends(void **state)
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
 
-static void more_bits_lose_less(void **state)
+TEST(more_bits_lose_less)
 {
-    (void)state;
     for (int side = 0; side < KVD_N_SIDES; side++) {
         double last = INFINITY;
         for (int bits = 1; bits <= 6; bits++) {
@@ -148,9 +141,8 @@ static void more_bits_lose_less(void **state)
  * With qnorm=1, kvquant's decoded numbers keep mean and standard deviation. Without it, the
  * standard deviation shrinks.
  */
-static void qnorm_keeps_moments(void **state)
+TEST(qnorm_keeps_moments)
 {
-    (void)state;
     double off[2];
     for (int norm = 0; norm < 2; norm++) {
         double square = 0, square_q = 0;
@@ -244,9 +236,8 @@ static float negative(size_t token, int head, size_t dim)
     return token == 40 && dim == 2 ? -1 : 1;
 }
 
-static void fisher_file_is_read_as_written(void **state)
+TEST(fisher_file_is_read_as_written)
 {
-    (void)state;
     kvd_fisher f;
     kvd_err err = {""};
     float rows[20 * D];
@@ -328,9 +319,8 @@ static void errors_of_keys(const float *all, double error[2])
     }
 }
 
-static void kvquant_weighs_numbers(void **state)
+TEST(kvquant_weighs_numbers)
 {
-    (void)state;
     static float plain[2 * HEADS * N * D], weighted[2 * HEADS * N * D];
     char settings[sizeof((kvd_method *)0)->settings];
     double before[2], after[2];
@@ -375,9 +365,8 @@ static void assert_open_fails(const char *text, kvd_fisher *f, const kvd_dims *d
         fail_msg("'%s' lacks '%s'", err.msg, message);
 }
 
-static void squared_gradients_that_do_not_serve(void **state)
+TEST(squared_gradients_that_do_not_serve)
 {
-    (void)state;
     kvd_fisher f;
     kvd_err err;
     assert_open_fails("kvquant,weights=1", NULL, NULL,
@@ -402,14 +391,4 @@ static void squared_gradients_that_do_not_serve(void **state)
     kvd_fisher_close(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keys_have_levels),
-                                       cmocka_unit_test(values_keep_both_ends),
-                                       cmocka_unit_test(more_bits_lose_less),
-                                       cmocka_unit_test(qnorm_keeps_moments),
-                                       cmocka_unit_test(fisher_file_is_read_as_written),
-                                       cmocka_unit_test(kvquant_weighs_numbers),
-                                       cmocka_unit_test(squared_gradients_that_do_not_serve)};
-    return cmocka_run_group_tests(tests, set_up, close_dump);
-}
+TEST_MAIN(set_up, close_dump)

@@ -3,14 +3,8 @@
  * parsed.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/linalg.h"
 #include "common/rng.h"
@@ -18,6 +12,7 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 #include "model/pass/forward.h"
+#include "unit.h"
 
 static kvd_config config;
 static kvd_spectrum spectrum;
@@ -47,9 +42,8 @@ static void ragged_widths(void)
     memcpy(widths.kept[1], v, sizeof v);
 }
 
-static void test_orthogonal_cut(void **state)
+TEST(test_orthogonal_cut)
 {
-    (void)state;
     kvd_err err;
     kvd_dims d;
     ragged_widths();
@@ -79,9 +73,8 @@ static void test_orthogonal_cut(void **state)
     }
 }
 
-static void test_biorthogonal_cut(void **state)
+TEST(test_biorthogonal_cut)
 {
-    (void)state;
     kvd_err err;
     kvd_dims d;
     ragged_widths();
@@ -111,9 +104,8 @@ static void test_biorthogonal_cut(void **state)
     kvd_dims_release(&d);
 }
 
-static void test_only_one_head(void **state)
+TEST(test_only_one_head)
 {
-    (void)state;
     kvd_err err;
     kvd_dims d, all;
     kvd_widths w;
@@ -145,9 +137,8 @@ static void test_only_one_head(void **state)
     kvd_widths_release(&w);
 }
 
-static void test_leave_a_side(void **state)
+TEST(test_leave_a_side)
 {
-    (void)state;
     kvd_err err;
     kvd_dims d;
     ragged_widths();
@@ -165,9 +156,8 @@ static void test_leave_a_side(void **state)
     }
 }
 
-static void test_uniform_widths(void **state)
+TEST(test_uniform_widths)
 {
-    (void)state;
     const struct {
         double p;
         int32_t kept;
@@ -201,9 +191,8 @@ static void refused(const kvd_dims_method *m, const char *why)
     kvd_dims_release(&d); /* a failed build may be released too */
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     ragged_widths();
     spectrum.pair[KVD_PAIR_VW].present = false;
     refused(&kvd_dims_zack, "method 'zack' needs pair 'vw', which the spectrum lacks");
@@ -252,9 +241,8 @@ static void test_refuses(void **state)
     kvd_widths_release(&other);
 }
 
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     kvd_err err;
     kvd_dims d;
     kvd_cache_bytes b;
@@ -285,9 +273,8 @@ static void test_bytes(void **state)
                 b.overall_p == 0);
 }
 
-static void test_method_text(void **state)
+TEST(test_method_text)
 {
-    (void)state;
     kvd_err err;
     kvd_method m;
     assert_int_equal(kvd_method_parse("none", &m, &err), 0);
@@ -427,9 +414,8 @@ static void test_method_text(void **state)
  * The basis of stacked rows spans the leading right singular vectors of the stack [x; q; w], here
  * computed by a singular value decomposition of all its rows.
  */
-static void test_online_stack(void **state)
+TEST(test_online_stack)
 {
-    (void)state;
     enum { D = 6, N = 20, Q = 15, GROUP = 2, LDQ = 14, W = 30, ROWS = N + Q * GROUP + W, KEPT = 3 };
     float x[N * D], q[Q * LDQ], a[D * KEPT];
     double stack[ROWS * D], moment[D * D] = {0}, sigma[D], R[D * D], off = 0;
@@ -466,9 +452,8 @@ static void test_online_stack(void **state)
 }
 
 /* The second moments of W_O of a KV head are W_O W_O^T, summed over its query heads. */
-static void test_online_moments(void **state)
+TEST(test_online_moments)
 {
-    (void)state;
     kvd_err err;
     kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
     assert_non_null(c);
@@ -497,14 +482,4 @@ static void test_online_moments(void **state)
     kvd_checkpoint_close(c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orthogonal_cut), cmocka_unit_test(test_biorthogonal_cut),
-        cmocka_unit_test(test_only_one_head),  cmocka_unit_test(test_leave_a_side),
-        cmocka_unit_test(test_uniform_widths), cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_bytes),          cmocka_unit_test(test_method_text),
-        cmocka_unit_test(test_online_stack),   cmocka_unit_test(test_online_moments),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

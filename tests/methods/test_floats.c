@@ -2,17 +2,13 @@
  * Tests of fp8, mxfp4, nvfp4, comet and vidkv against PyTorch and torchao
  * (tests/data/floats.safetensors, made by tests/oracle/make_floats.py).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/minifloat.h"
 #include "model/checkpoint/safetensors.h"
+#include "unit.h"
 
 enum { N = 300 };
 static kvd_safetensors *file;
@@ -57,9 +53,8 @@ static void code(const char *text, kvd_side side, int layer, int head, const flo
     code_rows(text, &setup, b, y, count);
 }
 
-static void casts_of_pytorch(void **state)
+TEST(casts_of_pytorch)
 {
-    (void)state;
     const struct {
         const char *name;
         const kvd_minifloat *format;
@@ -87,9 +82,8 @@ static void casts_of_pytorch(void **state)
     assert_true(kvd_minifloat_round(&kvd_e5m2, -INFINITY) == -57344);
 }
 
-static void fp8_is_the_cast(void **state)
+TEST(fp8_is_the_cast)
 {
-    (void)state;
     const char *const names[][2] = {{"fp8", "fp8_e4m3"}, {"fp8,mantissa=2", "fp8_e5m2"}};
     for (int k = 0; k < 2; k++) {
         size_t n, same;
@@ -105,9 +99,8 @@ static void fp8_is_the_cast(void **state)
     }
 }
 
-static void blocks_of_torchao(void **state)
+TEST(blocks_of_torchao)
 {
-    (void)state;
     const struct {
         const char *method, *input, *output;
         /* bits of scales per vector of 96 numbers */
@@ -135,9 +128,8 @@ static void blocks_of_torchao(void **state)
  * Tests vectors whose last block is padded: 40 dimensions take 64 codes and 2 scales in mxfp4, 48
  * codes and 3 scales in nvfp4.
  */
-static void ends_of_rows(void **state)
+TEST(ends_of_rows)
 {
-    (void)state;
     static float x[3 * 40], y[3 * 40];
     kvd_bits_count count;
     for (size_t j = 0; j < 40; j++) {
@@ -158,9 +150,8 @@ static void ends_of_rows(void **state)
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
 
-static void codes_per_channel(void **state)
+TEST(codes_per_channel)
 {
-    (void)state;
     enum { ROWS = 72, WIDE = 24 };
     const struct {
         const char *method, *output;
@@ -205,9 +196,8 @@ static float largest_of(kvd_x what, int layer, int head)
 /*
  * Tests fp8 and nvfp4 with calibrated scales: one per layer (scale=1) or one per KV head (scale=2).
  */
-static void scales_of_calibration(void **state)
+TEST(scales_of_calibration)
 {
-    (void)state;
     static float x[4 * D], y[4 * D];
     kvd_bits_count count;
     for (size_t i = 0; i < 4 * (size_t)D; i++)
@@ -246,9 +236,8 @@ static void scales_of_calibration(void **state)
     free(nv);
 }
 
-static void scales_need_calibration(void **state)
+TEST(scales_need_calibration)
 {
-    (void)state;
     kvd_method m;
     kvd_err err = {""};
     const kvd_method_setup nothing = {.config = &config};
@@ -263,12 +252,4 @@ static void scales_need_calibration(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(casts_of_pytorch),       cmocka_unit_test(fp8_is_the_cast),
-        cmocka_unit_test(blocks_of_torchao),      cmocka_unit_test(ends_of_rows),
-        cmocka_unit_test(codes_per_channel),      cmocka_unit_test(scales_of_calibration),
-        cmocka_unit_test(scales_need_calibration)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

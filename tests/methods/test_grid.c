@@ -1,16 +1,11 @@
 /*
  * Tests of option --method: lists of methods, combinations of parameter values, and refused text.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "methods/grid.h"
+#include "unit.h"
 
 enum { MOST = 26 };
 static char *text[MOST];
@@ -36,9 +31,8 @@ static void expands(const char *spec, const char *const *want, size_t n_want)
     release();
 }
 
-static void combinations(void **state)
+TEST(combinations)
 {
-    (void)state;
     const char *const one[] = {"zack,p=0.5"}, *const none[] = {"none"};
     const char *const two[] = {"kivi,bits=2", "kivi,bits=4"};
     const char *const four[] = {"leankv,th=0.1,tl=0,k=4", "leankv,th=0.1,tl=0.01,k=4",
@@ -49,9 +43,8 @@ static void combinations(void **state)
     expands("leankv,th=0.1/0.05,tl=0/0.01,k=4", four, 4);
 }
 
-static void all_different(void **state)
+TEST(all_different)
 {
-    (void)state;
     assert_int_equal(
         kvd_methods_add("kivi,bits=1/2/3,group=4/5,residual=6/7/8/9", NULL, text, &n, 24, &err), 0);
     assert_int_equal(n, 24);
@@ -63,9 +56,8 @@ static void all_different(void **state)
     release();
 }
 
-static void lists(void **state)
+TEST(lists)
 {
-    (void)state;
     static const char *const names[] = {"none", "zack", "fdc"}, *const mixed[] = {
                                                                     "none",
                                                                     "zack,p=0.5,ranks=error",
@@ -75,9 +67,8 @@ static void lists(void **state)
     expands("none,zack,p=0.5,ranks=error,h2o+kivi,bits=2/4,fdc,r=0.1", mixed, 5);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     static const struct {
         const char *spec, *says;
     } bad[] = {{"kivi,bits=1/2/3,group=1/2/3,residual=1/2/3", "at most 26 can be given"},
@@ -104,10 +95,4 @@ static void refusals(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(combinations),
-                                       cmocka_unit_test(all_different), cmocka_unit_test(refusals),
-                                       cmocka_unit_test(lists)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,17 +3,13 @@
  * between give the results of the method without keep_layers.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
 #include "methods/cache.h"
 #include "methods/method.h"
+#include "unit.h"
 
 enum { N = 48, PROMPT = 30, HEADS = 4, KV = 2, D = 16, LAYERS = 5, OUT = N * HEADS * D };
 static float q[OUT], k[N * KV * D], v[N * KV * D];
@@ -70,9 +66,8 @@ static kvd_cache_account run(const char *text, float *out)
     return a;
 }
 
-static void first_and_last_layers(void **state)
+TEST(first_and_last_layers)
 {
-    (void)state;
     static float want[LAYERS * OUT], got[LAYERS * OUT], whole[LAYERS * OUT];
     const char *const method[] = {
         "h2o",  "kivi,group=8,residual=8", "h2o+kivi,group=8,residual=8",
@@ -114,9 +109,8 @@ static void refused(const char *text, const char *message)
         fail_msg("%s: %s", text, err.msg);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     refused("h2o,keep_layers=1", "keep_layers = 1 is not FIRST:LAST");
     refused("h2o,keep_layers=1:1x", "is not FIRST:LAST");
     refused("h2o,keep_layers=-1:1", "is not FIRST:LAST");
@@ -128,9 +122,8 @@ static void refusals(void **state)
     refused("h2o,keep=1", "known are heavy, recent, keep_layers");
 }
 
-static void settings_name_it(void **state)
+TEST(settings_name_it)
 {
-    (void)state;
     kvd_method m;
     assert_int_equal(kvd_method_parse("h2o,keep_layers=1:2", &m, &err), 0);
     assert_string_equal(m.settings, "keep_layers=1:2,h2o.heavy=0.1,h2o.recent=0.1");
@@ -140,9 +133,6 @@ static void settings_name_it(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(first_and_last_layers),
-                                       cmocka_unit_test(refusals),
-                                       cmocka_unit_test(settings_name_it)};
     fill();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return unit_run(NULL, NULL);
 }

@@ -2,18 +2,14 @@
  * Tests of kvtc, which quantises the principal components of all heads together and compresses the
  * codes with DEFLATE.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "common/linalg.h"
 #include "methods/bits/kvtc.h"
 #include "methods/bits/streams.h"
+#include "unit.h"
 
 enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE];
@@ -54,9 +50,8 @@ static void read_rows(kvd_side side)
 }
 
 /* Tests that codes keep the budget of bits, up to the fixed overhead of DEFLATE. */
-static void budgets(void **state)
+TEST(budgets)
 {
-    (void)state;
     const double bits[] = {1, 2, 4, 6, 12};
     for (int side = 0; side < KVD_N_SIDES; side++) {
         double before = INFINITY, square = 0;
@@ -79,9 +74,8 @@ static void budgets(void **state)
 }
 
 /* The first tokens of a sequence (sinks) must have 16 bits per number. */
-static void sinks(void **state)
+TEST(sinks)
 {
-    (void)state;
     kvd_bits_count count, with;
     read_rows(KVD_VALUES);
     (void)code("kvtc,bits=4,sink=0", KVD_VALUES, &count);
@@ -106,9 +100,8 @@ static void sinks(void **state)
  * Uses calibration data that depend on few principal components. The error must be below that of
  * quantising each head alone with more bits.
  */
-static void decorrelation(void **state)
+TEST(decorrelation)
 {
-    (void)state;
     kvd_bits_count count, plain;
     read_rows(KVD_VALUES);
     const double off = code("kvtc,bits=5,sink=0", KVD_VALUES, &count);
@@ -139,9 +132,8 @@ static void decorrelation(void **state)
 }
 
 /* Tests that bits are counted after DEFLATE: equal tokens must take few bits. */
-static void streams(void **state)
+TEST(streams)
 {
-    (void)state;
     kvd_bits_count count, same;
     read_rows(KVD_VALUES);
     const double off = code("kvtc,bits=6,sink=0", KVD_VALUES, &count);
@@ -224,9 +216,8 @@ static void measure_ways(kvd_x what, int layer, double *error)
  * with at most as many bits may have an error smaller by more than 2 %. kvtc measures errors on 256
  * sampled tokens, this test on all.
  */
-static void divisions_are_the_best(void **state)
+TEST(divisions_are_the_best)
 {
-    (void)state;
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
     const char *const text[] = {"kvtc,bits=1.5,sink=0", "kvtc,bits=3,sink=0", "kvtc,bits=4,sink=0",
                                 "kvtc,bits=6,sink=0", "kvtc,bits=9,sink=0"};
@@ -275,9 +266,8 @@ static void divisions_are_the_best(void **state)
     assert_true(divisions > 0);
 }
 
-static void refused(void **state)
+TEST(refused)
 {
-    (void)state;
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
     kvd_method m;
     kvd_err err;
@@ -293,9 +283,8 @@ static void refused(void **state)
  * With lanes=1 the codes of each group must decode to the numbers of DEFLATE, and one token at a
  * time must give the bits of all tokens together.
  */
-static void lanes_decode_the_same(void **state)
+TEST(lanes_decode_the_same)
 {
-    (void)state;
     static float packed[N * WIDE];
     for (int side = 0; side < KVD_N_SIDES; side++) {
         kvd_bits_count count, lanes;
@@ -312,14 +301,4 @@ static void lanes_decode_the_same(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lanes_decode_the_same),
-                                       cmocka_unit_test(budgets),
-                                       cmocka_unit_test(sinks),
-                                       cmocka_unit_test(decorrelation),
-                                       cmocka_unit_test(streams),
-                                       cmocka_unit_test(divisions_are_the_best),
-                                       cmocka_unit_test(refused)};
-    return cmocka_run_group_tests(tests, set_up, close_dump);
-}
+TEST_MAIN(set_up, close_dump)

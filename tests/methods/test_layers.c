@@ -4,16 +4,12 @@
  */
 #include <lapacke.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "methods/layers/layers.h"
+#include "unit.h"
 #include "worst.h"
 
 enum { LAYERS = 3, N = 40, HEADS = 2, D = 12, WIDTH = HEADS * D, WIDE = LAYERS * WIDTH };
@@ -71,9 +67,8 @@ static double turn(const float *x, const float *y)
  * minicache merges the directions of two layers' vectors and keeps the lengths of both. With gamma
  * = 0 all vectors are merged.
  */
-static void lengths_are_kept(void **state)
+TEST(lengths_are_kept)
 {
-    (void)state;
     for (int i = 0; i <= 10; i++) {
         const kvd_parameter_values v = {.value = {0.5, i / 10.0, 0}};
         const kvd_layers_count c = merge(&kvd_layers_minicache, v, KVD_KEYS, N, 2);
@@ -89,9 +84,8 @@ static void lengths_are_kept(void **state)
     }
 }
 
-static void ends_of_the_arc(void **state)
+TEST(ends_of_the_arc)
 {
-    (void)state;
     for (int t = 0; t < 2; t++) {
         const kvd_parameter_values v = {.value = {0.5, t, 0}};
         (void)merge(&kvd_layers_minicache, v, KVD_VALUES, N, 2);
@@ -118,9 +112,8 @@ static void ends_of_the_arc(void **state)
     }
 }
 
-static void the_widest_angles_stay(void **state)
+TEST(the_widest_angles_stay)
 {
-    (void)state;
     double angle[N * HEADS], lo = INFINITY, hi = -INFINITY;
     fill();
     for (size_t j = 0; j < (size_t)N * HEADS; j++) {
@@ -152,9 +145,8 @@ static void the_widest_angles_stay(void **state)
     }
 }
 
-static void groups_of_layers(void **state)
+TEST(groups_of_layers)
 {
-    (void)state;
     const kvd_config c = {.n_layers = 7};
     const kvd_parameter_values deep = {.value = {0.5, 0.6, 0.05}}, all = {.value = {0, 0.6, 0.05}},
                                four = {.value = {4}};
@@ -196,9 +188,8 @@ static double error2(size_t n)
  * Tests xkv. By Eckart and Young, the least possible squared error of rank r is the sum of the
  * squared singular values after the first r.
  */
-static void the_tail_is_lost(void **state)
+TEST(the_tail_is_lost)
 {
-    (void)state;
     /* If n is small, the matrix has fewer rows (tokens) than columns. */
     for (size_t n = 10; n <= N; n += 30) {
         double sigma[N];
@@ -219,9 +210,8 @@ static void the_tail_is_lost(void **state)
     }
 }
 
-static void full_rank_is_the_identity(void **state)
+TEST(full_rank_is_the_identity)
 {
-    (void)state;
     const kvd_parameter_values whole = {.value = {LAYERS, 1000, 1000}},
                                share = {.value = {LAYERS, 0.999, 0.999}};
     (void)merge(&kvd_layers_xkv, whole, KVD_KEYS, N, LAYERS);
@@ -234,9 +224,8 @@ static void full_rank_is_the_identity(void **state)
  * Tests xkv on one layer. The data X then have more rows than columns, so that xkv uses the
  * eigenvectors of X^T X instead of X X^T.
  */
-static void one_narrow_layer(void **state)
+TEST(one_narrow_layer)
 {
-    (void)state;
     const kvd_parameter_values v = {.value = {1, 5, 5}};
     (void)merge(&kvd_layers_xkv, v, KVD_KEYS, N, 1);
     double x[N * WIDTH], sigma[WIDTH], superb[WIDTH], tail = 0, lost = 0;
@@ -252,12 +241,4 @@ static void one_narrow_layer(void **state)
     assert_true(fabs(lost - tail) < 1e-5 * tail);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lengths_are_kept),       cmocka_unit_test(ends_of_the_arc),
-        cmocka_unit_test(the_widest_angles_stay), cmocka_unit_test(groups_of_layers),
-        cmocka_unit_test(the_tail_is_lost),       cmocka_unit_test(full_rank_is_the_identity),
-        cmocka_unit_test(one_narrow_layer)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

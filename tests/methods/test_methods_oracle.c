@@ -3,20 +3,16 @@
  * tests/oracle/make_methods.py).
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "formats/activations.h"
 #include "methods/method.h"
 #include "methods/stepwise.h"
 #include "model/checkpoint/safetensors.h"
 #include "temp_folder.h"
+#include "unit.h"
 #include "worst.h"
 
 static kvd_safetensors *file;
@@ -37,9 +33,8 @@ static float *tensor(const char *name, size_t n)
     return x;
 }
 
-static void kivi(void **state)
+TEST(kivi)
 {
-    (void)state;
     enum { N = 64, D = 32 };
     const kvd_parameter_values values = {.value = {2, 32, 64}};
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -104,9 +99,8 @@ static void attend(const char *text, const char *name, size_t dropped)
     free(q);
 }
 
-static void selections(void **state)
+TEST(selections)
 {
-    (void)state;
     attend("h2o,heavy=10,recent=6", "h2o_out", TOKENS - 16);
     attend("snapkv,budget=12,window=8,kernel=5", "snapkv_out", PROMPT - 20);
     attend("think,p=0.4,window=8", "think_out", 0);
@@ -168,9 +162,8 @@ static const kvd_config config = {.n_layers = 1,
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
 /* The keys that palu rebuilds must be those of W_K, cut to rank 8. */
-static void palu(void **state)
+TEST(palu)
 {
-    (void)state;
     float *const rows = tensor("rows_k", ROWS * WIDE), *const want = tensor("palu_k", ROWS * WIDE);
     kvd_method m;
     kvd_err err = {""};
@@ -201,9 +194,8 @@ static void palu(void **state)
 }
 
 /* k-means has several local optima, so our errors and SciPy's may differ by up to 2 %. */
-static void kvquant(void **state)
+TEST(kvquant)
 {
-    (void)state;
     for (int side = 0; side < KVD_N_SIDES; side++) {
         const char *const names[][3] = {{"rows_k", "kvquant_k", "kvquant_k_apart"},
                                         {"rows_v", "kvquant_v", "kvquant_v_apart"}};
@@ -281,9 +273,8 @@ static int write_fisher(const kvd_run *run, kvd_err *err)
     return status;
 }
 
-static void weighted(void **state)
+TEST(weighted)
 {
-    (void)state;
     for (int i = 0; i < 2 * KVD_N_SIDES; i++) {
         const int side = i % 2, scaled = i / 2;
         const char *const names[2][5] = {
@@ -370,9 +361,8 @@ static void weighted(void **state)
  * The ranks that palu finds must equal those of the authors' code, except that they are 1 where the
  * authors have 0.
  */
-static void ranks(void **state)
+TEST(ranks)
 {
-    (void)state;
     enum { CASES = 25, TARGETS = 2 * KV };
     float *const information = tensor("ranks_information", CASES * TARGETS), *const want = tensor(
                                                                                  "ranks",
@@ -435,10 +425,4 @@ static int tear_down(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kivi),     cmocka_unit_test(selections),
-                                       cmocka_unit_test(palu),     cmocka_unit_test(kvquant),
-                                       cmocka_unit_test(weighted), cmocka_unit_test(ranks)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

@@ -1,17 +1,12 @@
 /* Tests of how codes are laid out in 32-bit words for the GPU (methods/bits/packed_layout.h). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/half.h"
 #include "common/rng.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/packed_layout.h"
+#include "unit.h"
 #ifdef KVD_CUDA
 #include "methods/bits/cuda/packed.h"
 #include "methods/method.h"
@@ -30,9 +25,8 @@ static int number_of(int side, int t, int i)
     return side ? kvd_packed_value_number(t, i) : kvd_packed_key_number(t, i);
 }
 
-static void every_number_has_its_bits(void **state)
+TEST(every_number_has_its_bits)
 {
-    (void)state;
     for (int bits = 1; bits <= 8; bits++)
         for (int side = 0; side < 4; side++) {
             const bool levels = side / 2;
@@ -62,9 +56,8 @@ static void every_number_has_its_bits(void **state)
  * Codes 2 p and 2 p + 1 of a lane must be 16 bits apart in one word, so that one mask extracts
  * both.
  */
-static void pairs_stand_in_halves(void **state)
+TEST(pairs_stand_in_halves)
 {
-    (void)state;
     for (int w = 1; w <= 8; w *= 2)
         for (int p = 0; p < 16; p++) {
             uint32_t words[8] = {0};
@@ -77,9 +70,8 @@ static void pairs_stand_in_halves(void **state)
         }
 }
 
-static void levels_are_a_stream(void **state)
+TEST(levels_are_a_stream)
 {
-    (void)state;
     for (int bits = 1; bits <= 8; bits++)
         for (int n = 0; n < 32; n++) {
             uint32_t words[8] = {0};
@@ -93,9 +85,8 @@ static void levels_are_a_stream(void **state)
  * The 32 codes of a lane are A operands of mma.m16n8k16. Code n = 8 k + 2 r + e must be in the k-th
  * operand, register r, half e.
  */
-static void numbers_are_fragments(void **state)
+TEST(numbers_are_fragments)
 {
-    (void)state;
     for (int t = 0; t < TOKENS; t++)
         for (int i = 0; i < 16; i++)
             for (int side = 0; side < 2; side++) {
@@ -108,9 +99,8 @@ static void numbers_are_fragments(void **state)
             }
 }
 
-static void scales_have_places_of_their_own(void **state)
+TEST(scales_have_places_of_their_own)
 {
-    (void)state;
     int seen[32] = {0};
     for (int x = 0; x < 16; x++) {
         seen[kvd_packed_scale(x)]++;
@@ -130,9 +120,8 @@ static void scales_have_places_of_their_own(void **state)
  * A lane must be able to read the scale bytes of its tokens as 8 (keys) or 16 (values) adjacent
  * bytes.
  */
-static void blocks_have_a_scale_per_token(void **state)
+TEST(blocks_have_a_scale_per_token)
 {
-    (void)state;
     for (int side = 0; side < 2; side++) {
         int seen[TOKENS] = {0};
         for (int t = 0; t < TOKENS; t++) {
@@ -166,9 +155,8 @@ static float as_half(float x)
 }
 
 /* Codes of groups must be decoded to the numbers of kvd_quantise_group, bit for bit. */
-static void groups_come_back(void **state)
+TEST(groups_come_back)
 {
-    (void)state;
     kvd_rng r;
     kvd_rng_seed(&r, 6, 0);
     for (int bits = 1; bits <= 8; bits++)
@@ -242,9 +230,8 @@ static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t
 }
 
 /* No two parts of a page of gear may overlap, and the outliers of a prompt must have room. */
-static void pages_of_gear_have_room(void **state)
+TEST(pages_of_gear_have_room)
 {
-    (void)state;
     static const char *const method[] = {"gear",
                                          "gear,outliers=0.3,group=24,buffer=7",
                                          "gear,outliers=0.02,group=16,rank=0,rank2=3,buffer=64",
@@ -314,9 +301,8 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
 }
 
 /* Bytes of whole and of cut heads on a GPU must be those that the methods count. */
-static void bits_are_the_methods(void **state)
+TEST(bits_are_the_methods)
 {
-    (void)state;
     static const char *const method[] = {"kivi,bits=3,group=32,residual=64",
                                          "kivi,bits=2,group=16,residual=0",
                                          "kvquant,bits=4,outliers=0,sink=3",
@@ -392,20 +378,4 @@ static void bits_are_the_methods(void **state)
 }
 #endif
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_number_has_its_bits),
-        cmocka_unit_test(pairs_stand_in_halves),
-        cmocka_unit_test(levels_are_a_stream),
-        cmocka_unit_test(numbers_are_fragments),
-        cmocka_unit_test(scales_have_places_of_their_own),
-        cmocka_unit_test(blocks_have_a_scale_per_token),
-        cmocka_unit_test(groups_come_back),
-#ifdef KVD_CUDA
-        cmocka_unit_test(bits_are_the_methods),
-        cmocka_unit_test(pages_of_gear_have_room),
-#endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,11 @@
 /* Tests of palu, which stores low-rank latents of groups of heads. */
 #include <lapacke.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "dims_fixture.h"
 #include "methods/method.h"
+#include "unit.h"
 
 enum { N = 300, WIDE = HEADS * D };
 
@@ -65,9 +61,8 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
  * By Eckart and Young, the least squared error of a group of heads is the sum of the squared
  * singular values after the first r, for rank r.
  */
-static void palu_is_the_best_of_its_rank(void **state)
+TEST(palu_is_the_best_of_its_rank)
 {
-    (void)state;
     const char *const text[] = {"palu,p=0.5", "palu,p=0.25", "palu,p=0.75,heads=2", "palu,p=0"};
     const size_t rank[] = {8, 12, 4, 16};
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -97,9 +92,8 @@ static void palu_is_the_best_of_its_rank(void **state)
     }
 }
 
-static void palu_of_single_heads(void **state)
+TEST(palu_of_single_heads)
 {
-    (void)state;
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
     kvd_method m;
     kvd_err err;
@@ -146,9 +140,8 @@ static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
     return sum;
 }
 
-static void palu_gives_ranks_by_information(void **state)
+TEST(palu_gives_ranks_by_information)
 {
-    (void)state;
     double keys[LAYERS * HEADS] = {1, 1, 1, 1}, values[LAYERS * HEADS] = {1, 1, 1, 1},
                          none[LAYERS * HEADS] = {0};
     kvd_fisher f = {.n_layers = LAYERS, .root = {keys, values}, .weight = {none, none}};
@@ -253,9 +246,8 @@ static void ranks_by_eq6(const kvd_spectrum *drawn)
     }
 }
 
-static void palu_gives_ranks_by_eq6(void **state)
+TEST(palu_gives_ranks_by_eq6)
 {
-    (void)state;
     ranks_by_eq6(NULL);
 }
 
@@ -263,9 +255,8 @@ static void palu_gives_ranks_by_eq6(void **state)
  * If palu draws random matrices, ranks must follow by Eq. 6 of ZACK from the singular values of a
  * spectrum file. Groups of heads must be refused, because their singular values are not known.
  */
-static void palu_draws_matrices_of_given_spread(void **state)
+TEST(palu_draws_matrices_of_given_spread)
 {
-    (void)state;
     static const char *const text[] = {"palu,p=0.5,heads=2,search=3",
                                        "palu,p=0.5,heads=1,search=3"};
     kvd_spectrum s;
@@ -286,12 +277,4 @@ static void palu_draws_matrices_of_given_spread(void **state)
     kvd_spectrum_release(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(palu_is_the_best_of_its_rank),
-                                       cmocka_unit_test(palu_of_single_heads),
-                                       cmocka_unit_test(palu_gives_ranks_by_information),
-                                       cmocka_unit_test(palu_gives_ranks_by_eq6),
-                                       cmocka_unit_test(palu_draws_matrices_of_given_spread)};
-    return cmocka_run_group_tests(tests, set_up, close_dump);
-}
+TEST_MAIN(set_up, close_dump)

@@ -1,15 +1,11 @@
 /* Tests of the first pass over prompts (methods/prompts). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "methods/prompts.h"
+#include "unit.h"
 
 enum { LAYERS = 3, HEADS = 4, KV_HEADS = 2, D = 8, N = 90 + 7 };
 static const size_t length[] = {90, 0, 7}, whole[] = {120, 1, 9}, offset[] = {0, 90, 90, 97};
@@ -82,9 +78,8 @@ static double denominator(int l, size_t s, size_t t, size_t window)
     return top + log(sum);
 }
 
-static void denominators_of_all_layers(void **state)
+TEST(denominators_of_all_layers)
 {
-    (void)state;
     const kvd_parameter_values values = {.value = {0.5, 0, 1, 0}};
     const kvd_plan plan = {.type = KVD_F32,
                            .tokens = &kvd_tokens_importance,
@@ -117,9 +112,8 @@ static void denominators_of_all_layers(void **state)
  * Tests the merged K and V of minicache. With t = 1, the deeper of two merged layers must be
  * unchanged.
  */
-static void rows_of_all_layers(void **state)
+TEST(rows_of_all_layers)
 {
-    (void)state;
     const kvd_plan plan = {.type = KVD_F16,
                            .layers = &kvd_layers_minicache,
                            .layers_values = {.value = {0.3, 1, 0}},
@@ -144,9 +138,4 @@ static void rows_of_all_layers(void **state)
     kvd_prompts_release(&p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(denominators_of_all_layers),
-                                       cmocka_unit_test(rows_of_all_layers)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,11 @@
 /* Tests of the entropy coder (methods/bits/rans). */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "methods/bits/rans.h"
+#include "unit.h"
 
 enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
@@ -47,9 +43,8 @@ static size_t round_trip(size_t n, double *entropy)
     return size;
 }
 
-static void every_kind_of_input(void **state)
+TEST(every_kind_of_input)
 {
-    (void)state;
     kvd_rng r;
     double entropy;
     kvd_rng_seed(&r, 1, 1);
@@ -79,9 +74,8 @@ static void every_kind_of_input(void **state)
 }
 
 /* Codes symbols with several frequency tables. Each must take the bits of its own table. */
-static void contexts(void **state)
+TEST(contexts)
 {
-    (void)state;
     enum { TABLES = 3 };
     kvd_rng r;
     kvd_rans_table t[TABLES];
@@ -105,9 +99,8 @@ static void contexts(void **state)
     assert_memory_equal(read_again, symbol, N);
 }
 
-static void what_is_refused(void **state)
+TEST(what_is_refused)
 {
-    (void)state;
     kvd_rng r;
     kvd_rans_table t;
     kvd_err err = {""};
@@ -143,9 +136,8 @@ static void what_is_refused(void **state)
 }
 
 /* Rare symbols must keep a frequency of at least 1. */
-static void rare_symbols(void **state)
+TEST(rare_symbols)
 {
-    (void)state;
     uint64_t count[KVD_RANS_SYMBOLS];
     kvd_rans_table t;
     for (int big = 1; big <= 4; big++) {
@@ -159,9 +151,8 @@ static void rare_symbols(void **state)
 }
 
 /* Writes a stream in several calls, and decodes it from the last call to the first. */
-static void streams_continue(void **state)
+TEST(streams_continue)
 {
-    (void)state;
     enum { CALL = 16, CALLS = N / CALL };
     static uint8_t part[CALLS][2 * CALL + 4];
     static size_t size[CALLS];
@@ -199,9 +190,8 @@ static void streams_continue(void **state)
 enum { KEPT = 300, TOKENS = 50, ROOM = KVD_STREAM_GROUPS * KVD_LANES * TOKENS };
 
 /* Streams must decode what was coded, token by token, and end in the state that they began with. */
-static void streams_of_a_block(void **state)
+TEST(streams_of_a_block)
 {
-    (void)state;
     static uint16_t start[KEPT * 40], words[2][ROOM];
     static int32_t q[TOKENS][KEPT], read[KEPT];
     static kvd_stream_component component[KEPT];
@@ -250,11 +240,4 @@ static void streams_of_a_block(void **state)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_of_a_block), cmocka_unit_test(every_kind_of_input),
-        cmocka_unit_test(contexts),           cmocka_unit_test(what_is_refused),
-        cmocka_unit_test(rare_symbols),       cmocka_unit_test(streams_continue)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,9 @@
 /* Tests of rotatekv against products of dense matrices. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "code_rows.h"
+#include "unit.h"
 
 enum { N = 300, WIDE = HEADS * D };
 
@@ -93,9 +89,8 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
  * A number halfway between two codes may be rounded to either, so that few tokens may differ from
  * the reference.
  */
-static void rotations(void **state)
+TEST(rotations)
 {
-    (void)state;
     kvd_bits_count count;
     double error[4];
     assert_true(rotated_apart("rotatekv,bits=4,sink=0", KVD_KEYS, 2, 16, 4, 1, &count, &error[0]) <
@@ -116,8 +111,4 @@ static void rotations(void **state)
     assert_true(count.side == 0 && count.payload == 16.0 * N * WIDE && error[3] < 1e-4 * error[2]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rotations)};
-    return cmocka_run_group_tests(tests, set_up, close_dump);
-}
+TEST_MAIN(set_up, close_dump)

@@ -7,6 +7,7 @@
 
 #include "common/rng.h"
 #include "kept_tokens.h"
+#include "unit.h"
 
 enum { N = 96, PROMPT = 70, STEPS = 1 + N - PROMPT, HEADS = 4, KV = 2, D = 16, RANK = 12 };
 enum { CHUNK = 4, OUTLIERS = 3, LOCAL = 2, CHUNKS = PROMPT / CHUNK - LOCAL, READ = 5 };
@@ -123,9 +124,8 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
     }
 }
 
-static void steps_read_the_chunks_of_the_definition(void **state)
+TEST(steps_read_the_chunks_of_the_definition)
 {
-    (void)state;
     const kvd_stepwise_account a = run("shadowkv,chunk=4,outliers=3,local=2,budget=20,rank=12");
     double read = 0, stored = 0;
     const double number = 32, low = RANK * number / KV + D * number, full = 2 * D * number,
@@ -168,9 +168,8 @@ static double difference(const char *text, size_t *unread)
  * If a step reads all chunks, and the rank is that of the keys, the outputs must equal dense
  * attention.
  */
-static void whole_budget_and_rank_are_the_model(void **state)
+TEST(whole_budget_and_rank_are_the_model)
 {
-    (void)state;
     size_t unread;
     run("h2o,heavy=96,recent=96");
     memcpy(want, out, sizeof want);
@@ -183,9 +182,8 @@ static void whole_budget_and_rank_are_the_model(void **state)
     assert_true(difference("shadowkv,budget=96,rank=1", &unread) < 2e-6);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     static const char *const text[] = {"shadowkv+kivi", "shadowkv+minicache", "shadowkv+think"};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
         const kvd_method_setup setup = {.config = &config};
@@ -198,10 +196,4 @@ static void refusals(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_read_the_chunks_of_the_definition),
-                                       cmocka_unit_test(whole_budget_and_rank_are_the_model),
-                                       cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL)

@@ -3,18 +3,14 @@
  * computes blocks of tokens.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/linalg.h"
 #include "common/rng.h"
 #include "methods/cache.h"
 #include "methods/stepwise.h"
 #include "model/pass/blocks.h"
+#include "unit.h"
 #include "worst.h"
 
 enum { HEADS = 4, KV_HEADS = 2, D = 16, LONGEST = 70, TOKENS = 45 + LONGEST };
@@ -94,9 +90,8 @@ static double worst(const float *a, const float *b)
 
 static float want[TOKENS * HEADS * D], got[TOKENS * HEADS * D];
 
-static void identity_is_dense_attention(void **state)
+TEST(identity_is_dense_attention)
 {
-    (void)state;
     kvd_stepwise_account a;
     const size_t windows[] = {0, 5}, prompts[] = {0, 1, 20, 44, 1000};
     for (size_t w = 0; w < 2; w++) {
@@ -152,9 +147,8 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
  * A layer with a sliding window must store only the tokens that its next query may see. An eviction
  * method must leave the layer alone unless the window holds the whole sequence.
  */
-static void a_window_is_all_that_is_held(void **state)
+TEST(a_window_is_all_that_is_held)
 {
-    (void)state;
     enum { WINDOW = 5 };
     const size_t prompts[] = {0, 1, 20, 44, 1000};
     const problem *const p = make(WINDOW);
@@ -191,9 +185,8 @@ static void a_window_is_all_that_is_held(void **state)
     assert_true(a.dropped > 0 && a.entries > 0);
 }
 
-static void dropping_what_is_old_is_a_window(void **state)
+TEST(dropping_what_is_old_is_a_window)
 {
-    (void)state;
     const kvd_tokens_method method = {.info = {.name = "last", .needs = KVD_NEEDS_PROBABILITIES},
                                       .prompt = keep_prompt,
                                       .step = keep_step,
@@ -218,9 +211,8 @@ static void dropping_what_is_old_is_a_window(void **state)
     assert_true(worst(got, want) < 2e-6);
 }
 
-static void widths_are_those_of_the_cache(void **state)
+TEST(widths_are_those_of_the_cache)
 {
-    (void)state;
     const problem *p = make(0);
     kvd_rng r;
     kvd_err err = {""};
@@ -295,9 +287,8 @@ static void shrink(kvd_rng *r, float *x, size_t n)
  * Tests latents, vectors of which K and V are linear functions. A latent belongs to one KV head or
  * to both; a shared latent has more numbers than a head's K.
  */
-static void latents_in_blocks_are_those_of_rows(void **state)
+TEST(latents_in_blocks_are_those_of_rows)
 {
-    (void)state;
     enum { WIDE = KV_HEADS * D };
     static float a_k[KV_HEADS][WIDE * WIDE], b_k[KV_HEADS][WIDE * D], a_v[KV_HEADS][WIDE * WIDE],
         b_v[KV_HEADS][WIDE * D], before[TOKENS * WIDE];
@@ -340,9 +331,8 @@ static void latents_in_blocks_are_those_of_rows(void **state)
     }
 }
 
-static void prompts_in_blocks_are_those_of_rows(void **state)
+TEST(prompts_in_blocks_are_those_of_rows)
 {
-    (void)state;
     static float a[4][D * D];
     const size_t prompts[] = {0, 1, 20, 44, 1000}, windows[] = {0, 5};
     kvd_rng r;
@@ -382,9 +372,8 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
  * Tokens at odd positions are stored at KVD_LEVEL_LOW. If it keeps fewer dimensions, their K and V
  * must lose the other dimensions.
  */
-static void lowered_entries_are_cut(void **state)
+TEST(lowered_entries_are_cut)
 {
-    (void)state;
     const problem *p = make(0);
     const kvd_tokens_method method = {.info = {.name = "odd"},
                                       .step = lower_half,
@@ -425,9 +414,8 @@ static void lowered_entries_are_cut(void **state)
                                   want[(offset[s] + t) * HEADS * D + i]) < 2e-6f);
 }
 
-static void coded_entries(void **state)
+TEST(coded_entries)
 {
-    (void)state;
     const problem *p = make(0);
     kvd_stepwise_account a;
     dense(p, 0, want);
@@ -481,9 +469,8 @@ static int check_rows(const void *self, const kvd_bits_block *b, float *decoded,
     return 0;
 }
 
-static void codes_of_all_heads(void **state)
+TEST(codes_of_all_heads)
 {
-    (void)state;
     const kvd_bits_method method = {
         .info = {.name = "rows"}, .all_heads = true, .window = all_newest, .code = check_rows};
     const problem *p = make(0);
@@ -529,9 +516,8 @@ static int check_blocks(const void *self, const kvd_bits_block *b, float *decode
  * In a layer with a window, blocks begin at multiples of their length, and are held until their
  * last token has left the window.
  */
-static void blocks_of_codes_in_a_window(void **state)
+TEST(blocks_of_codes_in_a_window)
 {
-    (void)state;
     enum { WINDOW = 13 };
     const size_t prompts[] = {0, 20, 41};
     const kvd_bits_method method = {
@@ -568,9 +554,8 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
  * Tests balancing of key channels. One channel has large keys and small queries, and determines the
  * scale of all channels. Balancing must keep the precision of the other channels.
  */
-static void balanced_channels(void **state)
+TEST(balanced_channels)
 {
-    (void)state;
     const kvd_tokens_method method = {
         .info = {.name = "low"}, .prompt = low_prompt, .state_bytes = no_state};
     problem *p = make(0);
@@ -607,9 +592,8 @@ static void balanced_channels(void **state)
  * Tests think, which prunes channels i of the prompt's keys: those with the smallest sum over heads
  * of |Q_i| |K_i|. The newest keys keep all channels.
  */
-static void pruned_channels(void **state)
+TEST(pruned_channels)
 {
-    (void)state;
     enum { PROMPT = 30, WINDOW = 8, PRUNED = 6 };
     problem *p = make(0);
     kvd_plan plan = {.type = KVD_F32,
@@ -696,9 +680,8 @@ static void project_all(const float *from, size_t s, size_t g, size_t prompt, si
         }
 }
 
-static void projected_requests(void **state)
+TEST(projected_requests)
 {
-    (void)state;
     enum { PROMPT = 30, WIDTH = 12 };
     problem *p = make(0);
     const kvd_plan plan = {.type = KVD_F32,
@@ -739,9 +722,8 @@ static void projected_requests(void **state)
  * A number beyond the range of float16 is infinite in a float16 cache. Quantisation must fail and
  * name its position.
  */
-static void infinite_numbers(void **state)
+TEST(infinite_numbers)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_stepwise_account a = {0};
     problem *const p = make(0);
@@ -756,21 +738,4 @@ static void infinite_numbers(void **state)
                      0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(identity_is_dense_attention),
-                                       cmocka_unit_test(a_window_is_all_that_is_held),
-                                       cmocka_unit_test(dropping_what_is_old_is_a_window),
-                                       cmocka_unit_test(widths_are_those_of_the_cache),
-                                       cmocka_unit_test(latents_in_blocks_are_those_of_rows),
-                                       cmocka_unit_test(prompts_in_blocks_are_those_of_rows),
-                                       cmocka_unit_test(lowered_entries_are_cut),
-                                       cmocka_unit_test(coded_entries),
-                                       cmocka_unit_test(pruned_channels),
-                                       cmocka_unit_test(projected_requests),
-                                       cmocka_unit_test(balanced_channels),
-                                       cmocka_unit_test(codes_of_all_heads),
-                                       cmocka_unit_test(blocks_of_codes_in_a_window),
-                                       cmocka_unit_test(infinite_numbers)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,10 +3,10 @@
  * by tests/oracle/make_token_methods.py): the tokens that they keep or read.
  */
 #include "token_rows.h"
+#include "unit.h"
 
-static void prompts_of_public_code(void **state)
+TEST(prompts_of_public_code)
 {
-    (void)state;
     same_prompt("knorm,budget=24", 0, set("knorm", KV * PROMPT));
     same_prompt("keydiff,budget=24", 0, set("keydiff", KV * PROMPT));
     same_prompt("expectedattention,budget=24,future=100", 0, set("expected", KV * PROMPT));
@@ -30,9 +30,8 @@ static void same_steps(const char *text, const char *name)
                      i / N % STEPS, i % N, kept[i]);
 }
 
-static void steps_of_public_code(void **state)
+TEST(steps_of_public_code)
 {
-    (void)state;
     same_steps("streaming,sink=4,recent=16", "streaming");
     same_steps("tova,budget=20", "tova");
 }
@@ -41,9 +40,8 @@ static void steps_of_public_code(void **state)
  * Tests quest, which reads only some pages of tokens in each step. The authors' code has one query
  * head per KV head.
  */
-static void pages_that_are_read(void **state)
+TEST(pages_that_are_read)
 {
-    (void)state;
     static float q[N * KV * D];
     const uint16_t *const want = set("quest", KV * STEPS * N);
     const kvd_config one = {.n_layers = 1,
@@ -79,9 +77,8 @@ static void pages_that_are_read(void **state)
     assert_true(a.unread > 0);
 }
 
-static void all_pages_are_the_model(void **state)
+TEST(all_pages_are_the_model)
 {
-    (void)state;
     static float want[N * HEADS * D];
     run("h2o,heavy=96,recent=96", 0, PROMPT);
     memcpy(want, out, sizeof want);
@@ -94,9 +91,8 @@ static void all_pages_are_the_model(void **state)
  * Tests d2o, which merges evicted tokens into kept ones. With a threshold that no similarity
  * reaches, the kept tokens must be those of h2o.
  */
-static void merged_tokens(void **state)
+TEST(merged_tokens)
 {
-    (void)state;
     static uint8_t h2o[sizeof kept];
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
     const float *const want = tensor("d2o_out", size);
@@ -119,9 +115,8 @@ static void merged_tokens(void **state)
     assert_true(most > 1e-3);
 }
 
-static void merges_refused(void **state)
+TEST(merges_refused)
 {
-    (void)state;
     const char *const text[][2] = {
         {"d2o+kivi", "'d2o' merges tokens into older ones at every step, which 'kivi' has coded"},
         {"d2o+think", "'d2o' merges whole keys and values, 'think' shortens those of the prompt"},
@@ -135,9 +130,8 @@ static void merges_refused(void **state)
  * Tests cake and kvzip, which divide a budget of tokens among layers after computing the attention
  * of all layers.
  */
-static void budgets_from_all_layers(void **state)
+TEST(budgets_from_all_layers)
 {
-    (void)state;
     same_first_pass("cake,budget=12,window=8", "cake", PROMPT, 1);
     same_first_pass("cake,budget=12,window=8,tau1=0.5,tau2=3", "cake_tau", PROMPT, 1);
     same_first_pass("kvzip,budget=12,sink=0", "kvzip", N / 2, 2);
@@ -148,9 +142,8 @@ static void budgets_from_all_layers(void **state)
  * Tests adakv. Heads keep different numbers of tokens, whose sum must be the budget. With alpha =
  * 1, every head must keep what snapkv keeps.
  */
-static void one_budget_for_all_heads(void **state)
+TEST(one_budget_for_all_heads)
 {
-    (void)state;
     static uint8_t snapkv[sizeof kept];
     run("snapkv,budget=12,window=8,kernel=5", 0, PROMPT);
     memcpy(snapkv, kept, sizeof kept);
@@ -165,9 +158,8 @@ static void one_budget_for_all_heads(void **state)
 }
 
 /* pyramidkv's budgets of tokens must fall from layer to layer and have the requested mean. */
-static void budgets_fall_over_layers(void **state)
+TEST(budgets_fall_over_layers)
 {
-    (void)state;
     size_t sum = 0, before = PROMPT;
     for (int l = 0; l < LAYERS; l++) {
         run("pyramidkv,budget=20,window=8,kernel=5,beta=10", l, PROMPT);
@@ -189,9 +181,8 @@ static void budgets_fall_over_layers(void **state)
 }
 
 /* Tests tova, in which all KV heads drop the same token, and streaming. */
-static void layers_drop_the_same_token(void **state)
+TEST(layers_drop_the_same_token)
 {
-    (void)state;
     for (size_t prompt = 1; prompt <= PROMPT; prompt += PROMPT - 1) {
         static uint8_t sets[KV * N * N];
         const kvd_attention_in in = rows(0);
@@ -205,9 +196,8 @@ static void layers_drop_the_same_token(void **state)
     }
 }
 
-static void full_budgets_drop_nothing(void **state)
+TEST(full_budgets_drop_nothing)
 {
-    (void)state;
     const char *const full[] = {"d2o,heavy=90,recent=90", "streaming,recent=96",
                                 "tova,budget=96",         "pyramidkv,budget=96",
                                 "adakv,budget=96",        "knorm,budget=96",
@@ -245,9 +235,8 @@ static void same_budget(const char *text, int layer)
     }
 }
 
-static void budgets_of_the_cuda_engine(void **state)
+TEST(budgets_of_the_cuda_engine)
 {
-    (void)state;
     const char *const text[] = {"h2o,heavy=0.2,recent=0.1",
                                 "h2o,heavy=9,recent=80",
                                 "keyformer,keys=10,recent=6",
@@ -327,9 +316,8 @@ static void same_budgets(const char *text, size_t shorter)
     t->close(self);
 }
 
-static void budgets_of_all_layers(void **state)
+TEST(budgets_of_all_layers)
 {
-    (void)state;
     same_budgets("prefixkv,budget=20", 0);
     same_budgets("prefixkv,budget=0.3,sink=0", 0);
     same_budgets("prefixkv,budget=500", 0);
@@ -347,22 +335,4 @@ static int set_up(void **state)
     return open_rows("tests/data/token_methods.safetensors");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_of_public_code),
-        cmocka_unit_test(steps_of_public_code),
-        cmocka_unit_test(pages_that_are_read),
-        cmocka_unit_test(all_pages_are_the_model),
-        cmocka_unit_test(merged_tokens),
-        cmocka_unit_test(budgets_from_all_layers),
-        cmocka_unit_test(merges_refused),
-        cmocka_unit_test(one_budget_for_all_heads),
-        cmocka_unit_test(budgets_fall_over_layers),
-        cmocka_unit_test(layers_drop_the_same_token),
-        cmocka_unit_test(full_budgets_drop_nothing),
-        cmocka_unit_test(budgets_of_the_cuda_engine),
-        cmocka_unit_test(budgets_of_all_layers),
-    };
-    return cmocka_run_group_tests(tests, set_up, close_rows);
-}
+TEST_MAIN(set_up, close_rows)

@@ -3,6 +3,7 @@
  * (tests/data/token_sets.safetensors, made by tests/oracle/make_token_sets.py).
  */
 #include "token_rows.h"
+#include "unit.h"
 
 static void same_outputs(const char *text, const char *name)
 {
@@ -16,9 +17,8 @@ static void same_outputs(const char *text, const char *name)
 }
 
 /* Tests kvmerger, which merges runs of tokens with similar keys. */
-static void runs_of_similar_keys(void **state)
+TEST(runs_of_similar_keys)
 {
-    (void)state;
     same_prompt("kvmerger,threshold=0.1,heavy=6,recent=8", 0, set("kvmerger", KV * PROMPT));
     same_outputs("kvmerger,threshold=0.1,heavy=6,recent=8", "kvmerger_out");
     const kvd_stepwise_account a = run("kvmerger,threshold=0.1,heavy=6,recent=8", 0, PROMPT);
@@ -40,9 +40,8 @@ static void runs_of_similar_keys(void **state)
 }
 
 /* Tests methods that quantise or prune after kvmerger: they must act on the merged K and V. */
-static void merges_before_other_axes(void **state)
+TEST(merges_before_other_axes)
 {
-    (void)state;
     const double bits = run("kvmerger,threshold=0.1,recent=8", 0, PROMPT).payload;
     kvd_stepwise_account a =
         run("kvmerger+kivi,threshold=0.1,recent=8,residual=0,group=8", 0, PROMPT);
@@ -55,9 +54,8 @@ static void merges_before_other_axes(void **state)
  * Tests prefixkv. A layer with larger queries needs fewer tokens for the required fraction of its
  * attention.
  */
-static void prefixes_of_layers(void **state)
+TEST(prefixes_of_layers)
 {
-    (void)state;
     same_first_pass("prefixkv,budget=20", "prefixkv", PROMPT, 1);
     same_first_pass("prefixkv,budget=30,sink=0", "prefixkv_sink", PROMPT, 1);
     const uint16_t *const want = set("prefixkv", LAYERS * KV * PROMPT);
@@ -77,9 +75,8 @@ static void prefixes_of_layers(void **state)
  * Tests windowkv. All layers of a group must keep the same windows of tokens. Each window but the
  * last is kept or dropped as a whole.
  */
-static void windows_of_groups(void **state)
+TEST(windows_of_groups)
 {
-    (void)state;
     const char *const name[] = {"windowkv", "windowkv_largest"};
     for (int largest = 0; largest < 2; largest++) {
         char text[100];
@@ -99,9 +96,8 @@ static void windows_of_groups(void **state)
 }
 
 /* Tests kvcrush, which keeps the tokens of snapkv and representatives of the dropped tokens. */
-static void representatives_of_tokens(void **state)
+TEST(representatives_of_tokens)
 {
-    (void)state;
     same_prompt("kvcrush,budget=24,window=8,kernel=5,crush=0.5", 0, set("kvcrush", KV * PROMPT));
     same_prompt("kvcrush,budget=30,window=8,kernel=5,anchor=1", 0,
                 set("kvcrush_mean", KV * PROMPT));
@@ -129,9 +125,8 @@ static void representatives_of_tokens(void **state)
  * Tests ems, which merges some of the evicted tokens into kept ones. Tokens that resemble no kept
  * token are dropped.
  */
-static void evicted_then_merged(void **state)
+TEST(evicted_then_merged)
 {
-    (void)state;
     same_prompt("ems,budget=10,window=8,kernel=5,threshold=0.3", 0, set("ems", KV * PROMPT));
     same_outputs("ems,budget=10,window=8,kernel=5,threshold=0.3", "ems_out");
     const kvd_stepwise_account a = run("ems,budget=10,window=8,kernel=5,threshold=0.3", 0, PROMPT);
@@ -146,9 +141,8 @@ static void evicted_then_merged(void **state)
  * Tests elasticcache, which merges evicted tokens into the nearest kept one. All heads must hold
  * the same tokens.
  */
-static void merged_into_the_nearest(void **state)
+TEST(merged_into_the_nearest)
 {
-    (void)state;
     const char *const text = "elasticcache,budget=0.375,sink=2,distance=5";
     const uint16_t *const want = set("elasticcache", KV * STEPS * N);
     same_outputs(text, "elasticcache_out");
@@ -171,9 +165,8 @@ static void merged_into_the_nearest(void **state)
 }
 
 /* Tests taskkv, which keeps all tokens in the KV heads whose outputs are farthest from the mean. */
-static void heads_that_differ(void **state)
+TEST(heads_that_differ)
 {
-    (void)state;
     static float k[N * HEADS * D];
     static uint8_t sets[HEADS * STEPS * N];
     const char *const text[] = {"taskkv,budget=20,window=8", "taskkv,budget=20,window=8,heads=0.5"};
@@ -216,9 +209,8 @@ static void heads_that_differ(void **state)
  * Tests mpcache, which evicts tokens after the prompt and then reads clusters of tokens in each
  * step. With threshold 0 no token is dropped.
  */
-static void clusters_in_two_levels(void **state)
+TEST(clusters_in_two_levels)
 {
-    (void)state;
     const uint16_t *const want = set("mpcache", KV * STEPS * N);
     const kvd_stepwise_account a =
         run("mpcache,budget=0.4,threshold=0.02,large=8,small=4", 0, PROMPT);
@@ -249,9 +241,8 @@ static void clusters_in_two_levels(void **state)
  * Tests alisa. A step reads K and V of `budget` tokens and, for every stored token, the attention
  * probabilities from the last 5 queries (history=5). All tokens stay stored.
  */
-static void attention_of_recent_rows(void **state)
+TEST(attention_of_recent_rows)
 {
-    (void)state;
     const char *const text = "alisa,budget=20,local=0.4,history=5";
     const uint16_t *const want = set("alisa", KV * STEPS * N);
     same_outputs(text, "alisa_out");
@@ -268,15 +259,13 @@ static void attention_of_recent_rows(void **state)
     assert_true(fabs(a.read - sums - (double)(N - PROMPT) * KV * 20 * 2 * D * 32) < 1);
 }
 
-static void merges_refused(void **state)
+TEST(merges_refused)
 {
-    (void)state;
     refused("kvmerger+minicache", "'kvmerger' merges tokens of one layer");
 }
 
-static void full_budgets_drop_nothing(void **state)
+TEST(full_budgets_drop_nothing)
 {
-    (void)state;
     const char *const full[] = {"kvmerger,threshold=1", "kvcrush,budget=96",
                                 "ems,budget=96",        "elasticcache,budget=96",
                                 "taskkv,budget=96",     "mpcache,budget=96,threshold=0",
@@ -291,21 +280,4 @@ static int set_up(void **state)
     return open_rows("tests/data/token_sets.safetensors");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(runs_of_similar_keys),
-        cmocka_unit_test(merges_before_other_axes),
-        cmocka_unit_test(prefixes_of_layers),
-        cmocka_unit_test(windows_of_groups),
-        cmocka_unit_test(representatives_of_tokens),
-        cmocka_unit_test(evicted_then_merged),
-        cmocka_unit_test(merged_into_the_nearest),
-        cmocka_unit_test(heads_that_differ),
-        cmocka_unit_test(clusters_in_two_levels),
-        cmocka_unit_test(attention_of_recent_rows),
-        cmocka_unit_test(merges_refused),
-        cmocka_unit_test(full_budgets_drop_nothing),
-    };
-    return cmocka_run_group_tests(tests, set_up, close_rows);
-}
+TEST_MAIN(set_up, close_rows)

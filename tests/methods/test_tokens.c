@@ -3,16 +3,12 @@
  * probabilities.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "methods/tokens/tokens.h"
+#include "unit.h"
 
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
@@ -139,9 +135,8 @@ static void end(simulation *s)
         s->m->close(s->self);
 }
 
-static void h2o(void **state)
+TEST(h2o)
 {
-    (void)state;
     const kvd_parameter_values v = {.value = {6, 5}};
     for (size_t prompt = 0; prompt <= PROMPT; prompt += PROMPT) {
         simulation s;
@@ -191,9 +186,8 @@ static void h2o(void **state)
     }
 }
 
-static void keyformer(void **state)
+TEST(keyformer)
 {
-    (void)state;
     const kvd_parameter_values v = {.value = {6, 5, 1, 2}};
     simulation a, b;
     start(&a, &kvd_tokens_keyformer, &v, 0);
@@ -220,9 +214,8 @@ static void keyformer(void **state)
     assert_true(fabs(square / DRAWS - sum / DRAWS * (sum / DRAWS) - 1.6449) < 0.05);
 }
 
-static void snapkv(void **state)
+TEST(snapkv)
 {
-    (void)state;
     const kvd_parameter_values v = {.value = {9, 8, 5}};
     simulation s;
     for (size_t j = 0; j < GROUP; j++)
@@ -254,9 +247,8 @@ static void snapkv(void **state)
     memset(recent, 0, sizeof recent);
 }
 
-static void scissorhands(void **state)
+TEST(scissorhands)
 {
-    (void)state;
     const kvd_parameter_values v = {.value = {20, 4, 8, 3}};
     simulation s;
     start(&s, &kvd_tokens_scissorhands, &v, 0);
@@ -279,9 +271,8 @@ static size_t count(const simulation *s, uint8_t level)
     return n;
 }
 
-static void leankv(void **state)
+TEST(leankv)
 {
-    (void)state;
     const double th[] = {0, 0.05, 0.2, 0.5, 1}, tl[] = {0, 0.01, 0.2, 1};
     for (size_t h = 0; h < 5; h++)
         for (size_t l = 0; l < 4 && tl[l] <= th[h]; l++) {
@@ -338,9 +329,8 @@ static void leankv(void **state)
  * In leankv, the significance of a token is the attention that later queries give it. The attention
  * of its own query must not count.
  */
-static void leankv_own_query(void **state)
+TEST(leankv_own_query)
 {
-    (void)state;
     const kvd_parameter_values v = {.value = {0.5, 0.1, 10}};
     simulation a, b;
     start(&a, &kvd_tokens_leankv, &v, PROMPT);
@@ -365,9 +355,8 @@ static void leankv_own_query(void **state)
     end(&b);
 }
 
-static void lower(void **state)
+TEST(lower)
 {
-    (void)state;
     const kvd_parameter_values v = {.value = {6, 5}};
     for (size_t prompt = 0; prompt <= PROMPT; prompt += PROMPT) {
         simulation s;
@@ -431,9 +420,8 @@ static size_t common(const uint8_t *a, const uint8_t *b)
     return n;
 }
 
-static void importance(void **state)
+TEST(importance)
 {
-    (void)state;
     double d[DEPTH * PROMPT];
     uint8_t level[DEPTH * PROMPT];
     kvd_rng r;
@@ -503,9 +491,8 @@ static void importance(void **state)
     assert_true(level[0] == KVD_LEVEL_HIGH && level[PROMPT - 1] == KVD_LEVEL_LOW);
 }
 
-static void the_top_stays(void **state)
+TEST(the_top_stays)
 {
-    (void)state;
     kvd_rng r;
     kvd_err err = {""};
     kvd_rng_seed(&r, 9, 1);
@@ -531,11 +518,6 @@ static void the_top_stays(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_top_stays),    cmocka_unit_test(h2o),
-                                       cmocka_unit_test(keyformer),        cmocka_unit_test(snapkv),
-                                       cmocka_unit_test(scissorhands),     cmocka_unit_test(leankv),
-                                       cmocka_unit_test(leankv_own_query), cmocka_unit_test(lower),
-                                       cmocka_unit_test(importance)};
     make_rows();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return unit_run(NULL, NULL);
 }

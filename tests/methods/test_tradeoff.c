@@ -1,22 +1,16 @@
 /* Tests of each method's parameter that trades bytes for quality. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "methods/method.h"
+#include "unit.h"
 
 /*
  * Every method must have a parameter that trades bytes for quality, except formats of fixed width.
  */
-static void test_registry(void **state)
+TEST(test_registry)
 {
-    (void)state;
     kvd_method_entry p;
     int n = 0;
     for (int i = 0; kvd_method_entry_at(i, &p); i++, n++) {
@@ -58,9 +52,8 @@ static void test_registry(void **state)
  * Tests which parameter a sweep varies: that of the method named last, or the one that the caller
  * names. Parameters that the user set must keep their values.
  */
-static void test_which(void **state)
+TEST(test_which)
 {
-    (void)state;
     const struct {
         /*
          * `key` is the parameter that the caller names, or NULL. `name` is the parameter that must
@@ -106,11 +99,4 @@ static void test_which(void **state)
     assert_true(set.p == 0.5 && set.p_low == 0.8);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_registry),
-        cmocka_unit_test(test_which),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,17 +3,13 @@
  * and 2).
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "code_rows.h"
 #include "common/rng.h"
+#include "unit.h"
 
 enum { N = 400, D = 128 };
 static float x[N * D], y[N * D];
@@ -41,9 +37,8 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
  * The mean of |x - x^|^2 / |x|^2 must be that of optimal levels for normal numbers, for any vectors
  * x.
  */
-static void distortions_of_the_paper(void **state)
+TEST(distortions_of_the_paper)
 {
-    (void)state;
     /*
      * Errors of optimal levels for normal numbers (Max 1960). The paper prints 0.36, 0.117, 0.03
      * and 0.009.
@@ -105,9 +100,8 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
  * divided by d; the last is computed from the rounded error 0.03, while 0.0345 gives 0.054. Without
  * qjl, inner products shrink, with one bit by 2 / pi.
  */
-static void inner_products(void **state)
+TEST(inner_products)
 {
-    (void)state;
     enum { SEEDS = 60 };
     const double most[] = {1.571, 0.571, 0.1845, 0.0543};
     double q[D], norm = 0, mean, square, slope;
@@ -130,9 +124,8 @@ static void inner_products(void **state)
 }
 
 /* Tests sizes. With qjl, keys store a second norm per vector. */
-static void widths_and_bytes(void **state)
+TEST(widths_and_bytes)
 {
-    (void)state;
     for (size_t d = 1; d <= 40; d += 13) {
         kvd_bits_count count;
         code("turboquant,bits=3", KVD_KEYS, 1, 4, d, &count);
@@ -151,9 +144,8 @@ static void widths_and_bytes(void **state)
 }
 
 /* Codes must depend on the seed alone. */
-static void zeros_and_seeds(void **state)
+TEST(zeros_and_seeds)
 {
-    (void)state;
     static float kept[D], first[D];
     kvd_bits_count count;
     code("turboquant", KVD_KEYS, 5, 1, D, &count);
@@ -199,9 +191,8 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
  * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares must have 3
  * bits, the rest 2. Both groups must be quantised as if they were alone.
  */
-static void outliers_are_a_code_of_their_own(void **state)
+TEST(outliers_are_a_code_of_their_own)
 {
-    (void)state;
     enum { ROWS = 40, OUTLIERS = 32 };
     size_t channel[D], n_outliers = 0, n_others = 0;
     kvd_bits_count count, part[2];
@@ -242,9 +233,8 @@ static void outliers_are_a_code_of_their_own(void **state)
  * A whole number of bits quantises each token alone, a fraction blocks of 32 tokens. 3.001 bits
  * must give the numbers of 3 bits, because 0.001 of the channels is less than one channel.
  */
-static void fractions_lie_between(void **state)
+TEST(fractions_lie_between)
 {
-    (void)state;
     static const char *const text[] = {"turboquant,bits=2,qjl=0", "turboquant,bits=2.5,qjl=0",
                                        "turboquant,bits=3,qjl=0", "turboquant,bits=3.5,qjl=0"};
     double last = 1e300;
@@ -279,13 +269,4 @@ static void fractions_lie_between(void **state)
     memcpy(x, kept, sizeof kept);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(distortions_of_the_paper),
-                                       cmocka_unit_test(inner_products),
-                                       cmocka_unit_test(widths_and_bytes),
-                                       cmocka_unit_test(zeros_and_seeds),
-                                       cmocka_unit_test(outliers_are_a_code_of_their_own),
-                                       cmocka_unit_test(fractions_lie_between)};
-    return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL)

@@ -3,18 +3,14 @@
  * gradients.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "calibration_dump.h"
 #include "common/rng.h"
 #include "methods/bits/streams.h"
 #include "methods/method.h"
+#include "unit.h"
 
 enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE], again[N * WIDE];
@@ -106,9 +102,8 @@ static void read_rows(kvd_side side)
  * If the step is small, errors are uniformly distributed, and every principal component must lose
  * step^2 / 12.
  */
-static void the_step_predicts_the_loss(void **state)
+TEST(the_step_predicts_the_loss)
 {
-    (void)state;
     const double steps[] = {1e-3, 1e-2, 5e-2};
     for (int side = 0; side < KVD_N_SIDES; side++) {
         double bits = INFINITY;
@@ -128,9 +123,8 @@ static void the_step_predicts_the_loss(void **state)
 }
 
 /* Coding token by token must give the same bytes as coding one block. */
-static void streams_continue(void **state)
+TEST(streams_continue)
 {
-    (void)state;
     const char *const text[] = {"waterfill,step=0.1,sink=0", "waterfill,step=0.5,sink=3",
                                 "waterfill,step=1e-6,sink=0"};
     for (int side = 0; side < KVD_N_SIDES; side++)
@@ -153,9 +147,8 @@ static void streams_continue(void **state)
  * Blocks must give the same bits whether tokens are coded together or one by one. They must decode
  * to the numbers of one stream, except that components which calibration rounded to 0 are 0.
  */
-static void blocks_grow(void **state)
+TEST(blocks_grow)
 {
-    (void)state;
     const size_t blocks[] = {1, 10, 64, 1000};
     for (int side = 0; side < KVD_N_SIDES; side++) {
         kvd_bits_count one, whole, rows;
@@ -183,9 +176,8 @@ static void blocks_grow(void **state)
  * With tiny gradients, the step is much larger than the numbers. All tokens but the first two
  * (sink=2) must then be decoded as the mean, for almost no bits.
  */
-static void sinks_and_no_rate(void **state)
+TEST(sinks_and_no_rate)
 {
-    (void)state;
     kvd_bits_count count;
     read_rows(KVD_VALUES);
     memset(moment[KVD_VALUES], 0, sizeof moment[KVD_VALUES]);
@@ -200,9 +192,8 @@ static void sinks_and_no_rate(void **state)
     assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
 }
 
-static void refused(void **state)
+TEST(refused)
 {
-    (void)state;
     kvd_fisher without = fisher;
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &without},
                            none = {.config = &config, .calibration = &dump};
@@ -219,11 +210,4 @@ static void refused(void **state)
     assert_non_null(strstr(err.msg, "--fisher has no /moment/k_pre and /moment/v"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_step_predicts_the_loss), cmocka_unit_test(streams_continue),
-        cmocka_unit_test(blocks_grow), cmocka_unit_test(sinks_and_no_rate),
-        cmocka_unit_test(refused)};
-    return cmocka_run_group_tests(tests, set_up, close_dump);
-}
+TEST_MAIN(set_up, close_dump)

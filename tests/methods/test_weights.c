@@ -3,16 +3,11 @@
  * double precision. Weights are read whole and in pieces.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 #include "expected.h"
 #include "model/checkpoint/weights.h"
+#include "unit.h"
 
 static kvd_checkpoint *open_fixture(const char *name)
 {
@@ -102,9 +97,8 @@ static void check_part(kvd_checkpoint *c, int part, bool bias, int layer, int bi
     free(z);
 }
 
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     static const struct {
         int bits;
         size_t group;
@@ -123,9 +117,8 @@ static void test_groups(void **state)
 }
 
 /* Checks the number of bytes, with 32 bits for every group, also for an incomplete one. */
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     kvd_checkpoint *const c = open_fixture("llama-biases");
     const kvd_config *const m = kvd_checkpoint_config(c);
     double stored, few, want = 0;
@@ -146,8 +139,4 @@ static void test_bytes(void **state)
     kvd_checkpoint_close(c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_groups), cmocka_unit_test(test_bytes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,22 +3,16 @@
  * removes dimensions at a common removal rate r of singular values.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "methods/widths.h"
+#include "unit.h"
 
 static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 
-static void test_keep_by_hand(void **state)
+TEST(test_keep_by_hand)
 {
-    (void)state;
     /* The tails are the fractions 1, 0.6, 0.3 and 0.1 of the sum. */
     const double s[4] = {4, 3, 2, 1};
     assert_int_equal(kvd_keep(s, 4, 0, false), 4);
@@ -37,9 +31,8 @@ static void test_keep_by_hand(void **state)
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
 }
 
-static void test_keep_at_the_limits(void **state)
+TEST(test_keep_at_the_limits)
 {
-    (void)state;
     const double zeros[3] = {0, 0, 0}, some[4] = {2, 1, 0, 0}, one[1] = {5};
     assert_int_equal(kvd_keep(zeros, 3, 0, false), 1);
     assert_int_equal(kvd_keep(some, 4, 0, false), 2); /* r = 0 removes only singular values of 0 */
@@ -69,9 +62,8 @@ static double uniform(void)
     return (double)(seed >> 11) / 9007199254740992.0;
 }
 
-static void test_keep_falls_with_r(void **state)
+TEST(test_keep_falls_with_r)
 {
-    (void)state;
     enum { D = 64 };
     for (int trial = 0; trial < 50; trial++) {
         double s[D];
@@ -110,9 +102,8 @@ static void make_spectrum(kvd_spectrum *s)
     memset(kvd_spectrum_sigma(s, KVD_PAIR_VW, 2, 0), 0, D * sizeof(double));
 }
 
-static void test_table_is_exact(void **state)
+TEST(test_table_is_exact)
 {
-    (void)state;
     kvd_spectrum s;
     kvd_err err;
     make_spectrum(&s);
@@ -154,9 +145,8 @@ static void test_table_is_exact(void **state)
     kvd_spectrum_release(&s);
 }
 
-static void test_wanted_p(void **state)
+TEST(test_wanted_p)
 {
-    (void)state;
     kvd_spectrum s;
     kvd_err err;
     make_spectrum(&s);
@@ -186,9 +176,8 @@ static void test_wanted_p(void **state)
     kvd_spectrum_release(&s);
 }
 
-static void test_one_side(void **state)
+TEST(test_one_side)
 {
-    (void)state;
     kvd_spectrum s;
     kvd_err err;
     make_spectrum(&s);
@@ -220,9 +209,8 @@ static void test_one_side(void **state)
     kvd_spectrum_release(&s);
 }
 
-static void test_widths_need_kv_heads(void **state)
+TEST(test_widths_need_kv_heads)
 {
-    (void)state;
     kvd_spectrum s = {.model = {.n_layers = 1, .n_heads = 4, .n_kv_heads = 2, .d_head = 2},
                       .n_layers = 1,
                       .pairing = KVD_PER_QUERY};
@@ -243,9 +231,8 @@ static void test_widths_need_kv_heads(void **state)
  * Compares with all choices of kept dimensions that have the same sum: none may have a smaller
  * loss.
  */
-static void test_by_loss_is_optimal(void **state)
+TEST(test_by_loss_is_optimal)
 {
-    (void)state;
     enum { SMALL = 4, HEADS = 4, ALL = SMALL * SMALL * SMALL * SMALL };
     static const kvd_pair fisher[2] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
     kvd_err err;
@@ -314,9 +301,8 @@ static void test_by_loss_is_optimal(void **state)
     kvd_spectrum_release(&s);
 }
 
-static void test_padding(void **state)
+TEST(test_padding)
 {
-    (void)state;
     kvd_err err;
     kvd_widths w;
     assert_int_equal(kvd_pad16(1, 128), 16);
@@ -341,9 +327,8 @@ static double error_of(const kvd_error_table *t, const kvd_widths *w)
     return sum;
 }
 
-static void test_by_error_is_optimal_on_convex_curves(void **state)
+TEST(test_by_error_is_optimal_on_convex_curves)
 {
-    (void)state;
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
     /*
@@ -379,9 +364,8 @@ static void test_by_error_is_optimal_on_convex_curves(void **state)
         err.msg, "p = 0.81 is not attainable: the table's smallest width is 1 of 5, p = 0.8");
 }
 
-static void test_by_error_walks_the_hull(void **state)
+TEST(test_by_error_walks_the_hull)
 {
-    (void)state;
     kvd_err err;
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
@@ -415,20 +399,4 @@ static void test_by_error_walks_the_hull(void **state)
     kvd_widths_release(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keep_by_hand),
-        cmocka_unit_test(test_keep_at_the_limits),
-        cmocka_unit_test(test_keep_falls_with_r),
-        cmocka_unit_test(test_table_is_exact),
-        cmocka_unit_test(test_wanted_p),
-        cmocka_unit_test(test_one_side),
-        cmocka_unit_test(test_widths_need_kv_heads),
-        cmocka_unit_test(test_padding),
-        cmocka_unit_test(test_by_loss_is_optimal),
-        cmocka_unit_test(test_by_error_is_optimal_on_convex_curves),
-        cmocka_unit_test(test_by_error_walks_the_hull),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,18 +4,14 @@
  */
 #include <lapacke.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "code_rows.h"
 #include "common/rng.h"
 #include "model/checkpoint/weights.h"
+#include "unit.h"
 
 enum { N = 24, MOST = 512, LAYER = 1 };
 static float input[N * MOST], unused[N * MOST], y[N * MOST];
@@ -124,9 +120,8 @@ static void copy_input(const model *m, double *x)
 static const char *const grouped = "tests/data/families/llama-biases",
                          *const heads = "tests/data/families/opt-before";
 
-static void many_bits_are_the_model(void **state)
+TEST(many_bits_are_the_model)
 {
-    (void)state;
     static double x[N * MOST];
     const char *const path[] = {grouped, heads};
     for (size_t i = 0; i < 2; i++) {
@@ -152,9 +147,8 @@ static void many_bits_are_the_model(void **state)
  * With latent=0, K and V must be computed from the same quantised input, whose bits are counted
  * once.
  */
-static void an_input_is_quantised_once(void **state)
+TEST(an_input_is_quantised_once)
 {
-    (void)state;
     static double x[N * MOST];
     enum { GROUP = 8 };
     model *const m = open_model(heads);
@@ -179,9 +173,8 @@ static void an_input_is_quantised_once(void **state)
  * per channel. The keys must equal Q(X U) U^T W_K^T, with the quantiser Q. The sign of a column of
  * U is arbitrary and affects only the rounding of minima.
  */
-static void keys_are_read_from_a_latent(void **state)
+TEST(keys_are_read_from_a_latent)
 {
-    (void)state;
     static double a[MOST * MOST], u[MOST * MOST], sigma[MOST], vt[MOST * MOST], superb[MOST],
         latent[N * MOST], x[N * MOST];
     enum { GROUP = 8, BITS = 4 };
@@ -222,9 +215,8 @@ static void keys_are_read_from_a_latent(void **state)
     close_model(m);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     model *const m = open_model("tests/data/families/falcon-7b");
     const kvd_method_setup setup = {.config = m->config, .checkpoint = m->checkpoint};
     kvd_method method;
@@ -237,10 +229,4 @@ static void refusals(void **state)
     close_model(m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_bits_are_the_model), cmocka_unit_test(an_input_is_quantised_once),
-        cmocka_unit_test(keys_are_read_from_a_latent), cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,16 +3,11 @@
  * block of queries.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/pass/attention.h"
+#include "unit.h"
 
 static uint64_t state = 362436069u;
 
@@ -76,9 +71,8 @@ static void reference(size_t n, size_t d_qk, size_t d_v, const float *q, size_t 
 static const size_t lengths[] = {1, 2, 127, 128, 129, 300};
 enum { N_LENGTHS = sizeof lengths / sizeof lengths[0] };
 
-static void test_head_against_reference(void **unused)
+TEST(test_head_against_reference)
 {
-    (void)unused;
     const size_t widths[][2] = {{16, 16}, {64, 64}, {5, 33}, {48, 16}, {1, 1}};
     for (size_t a = 0; a < N_LENGTHS; a++)
         for (size_t w = 0; w < 5 + N_WINDOWS; w++) {
@@ -177,9 +171,8 @@ static void check_batch(const batch *b)
 
 static const int shapes[][3] = {{1, 1, 64}, {4, 4, 6}, {6, 2, 16}, {5, 1, 32}};
 
-static void test_dense_groups_and_ragged_batches(void **unused)
+TEST(test_dense_groups_and_ragged_batches)
 {
-    (void)unused;
     kvd_err err;
     kvd_dense_attention a;
     kvd_dense_attention_init(&a);
@@ -227,9 +220,8 @@ static int check_probabilities(void *ctx, const kvd_attention_in *in, size_t seq
     return w->calls++ == w->fail_at ? kvd_fail(err, "enough") : 0;
 }
 
-static void test_probabilities(void **unused)
+TEST(test_probabilities)
 {
-    (void)unused;
     kvd_err err;
     for (size_t i = 0; i < 4; i++) {
         batch b;
@@ -276,9 +268,8 @@ static int see_output(void *ctx, const kvd_attention_in *in, const float *out, k
     return t->fail_output ? kvd_fail(err, "cannot store") : 0;
 }
 
-static void test_capture_records_then_computes(void **unused)
+TEST(test_capture_records_then_computes)
 {
-    (void)unused;
     kvd_err err;
     batch b;
     kvd_dense_attention a;
@@ -311,13 +302,4 @@ static void test_capture_records_then_computes(void **unused)
     drop_batch(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head_against_reference),
-        cmocka_unit_test(test_dense_groups_and_ragged_batches),
-        cmocka_unit_test(test_probabilities),
-        cmocka_unit_test(test_capture_records_then_computes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

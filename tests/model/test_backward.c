@@ -2,20 +2,15 @@
  * Tests of the gradients of the loss on the CPU, against PyTorch's autograd in float64
  * (tests/oracle/make_gradients.py) and differences of a double-precision forward pass.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "collect/sums.h"
 #include "forward_case.h"
 #include "make_checkpoint.h"
 #include "model/model_info.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 /* Largest accepted relative Frobenius distance of gradients. */
 static const double gradient_bar = 1e-4;

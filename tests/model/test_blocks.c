@@ -3,17 +3,12 @@
  * around vector widths and thread limits.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
+#include "unit.h"
 
 static uint64_t state = 88172645463325252u;
 
@@ -58,9 +53,8 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
 }
 
 /* Tests every 97th float, which is one percent of the floats in the range. */
-static void test_exponential_accuracy(void **unused)
+TEST(test_exponential_accuracy)
 {
-    (void)unused;
     enum { N = 1024 };
     float x[N], y[N];
     double worst = 0;
@@ -82,9 +76,8 @@ static void test_exponential_accuracy(void **unused)
     assert_true(worst <= 1.1);
 }
 
-static void test_exponential_at_the_ends(void **unused)
+TEST(test_exponential_at_the_ends)
 {
-    (void)unused;
     const float x[8] = {-INFINITY, -1e30f, -200.0f, -88.0f, 89.0f, 1e30f, INFINITY, NAN};
     float y[8];
     all_exponentials(x, y, 8);
@@ -99,9 +92,8 @@ static void test_exponential_at_the_ends(void **unused)
 static const size_t sizes[] = {1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 100, 257, 1000, 4096};
 enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
 
-static void test_rms_norm(void **unused)
+TEST(test_rms_norm)
 {
-    (void)unused;
     for (size_t a = 0; a < N_SIZES; a++) {
         const size_t d = sizes[a], n = d < 64 ? 33 : 9;
         float *x = random_floats(n * d, 3), *gain = random_floats(d, 1),
@@ -127,17 +119,15 @@ static void test_rms_norm(void **unused)
 }
 
 /* Rows whose squares overflow float32 must still be normalised. */
-static void test_rms_norm_of_large_values(void **unused)
+TEST(test_rms_norm_of_large_values)
 {
-    (void)unused;
     float x[4] = {3e30f, -3e30f, 3e30f, 3e30f}, gain[4] = {1, 1, 1, 2}, y[4];
     kvd_rms_norm(x, gain, 1e-5, 1, 4, y);
     assert_true(fabsf(y[0] - 1) < 1e-6f && fabsf(y[1] + 1) < 1e-6f && fabsf(y[3] - 2) < 1e-6f);
 }
 
-static void test_linear(void **unused)
+TEST(test_linear)
 {
-    (void)unused;
     const size_t shapes[][3] = {{1, 1, 1},    {1, 64, 300},    {3, 5, 7},      {17, 33, 9},
                                 {100, 64, 1}, {257, 129, 130}, {5, 200, 2000}, {1000, 40, 48}};
     for (size_t a = 0; a < sizeof shapes / sizeof shapes[0]; a++) {
@@ -176,9 +166,8 @@ static void test_linear(void **unused)
  * The norm must not depend on the number of threads, on whether it is computed in place, or on the
  * mean of x.
  */
-static void test_layer_norm(void **unused)
+TEST(test_layer_norm)
 {
-    (void)unused;
     const size_t shapes[][2] = {{1, 1}, {1, 2}, {3, 17}, {7, 64}, {300, 80}};
     for (size_t a = 0; a < 5; a++) {
         const size_t n = shapes[a][0], d = shapes[a][1];
@@ -212,9 +201,8 @@ static void test_layer_norm(void **unused)
     }
 }
 
-static void test_add_bias(void **unused)
+TEST(test_add_bias)
 {
-    (void)unused;
     const size_t shapes[][2] = {{1, 1}, {5, 3}, {1000, 33}};
     for (size_t a = 0; a < 3; a++) {
         const size_t n = shapes[a][0], d = shapes[a][1];
@@ -262,9 +250,8 @@ static double dot(const float *a, const float *b, size_t n)
 }
 
 /* The product q_m . k_n of vectors that RoPE has rotated must depend on m - n alone. */
-static void test_rope_is_relative(void **unused)
+TEST(test_rope_is_relative)
 {
-    (void)unused;
     for (int layout = 0; layout < 2; layout++)
         for (int scaling = 0; scaling < 3; scaling++)
             for (int d = 2; d <= 130; d += d < 10 ? 2 : 24) {
@@ -293,9 +280,8 @@ static void test_rope_is_relative(void **unused)
 }
 
 /* The two layouts of RoPE must agree under the permutation 2i -> i, 2i+1 -> i + d/2. */
-static void test_rope_layouts_agree(void **unused)
+TEST(test_rope_layouts_agree)
 {
-    (void)unused;
     for (int d = 2; d <= 128; d += 14) {
         const size_t half = (size_t)d / 2;
         const kvd_config h = rope_config(d, KVD_ROPE_HALF, KVD_ROPE_DEFAULT);
@@ -313,9 +299,8 @@ static void test_rope_layouts_agree(void **unused)
     }
 }
 
-static void test_rope_of_a_batch(void **unused)
+TEST(test_rope_of_a_batch)
 {
-    (void)unused;
     enum { N = 700, HEADS = 3, D = 34 };
     const kvd_config c = rope_config(D, KVD_ROPE_HALF, KVD_ROPE_LLAMA3);
     float *x = random_floats((size_t)N * HEADS * D, 1), *cosine = random_floats(64 * D / 2, 1);
@@ -336,9 +321,8 @@ static void test_rope_of_a_batch(void **unused)
     free(sine);
 }
 
-static void test_rope_frequencies(void **unused)
+TEST(test_rope_frequencies)
 {
-    (void)unused;
     kvd_config c = rope_config(64, KVD_ROPE_HALF, KVD_ROPE_LINEAR),
                plain = rope_config(64, KVD_ROPE_HALF, KVD_ROPE_DEFAULT);
     for (size_t i = 0; i < 32; i++) {
@@ -367,9 +351,8 @@ static void test_rope_frequencies(void **unused)
  * LongRoPE's divisors must depend on the length of the sequence. The square of its factor on
  * cosines and sines must multiply attention scores.
  */
-static void test_longrope(void **unused)
+TEST(test_longrope)
 {
-    (void)unused;
     enum { D = 20, N = 300 };
     kvd_config c = rope_config(D, KVD_ROPE_HALF, KVD_ROPE_LONGROPE);
     const kvd_config plain = rope_config(D, KVD_ROPE_HALF, KVD_ROPE_DEFAULT);
@@ -395,9 +378,27 @@ static void test_longrope(void **unused)
     }
 }
 
-static void test_activations(void **unused)
+TEST(test_swiglu)
 {
-    (void)unused;
+    for (size_t a = 0; a <= N_SIZES; a++) {
+        const size_t n = a < N_SIZES ? sizes[a] : 100003;
+        float *gate = random_floats(n, 5), *up = random_floats(n, 2);
+        double *exact = malloc(n * sizeof *exact);
+        for (size_t i = 0; i < n; i++)
+            exact[i] = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
+        kvd_swiglu(gate, up, n);
+        assert_true(distance(gate, exact, n) < 2e-7);
+        free(gate);
+        free(up);
+        free(exact);
+    }
+    float gate[4] = {-1000, 1000, -0.0f, NAN}, up[4] = {1, 1, 1, 1};
+    kvd_swiglu(gate, up, 4);
+    assert_true(gate[0] == 0 && gate[1] == 1000 && gate[2] == 0 && isnan(gate[3]));
+}
+
+TEST(test_activations)
+{
     const size_t lengths[] = {1, 3, 16, 31, 40000};
     for (size_t a = 0; a < 5; a++) {
         const size_t n = lengths[a];
@@ -427,29 +428,8 @@ static void test_activations(void **unused)
         }
 }
 
-static void test_swiglu(void **unused)
+TEST(test_softmax)
 {
-    (void)unused;
-    for (size_t a = 0; a <= N_SIZES; a++) {
-        const size_t n = a < N_SIZES ? sizes[a] : 100003;
-        float *gate = random_floats(n, 5), *up = random_floats(n, 2);
-        double *exact = malloc(n * sizeof *exact);
-        for (size_t i = 0; i < n; i++)
-            exact[i] = (double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i];
-        kvd_swiglu(gate, up, n);
-        assert_true(distance(gate, exact, n) < 2e-7);
-        free(gate);
-        free(up);
-        free(exact);
-    }
-    float gate[4] = {-1000, 1000, -0.0f, NAN}, up[4] = {1, 1, 1, 1};
-    kvd_swiglu(gate, up, 4);
-    assert_true(gate[0] == 0 && gate[1] == 1000 && gate[2] == 0 && isnan(gate[3]));
-}
-
-static void test_softmax(void **unused)
-{
-    (void)unused;
     const size_t lengths[] = {1, 2, 3, 15, 16, 17, 100, 301};
     for (size_t a = 0; a < sizeof lengths / sizeof lengths[0]; a++) {
         const size_t n = lengths[a];
@@ -478,9 +458,8 @@ static void test_softmax(void **unused)
 }
 
 /* The softmax of elements from .. to-1 must not depend on the other elements. */
-static void test_softmax_of_a_window(void **unused)
+TEST(test_softmax_of_a_window)
 {
-    (void)unused;
     for (size_t from = 0; from < 20; from++)
         for (size_t to = from + 1; to <= 20; to++) {
             float row[20], alone[20];
@@ -494,9 +473,8 @@ static void test_softmax_of_a_window(void **unused)
         }
 }
 
-static void test_softcap(void **unused)
+TEST(test_softcap)
 {
-    (void)unused;
     for (size_t a = 0; a <= N_SIZES; a++) {
         const size_t n = a < N_SIZES ? sizes[a] : 100003;
         float *x = random_floats(n, a % 2 ? 3000 : 20);
@@ -522,9 +500,8 @@ static void test_softcap(void **unused)
     assert_memory_equal(row, capped, sizeof row);
 }
 
-static void test_geglu(void **unused)
+TEST(test_geglu)
 {
-    (void)unused;
     const size_t n = 1003;
     float *gate = random_floats(n, 5), *up = random_floats(n, 2);
     double *exact = malloc(n * sizeof *exact);
@@ -539,9 +516,8 @@ static void test_geglu(void **unused)
     free(exact);
 }
 
-static void test_softmax_of_extremes(void **unused)
+TEST(test_softmax_of_extremes)
 {
-    (void)unused;
     float row[5] = {1e30f, -1e30f, 1e30f, -INFINITY, 7};
     kvd_softmax_row(row, 0, 4, 5, (kvd_scores){.scale = 1.0f});
     assert_true(row[0] == 0.5f && row[1] == 0 && row[2] == 0.5f && row[3] == 0 && row[4] == 0);
@@ -550,9 +526,8 @@ static void test_softmax_of_extremes(void **unused)
     assert_true(isnan(bad[0]) && isnan(bad[1]) && isnan(bad[2]));
 }
 
-static void test_first_nonfinite(void **unused)
+TEST(test_first_nonfinite)
 {
-    (void)unused;
     const size_t n = 50001;
     float *x = random_floats(n, 1e30);
     assert_int_equal(kvd_first_nonfinite_f32(x, n), n);
@@ -570,29 +545,4 @@ static void test_first_nonfinite(void **unused)
     free(x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exponential_accuracy),
-        cmocka_unit_test(test_exponential_at_the_ends),
-        cmocka_unit_test(test_rms_norm),
-        cmocka_unit_test(test_rms_norm_of_large_values),
-        cmocka_unit_test(test_layer_norm),
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_add_bias),
-        cmocka_unit_test(test_rope_is_relative),
-        cmocka_unit_test(test_rope_layouts_agree),
-        cmocka_unit_test(test_rope_of_a_batch),
-        cmocka_unit_test(test_rope_frequencies),
-        cmocka_unit_test(test_longrope),
-        cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_softcap),
-        cmocka_unit_test(test_geglu),
-        cmocka_unit_test(test_softmax_of_a_window),
-        cmocka_unit_test(test_softmax_of_extremes),
-        cmocka_unit_test(test_first_nonfinite),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

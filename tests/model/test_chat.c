@@ -2,21 +2,17 @@
  * Tests of chat templates: every format must give the conversations of published templates
  * (tests/oracle/make_chat.py), and must be recognised from parts of them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "model/text/chat.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static const char *folder;
 static json_t *fixture;
@@ -89,11 +85,10 @@ static char *render(const kvd_chat *c, const json_t *form, size_t n)
     return text;
 }
 
-static void forms_as_published_templates(void **state)
+TEST(forms_as_published_templates)
 {
     size_t i, n_words = 0;
     json_t *form;
-    (void)state;
     while (kvd_chat_words[n_words])
         n_words++;
     assert_int_equal(json_array_size(json_object_get(fixture, "forms")), n_words - 2);
@@ -115,10 +110,9 @@ static void forms_as_published_templates(void **state)
     }
 }
 
-static void no_form_leaves_the_text(void **state)
+TEST(no_form_leaves_the_text)
 {
     const kvd_chat_pieces p = kvd_chat_around(NULL, " a \n", true);
-    (void)state;
     assert_int_equal(p.len, 4);
     assert_string_equal(p.text, " a \n");
     assert_string_equal(p.before[0], "");
@@ -159,11 +153,10 @@ static json_t *config_of(const json_t *form, json_t *chat_template)
                      "eos_token", "content", eos, "special", 1);
 }
 
-static void recognised_in_files(void **state)
+TEST(recognised_in_files)
 {
     size_t i;
     json_t *form;
-    (void)state;
     json_array_foreach(json_object_get(fixture, "forms"), i, form)
     {
         const char *const name = text_of(form, "form");
@@ -185,11 +178,10 @@ static void recognised_in_files(void **state)
 }
 
 /* A template that writes additional text, or that lacks a part, has another format. */
-static void similar_templates_are_unknown(void **state)
+TEST(similar_templates_are_unknown)
 {
     size_t i, k;
     json_t *form, *part;
-    (void)state;
     json_array_foreach(json_object_get(fixture, "forms"), i, form)
     {
         char *const text = template_of(form), *more;
@@ -223,11 +215,10 @@ static void similar_templates_are_unknown(void **state)
     }
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
     kvd_err err = {""};
     char *path, pipe[300];
-    (void)state;
     refused("neither chat_template.jinja nor tokenizer_config.json", "--chat NAME");
     put("tokenizer_config.json", "{\"model_max_length\": 1000000000000000019884624838656}");
     refused("tokenizer_config.json' has no chat_template", "--chat none");
@@ -283,11 +274,4 @@ static int tear_down(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms_as_published_templates), cmocka_unit_test(no_form_leaves_the_text),
-        cmocka_unit_test(recognised_in_files), cmocka_unit_test(similar_templates_are_unknown),
-        cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests_name("chat", tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down)

@@ -1,11 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "make_checkpoint.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/filemap.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static const char *folder;
 
@@ -135,9 +130,8 @@ static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_
         }
 }
 
-static void test_demo_model(void **state)
+TEST(test_demo_model)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_tensor t;
     kvd_checkpoint *c = must_open("data/models/kvdim-6m");
@@ -180,9 +174,8 @@ static const char *shared_models(void)
 }
 
 /* Tests only the checkpoints that are present. */
-static void test_real_models(void **state)
+TEST(test_real_models)
 {
-    (void)state;
     static const struct {
         const char *name, *family, *tokenizer;
         int layers, heads, kv_heads, d_head, d_model, vocab;
@@ -271,9 +264,8 @@ static void compare(void *ctx, const kvd_tensor *t)
  * A checkpoint must give equal tensors as a single file, as three shards and in llama2.c's format,
  * and tensors equal up to rounding in 16 bits.
  */
-static void test_formats_agree(void **state)
+TEST(test_formats_agree)
 {
-    (void)state;
     kvd_err err = {""};
     for (int tied = 0; tied < 2; tied++) {
         made_spec s = MADE_SPEC_DEFAULTS;
@@ -322,9 +314,8 @@ static void write_config(const char *path, int tied)
     write_text(path, text);
 }
 
-static void test_tied_head(void **state)
+TEST(test_tied_head)
 {
-    (void)state;
     static const char *const both[] = {"model.embed_tokens.weight", "lm_head.weight"};
     static const char *const norm[] = {"model.norm.weight"};
     const char *file = "tied/model.safetensors";
@@ -357,9 +348,8 @@ static void test_tied_head(void **state)
 }
 
 /* A file with tensors that the forward pass would ignore must be refused. */
-static void test_foreign_tensors(void **state)
+TEST(test_foreign_tensors)
 {
-    (void)state;
     static const char *const foreign[] = {"model.layers.0.self_attn.q_proj.bias",
                                           "model.layers.0.self_attn.q_norm.weight",
                                           "model.layers.1.mlp.up_proj.weight",
@@ -388,9 +378,8 @@ static void test_foreign_tensors(void **state)
 #define EMBED(file)  "\"model.embed_tokens.weight\":\"" file "\""
 #define NORM(file)   "\"model.norm.weight\":\"" file "\""
 
-static void test_index(void **state)
+TEST(test_index)
 {
-    (void)state;
     static const char *const embed[] = {"model.embed_tokens.weight"}, *const norm[] = {
                                                                           "model.norm.weight"};
     static const struct {
@@ -453,9 +442,8 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
 }
 
 /* Configuration and tokenizer must be found in the folder of the checkpoint file. */
-static void test_beside(void **state)
+TEST(test_beside)
 {
-    (void)state;
     static const char *const embed[] = {"model.embed_tokens.weight"};
     assert_int_equal(mkdir(in("beside"), 0777), 0);
     write_tensors(in("beside/m.safetensors"), embed, 1, 0);
@@ -510,9 +498,8 @@ static void test_beside(void **state)
 }
 
 /* Without a folder in the path, the tokenizer is in the current folder. */
-static void test_relative_path(void **state)
+TEST(test_relative_path)
 {
-    (void)state;
     kvd_err err = {""};
     char *before = getcwd(NULL, 0);
     made_spec s = MADE_SPEC_DEFAULTS;
@@ -528,9 +515,8 @@ static void test_relative_path(void **state)
     kvd_checkpoint_close(c);
 }
 
-static void test_unusable_dtype(void **state)
+TEST(test_unusable_dtype)
 {
-    (void)state;
     static const char header[] =
         "{\"model.embed_tokens.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[0,2]}}";
     kvd_err err = {""};
@@ -591,9 +577,8 @@ static void read_what_is_gone(bool in_thread, bool foreign)
 }
 
 /* The program must end with a one-line message, whichever thread reads the truncated file. */
-static void test_shrunk_file(void **state)
+TEST(test_shrunk_file)
 {
-    (void)state;
     static char page[1 << 16];
     for (int way = 0; way < 3; way++) {
         for (int i = 0; i < 3; i++) {
@@ -644,14 +629,4 @@ static int setup(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_demo_model),      cmocka_unit_test(test_real_models),
-        cmocka_unit_test(test_formats_agree),   cmocka_unit_test(test_tied_head),
-        cmocka_unit_test(test_foreign_tensors), cmocka_unit_test(test_index),
-        cmocka_unit_test(test_beside),          cmocka_unit_test(test_relative_path),
-        cmocka_unit_test(test_unusable_dtype),  cmocka_unit_test(test_shrunk_file),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_MAIN(setup, NULL)

@@ -1,15 +1,10 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/checkpoint/config.h"
+#include "unit.h"
 
 /* Parts of the smallest valid configuration, without braces. */
 static const char family[] = "\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"";
@@ -48,9 +43,8 @@ static kvd_config accept(const char *more)
     return c;
 }
 
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
-    (void)state;
     const kvd_config c = accept("");
     assert_string_equal(c.family, "llama");
     assert_int_equal(c.n_layers, 3);
@@ -71,9 +65,8 @@ static void test_defaults(void **state)
     assert_int_equal(kvd_config_group(&c), 1);
 }
 
-static void test_given(void **state)
+TEST(test_given)
 {
-    (void)state;
     kvd_config c = accept(
         "\"num_key_value_heads\":2,\"head_dim\":16,\"tie_word_embeddings\":true,"
         "\"bos_token_id\":5,\"eos_token_id\":[7,8],\"rope_theta\":500000,\"hidden_act\":\"silu\","
@@ -95,9 +88,8 @@ static void test_given(void **state)
     assert_int_equal(c.eos_id, 0);
 }
 
-static void test_rope(void **state)
+TEST(test_rope)
 {
-    (void)state;
     kvd_config c = accept("\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"default\"}");
     assert_true(c.rope_theta == 1e6);
     c = accept(
@@ -122,9 +114,8 @@ static void test_rope(void **state)
     assert_true(d.rope_factor == c.rope_factor && d.rope_theta == c.rope_theta);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const char *const bad[][2] = {
         {"\"head_dim\":7", "'c': the head size is 7, RoPE needs an even one"},
         {"\"head_dim\":0", "'head_dim' is 0, not within 1 to 16777216"},
@@ -198,9 +189,8 @@ static void test_refused(void **state)
     }
 }
 
-static void test_refused_whole(void **state)
+TEST(test_refused_whole)
 {
-    (void)state;
     kvd_config c;
     kvd_err err;
     char text[2048];
@@ -244,9 +234,8 @@ static void test_refused_whole(void **state)
     }
 }
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
-    (void)state;
     static const char *const keys[] = {"num_hidden_layers", "num_attention_heads",
                                        "hidden_size",       "intermediate_size",
                                        "vocab_size",        "max_position_embeddings"};
@@ -298,9 +287,8 @@ static void test_sizes(void **state)
     }
 }
 
-static void test_demo_file(void **state)
+TEST(test_demo_file)
 {
-    (void)state;
     kvd_config c;
     kvd_err err = {""};
     assert_int_equal(kvd_config_read("data/models/kvdim-6m/config.json", &c, &err), 0);
@@ -405,9 +393,8 @@ static void refuse_whole(const char *text, const char *message)
         fail_msg("%s: '%s' lacks '%s'", text, err.msg, message);
 }
 
-static void test_mistral(void **state)
+TEST(test_mistral)
 {
-    (void)state;
     kvd_config c = read_whole(mistral_01);
     assert_string_equal(c.family, "mistral");
     assert_int_equal(c.n_kv_heads, 8);
@@ -440,9 +427,8 @@ static void test_mistral(void **state)
         "architectures is 'LlamaForCausalLM', model_type 'mistral' requires MistralForCausalLM");
 }
 
-static void test_qwen(void **state)
+TEST(test_qwen)
 {
-    (void)state;
     kvd_config c = read_whole(qwen25);
     assert_true(c.bias_qkv && !c.bias_o && !c.bias_ffn && !c.qk_norm && c.tied_head);
     assert_int_equal(c.d_head, 64);
@@ -478,9 +464,8 @@ static void test_qwen(void **state)
     refuse_whole(edit(text, "", "\"layer_types\":{},"), "'layer_types' is not a list");
 }
 
-static void test_phi3(void **state)
+TEST(test_phi3)
 {
-    (void)state;
     kvd_config c = read_whole(phi3);
     assert_int_equal(c.rope_scaling, KVD_ROPE_LONGROPE);
     assert_int_equal(c.n_kv_heads, 4);
@@ -523,9 +508,8 @@ static void test_phi3(void **state)
         refuse_whole(edit(phi3, bad[i][0], bad[i][1]), bad[i][2]);
 }
 
-static void test_opt(void **state)
+TEST(test_opt)
 {
-    (void)state;
     kvd_config c = read_whole(opt_350m);
     assert_int_equal(c.positions, KVD_POSITIONS_LEARNED);
     assert_int_equal(c.norm, KVD_NORM_LAYER);
@@ -561,9 +545,8 @@ static void test_opt(void **state)
         refuse_whole(edit(opt_13b, bad[i][0], bad[i][1]), bad[i][2]);
 }
 
-static void test_falcon(void **state)
+TEST(test_falcon)
 {
-    (void)state;
     kvd_config c = read_whole(falcon_7b);
     assert_int_equal(c.n_kv_heads, 1); /* multi-query attention, although the file states 71 */
     assert_int_equal(c.d_head, 64);
@@ -601,15 +584,4 @@ static void test_falcon(void **state)
                  "'layer_norm_epsilon' is missing");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_given),
-        cmocka_unit_test(test_rope),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_refused_whole), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_demo_file),     cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_qwen),          cmocka_unit_test(test_phi3),
-        cmocka_unit_test(test_opt),           cmocka_unit_test(test_falcon),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,10 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 
 #include "config_case.h"
+#include "unit.h"
 
 /* config.json of google/gemma-2-27b */
 static const char gemma2[] =
@@ -32,9 +27,8 @@ static const char gemma[] =
     "\"rms_norm_eps\":1e-06,\"rope_scaling\":null,\"rope_theta\":10000.0,"
     "\"vocab_size\":256000}";
 
-static void test_gemma(void **state)
+TEST(test_gemma)
 {
-    (void)state;
     const kvd_config c = accept(gemma);
     assert_true(c.n_kv_heads == 1 && c.d_head == 256 && c.activation == KVD_GEGLU_TANH);
     assert_true(c.order == KVD_ORDER_BEFORE && c.norm_plus_one && c.tied_head && !c.qk_norm);
@@ -45,9 +39,8 @@ static void test_gemma(void **state)
                   "only causal attention is supported");
 }
 
-static void test_gemma2(void **state)
+TEST(test_gemma2)
 {
-    (void)state;
     const kvd_config c = accept(gemma2);
     assert_string_equal(c.family, "gemma2");
     assert_int_equal(c.n_layers, 46);
@@ -96,9 +89,8 @@ static const char gemma3[] =
     "\"query_pre_attn_scalar\":168,\"rope_scaling\":{\"factor\":8.0,\"rope_type\":\"linear\"},"
     "\"sliding_window\":1024},\"vision_config\":{\"hidden_size\":1152}}";
 
-static void test_gemma3(void **state)
+TEST(test_gemma3)
 {
-    (void)state;
     kvd_config c = accept(gemma3_text);
     assert_string_equal(c.family, "gemma3_text");
     assert_int_equal(c.d_head, 256);
@@ -156,9 +148,8 @@ static const char olmo3[] =
     "\"factor\":8.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"yarn\"},"
     "\"rope_theta\":500000,\"sliding_window\":4096,\"vocab_size\":100278}";
 
-static void test_olmo(void **state)
+TEST(test_olmo)
 {
-    (void)state;
     kvd_config c = accept(olmo2);
     assert_int_equal(c.order, KVD_ORDER_BRANCH);
     assert_true(c.qk_norm && c.qk_norm_whole && !c.norm_plus_one && !c.tied_head);
@@ -183,9 +174,8 @@ static const char glm4[] =
     "\"num_key_value_heads\":2,\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,"
     "\"rope_theta\":10000.0,\"tie_word_embeddings\":false,\"vocab_size\":151552}";
 
-static void test_glm(void **state)
+TEST(test_glm)
 {
-    (void)state;
     const kvd_config c = accept(glm4);
     assert_int_equal(c.order, KVD_ORDER_AROUND);
     assert_int_equal(c.rope_dims, 64);
@@ -208,9 +198,8 @@ static const char starcoder2[] =
     "\"num_hidden_layers\":30,\"num_key_value_heads\":2,\"rope_theta\":999999.4420358813,"
     "\"sliding_window\":4096,\"use_bias\":true,\"vocab_size\":49152}";
 
-static void test_starcoder2(void **state)
+TEST(test_starcoder2)
 {
-    (void)state;
     const kvd_config c = accept(starcoder2);
     assert_int_equal(c.norm, KVD_NORM_LAYER);
     assert_int_equal(c.activation, KVD_GELU_TANH);
@@ -220,9 +209,8 @@ static void test_starcoder2(void **state)
 }
 
 /* Tests Qwen2.5 with the YaRN scaling of its model card. */
-static void test_yarn(void **state)
+TEST(test_yarn)
 {
-    (void)state;
     static const char qwen[] =
         "{\"model_type\":\"qwen2\",\"hidden_size\":3584,\"intermediate_size\":18944,"
         "\"max_position_embeddings\":32768,\"num_attention_heads\":28,\"num_hidden_layers\":28,"
@@ -236,13 +224,4 @@ static void test_yarn(void **state)
                   "'short_factor' is not known for rope type 'yarn'");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemma),  cmocka_unit_test(test_gemma2),
-        cmocka_unit_test(test_gemma3), cmocka_unit_test(test_olmo),
-        cmocka_unit_test(test_glm),    cmocka_unit_test(test_starcoder2),
-        cmocka_unit_test(test_yarn),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

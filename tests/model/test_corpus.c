@@ -1,17 +1,12 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "model/text/corpus.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static const char *folder;
 static kvd_tokenizer *tok;
@@ -68,9 +63,8 @@ static void assert_lengths(const kvd_corpus *c, const char *want)
     assert_string_equal(got, want);
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     kvd_corpus_spec spec = {.n_random = 1003, .seed = 7, .seq_len = 100, .vocab_size = 50};
     kvd_corpus *a = opened(&spec), *b = opened(&spec);
     kvd_err err;
@@ -98,9 +92,8 @@ static void test_random(void **state)
     kvd_corpus_close(a);
 }
 
-static void test_windows_of_ids(void **state)
+TEST(test_windows_of_ids)
 {
-    (void)state;
     const char *path = put("ids.csv", "1,2,3,4,5,6,7,8,9\n10,11\n12\n13, 14 ,15,16,17\r\n");
     kvd_corpus_spec spec = {.ids = path, .seq_len = 4, .vocab_size = 18};
     kvd_corpus *c = opened(&spec);
@@ -116,9 +109,8 @@ static void test_windows_of_ids(void **state)
 }
 
 /* The corpus must have exactly max_tokens tokens if sequences of 2 tokens or more allow it. */
-static void test_max_tokens(void **state)
+TEST(test_max_tokens)
 {
-    (void)state;
     const char *path = put("ids.csv", "1,2,3,4,5,6,7,8,9\n10,11\n12,13,14,15,16\n");
     const char *const lengths[] = {"2",     "3",     "4",     "3 2",     "4 2",     "4 3",    "4 4",
                                    "4 3 2", "4 4 2", "4 4 3", "4 4 2 2", "4 4 2 3", "4 4 2 4"};
@@ -141,9 +133,8 @@ static void test_max_tokens(void **state)
 }
 
 /* Each text file may have its own JSON field (member `fields`). */
-static void test_by_text(void **state)
+TEST(test_by_text)
 {
-    (void)state;
     const char *paths[3] = {
         put("p.txt", "one two three four five six seven eight nine ten"),
         put("p.jsonl", "{\"a\": \"one two three\"}\n{\"a\": \"four five six seven\"}\n"),
@@ -172,9 +163,8 @@ static void test_by_text(void **state)
     assert_non_null(strstr(err.msg, "fewer than the 500 asked for"));
 }
 
-static void test_batches(void **state)
+TEST(test_batches)
 {
-    (void)state;
     kvd_corpus_spec spec = {.n_random = 1003, .seq_len = 100, .vocab_size = 50};
     kvd_corpus *c = opened(&spec);
     assert_int_equal(kvd_corpus_batch(c, 0, 1), 1); /* a batch has at least one sequence */
@@ -187,9 +177,8 @@ static void test_batches(void **state)
     kvd_corpus_close(c);
 }
 
-static void test_plain_text_is_what_the_tokenizer_gives(void **state)
+TEST(test_plain_text_is_what_the_tokenizer_gives)
 {
-    (void)state;
     const char *text = "One fine day,\nthe cat sat.";
     const char *path = put("a.txt", text);
     kvd_err err;
@@ -206,9 +195,8 @@ static void test_plain_text_is_what_the_tokenizer_gives(void **state)
     kvd_ids_release(&ids);
 }
 
-static void test_kinds_of_text(void **state)
+TEST(test_kinds_of_text)
 {
-    (void)state;
     const struct {
         const char *name, *field, *text;
     } files[] = {
@@ -260,9 +248,8 @@ static void refuse_text(const char *name, const char *field, const char *text, s
         fail_msg("'%s' does not start with '%s'", err.msg, want);
 }
 
-static void test_refused_texts(void **state)
+TEST(test_refused_texts)
 {
-    (void)state;
 #define REFUSE(name, field, text, end) refuse_text(name, field, text, strlen(text), end)
     REFUSE("x.txt", NULL, "", "is empty: no document in it");
     REFUSE("x.jsonl", NULL, "\n \n", "is empty: no document in it");
@@ -325,9 +312,8 @@ static void refuse_ids(const char *text, size_t max_tokens, const char *end)
     refused(&spec, want);
 }
 
-static void test_refused_ids(void **state)
+TEST(test_refused_ids)
 {
-    (void)state;
     refuse_ids("1,2\n3,100\n", 0, " row 2: token id 100, the model's ids are 0 to 99");
     refuse_ids("1,2\n3,4294967297\n", 0,
                " row 2: token id 4294967297, the model's ids are 0 to 99");
@@ -353,9 +339,8 @@ static void test_refused_ids(void **state)
 }
 
 /* Reading must stop early: the text after the last needed token is malformed. */
-static void test_stops_early(void **state)
+TEST(test_stops_early)
 {
-    (void)state;
     kvd_corpus_spec spec = {
         .ids = put("x.csv", "1,2,3\n4,5\nx\n"), .seq_len = 8, .vocab_size = 100, .max_tokens = 5};
     kvd_corpus *c = opened(&spec);
@@ -370,9 +355,8 @@ static void test_stops_early(void **state)
 }
 
 /* With max_tokens, only the start of a plain text is tokenized, with the same ids. */
-static void test_start_of_a_long_text(void **state)
+TEST(test_start_of_a_long_text)
 {
-    (void)state;
     enum { COPIES = 4000 };
     static const char line[] =
         "One fine day,\nthe cat sat. It's 12,345 o'clock --  \xc3\xa4\xe4\xbd\xa0!\n";
@@ -435,20 +419,4 @@ static int stop(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_windows_of_ids),
-        cmocka_unit_test(test_max_tokens),
-        cmocka_unit_test(test_by_text),
-        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_plain_text_is_what_the_tokenizer_gives),
-        cmocka_unit_test(test_kinds_of_text),
-        cmocka_unit_test(test_refused_texts),
-        cmocka_unit_test(test_refused_ids),
-        cmocka_unit_test(test_stops_early),
-        cmocka_unit_test(test_start_of_a_long_text),
-    };
-    return cmocka_run_group_tests(tests, start, stop);
-}
+TEST_MAIN(start, stop)

@@ -1,11 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "config_case.h"
@@ -16,6 +11,7 @@
 #include "model/checkpoint/weights.h"
 #include "model/pass/blocks.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 #define DATA "tests/data/families/"
 

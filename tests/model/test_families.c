@@ -2,17 +2,12 @@
  * Tests of every model family on small random checkpoints, against Hugging Face Transformers
  * (tests/oracle/make_family_fixtures.py) and a double-precision reference.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 #include "forward_case.h"
 #include "model/checkpoint/weights.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static const char folder[] = "tests/data/families";
 

@@ -1,16 +1,11 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/checkpoint/family.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/weights.h"
+#include "unit.h"
 
 /* Returns a configuration with three KV heads, each with two query heads. */
 static kvd_config sizes(const char *family)
@@ -42,9 +37,8 @@ static void assert_place(const kvd_config *c, kvd_part part, bool bias, const ch
     assert_int_equal(p.stride, stride);
 }
 
-static void test_registry(void **state)
+TEST(test_registry)
 {
-    (void)state;
     assert_in_range(kvd_family_count(), 7, 100);
     for (size_t i = 0; i < kvd_family_count(); i++) {
         const kvd_family *f = kvd_family_at(i);
@@ -61,9 +55,8 @@ static void test_registry(void **state)
     assert_string_equal(kvd_family_of(&c)->name, "llama");
 }
 
-static void test_whole_tensors(void **state)
+TEST(test_whole_tensors)
 {
-    (void)state;
     kvd_config c = sizes("llama");
     kvd_place p;
     assert_place(&c, KVD_PART_Q, false, "model.layers.11.self_attn.q_proj.weight", 24, 24, 20, 0,
@@ -86,9 +79,8 @@ static void test_whole_tensors(void **state)
     assert_false(kvd_part_place(&c, KVD_PART_O, true, 0, &p));
 }
 
-static void test_stacked_rows(void **state)
+TEST(test_stacked_rows)
 {
-    (void)state;
     const kvd_config c = sizes("phi3");
     static const char qkv[] = "model.layers.11.self_attn.qkv_proj.weight";
     static const char gate_up[] = "model.layers.11.mlp.gate_up_proj.weight";
@@ -99,9 +91,8 @@ static void test_stacked_rows(void **state)
     assert_place(&c, KVD_PART_UP, false, gate_up, 14, 7, 20, 7, 7, 7);
 }
 
-static void test_grouped_rows(void **state)
+TEST(test_grouped_rows)
 {
-    (void)state;
     kvd_config c = sizes("falcon");
     c.norm = KVD_NORM_LAYER;
     c.order = KVD_ORDER_PARALLEL;
@@ -128,9 +119,8 @@ static void test_grouped_rows(void **state)
 }
 
 /* Every row of a tensor that stores several matrices must belong to exactly one of them. */
-static void test_parts_cover_their_tensor(void **state)
+TEST(test_parts_cover_their_tensor)
 {
-    (void)state;
     static const char *const families[] = {"phi3", "falcon"};
     for (size_t f = 0; f < 2; f++)
         for (int kv = 1; kv <= 6; kv++) {
@@ -154,9 +144,8 @@ static void test_parts_cover_their_tensor(void **state)
         }
 }
 
-static void test_knows(void **state)
+TEST(test_knows)
 {
-    (void)state;
     kvd_config c = sizes("opt");
     c.norm = KVD_NORM_LAYER;
     c.positions = KVD_POSITIONS_LEARNED;
@@ -200,9 +189,8 @@ static void test_knows(void **state)
  * Tests a tensor in which each KV head has its rows of W_Q, W_K and W_V, so that the rows of W_K
  * are not adjacent.
  */
-static void test_read(void **state)
+TEST(test_read)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_checkpoint *c = kvd_checkpoint_open("tests/data/families/falcon-40b", &err);
     if (!c)
@@ -241,16 +229,4 @@ static void test_read(void **state)
     kvd_checkpoint_close(c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_registry),
-        cmocka_unit_test(test_whole_tensors),
-        cmocka_unit_test(test_stacked_rows),
-        cmocka_unit_test(test_grouped_rows),
-        cmocka_unit_test(test_parts_cover_their_tensor),
-        cmocka_unit_test(test_knows),
-        cmocka_unit_test(test_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,15 +3,9 @@
  * Transformers (tests/oracle/make_llama_fixture.py).
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -21,6 +15,7 @@
 #include "forward_case.h"
 #include "make_checkpoint.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static const char *in_folder(const char *name)
 {
@@ -31,9 +26,8 @@ static const char *in_folder(const char *name)
     return path[turn];
 }
 
-static void test_random_checkpoints_match_reference(void **unused)
+TEST(test_random_checkpoints_match_reference)
 {
-    (void)unused;
     const struct {
         const char *what;
         int layers, heads, kv_heads, d_head, d_model, ffn, vocab, shards;
@@ -72,9 +66,8 @@ static void test_random_checkpoints_match_reference(void **unused)
     }
 }
 
-static void test_llama2c_matches_reference(void **unused)
+TEST(test_llama2c_matches_reference)
 {
-    (void)unused;
     kvd_err err;
     for (int tied = 0; tied < 2; tied++) {
         made_spec s = MADE_SPEC_DEFAULTS;
@@ -85,16 +78,14 @@ static void test_llama2c_matches_reference(void **unused)
     }
 }
 
-static void test_demo_model_matches_reference(void **unused)
+TEST(test_demo_model_matches_reference)
 {
-    (void)unused;
     compare_with_reference("kvdim-6m", "data/models/kvdim-6m", 6);
 }
 
 /* Tests an output head that is so large that it is converted in several parts. */
-static void test_head_in_slabs(void **unused)
+TEST(test_head_in_slabs)
 {
-    (void)unused;
     kvd_err err;
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 1;
@@ -110,9 +101,8 @@ static void test_head_in_slabs(void **unused)
  * Tensors at unaligned addresses must be read: a file header that is one byte longer puts every
  * float32 tensor at an odd address.
  */
-static void test_unaligned_tensors(void **unused)
+TEST(test_unaligned_tensors)
 {
-    (void)unused;
     kvd_err err;
     made_spec s = MADE_SPEC_DEFAULTS;
     char *bytes = malloc(1 << 20);
@@ -146,9 +136,8 @@ static kvd_checkpoint *open_default(const char *name)
     return checkpoint;
 }
 
-static void test_ragged_batches_equal_single_sequences(void **unused)
+TEST(test_ragged_batches_equal_single_sequences)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("ragged");
     const size_t offset[] = {0, 5, 6, 206, 208, 251};
@@ -189,9 +178,8 @@ static void use_threads(int n)
 #endif
 }
 
-static void test_threads(void **unused)
+TEST(test_threads)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("threads");
     const size_t offset[] = {0, 200, 250};
@@ -213,9 +201,8 @@ static void test_threads(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-static void test_last_layer(void **unused)
+TEST(test_last_layer)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("last");
     const size_t offset[] = {0, 9, 20};
@@ -253,9 +240,8 @@ static void test_last_layer(void **unused)
  * kvd_forward_residual and kvd_forward_run_from must together give the bits of kvd_forward_run, for
  * each layer between them.
  */
-static void test_run_in_two_parts(void **unused)
+TEST(test_run_in_two_parts)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("parts");
     enum { N = 140, D = 64 };
@@ -290,9 +276,8 @@ static void test_run_in_two_parts(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-static void test_bad_batches(void **unused)
+TEST(test_bad_batches)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_checkpoint *checkpoint = open_default("bad");
     uint32_t *id = some_ids(60, 300, 6);
@@ -350,9 +335,8 @@ static void test_bad_batches(void **unused)
  * If a weight is not finite, the message must name the layer and token where this first appears.
  * Tokens 0 to 29 are two sequences.
  */
-static void test_nonfinite_weights(void **unused)
+TEST(test_nonfinite_weights)
 {
-    (void)unused;
     const struct {
         const char *tensor;
         size_t i;
@@ -396,9 +380,8 @@ static void test_nonfinite_weights(void **unused)
     }
 }
 
-static void test_wrong_shape_and_missing_tensor(void **unused)
+TEST(test_wrong_shape_and_missing_tensor)
 {
-    (void)unused;
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     assert_int_equal(make_checkpoint(in_folder("shape"), &s, &err), 0);
@@ -425,9 +408,8 @@ static void test_wrong_shape_and_missing_tensor(void **unused)
  * The sum over heads of o W_O, with the matrices of kvd_forward_weights_o, must equal the layer's
  * output projection.
  */
-static void test_weight_slices(void **unused)
+TEST(test_weight_slices)
 {
-    (void)unused;
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.dtype = KVD_BF16;
@@ -467,9 +449,8 @@ static void test_weight_slices(void **unused)
     kvd_checkpoint_close(checkpoint);
 }
 
-static void test_flop_counts(void **unused)
+TEST(test_flop_counts)
 {
-    (void)unused;
     const kvd_config c = {.n_layers = 2,
                           .n_heads = 4,
                           .n_kv_heads = 2,
@@ -487,33 +468,28 @@ static void test_flop_counts(void **unused)
     assert_true(kvd_head_flop_per_token(&c) == 2.0 * 64 * 300);
 }
 
-static void test_transformers_gqa(void **unused)
+TEST(test_transformers_gqa)
 {
-    (void)unused;
     compare_with_transformers("tests/data/llama/gqa", "tests/data/llama/gqa/expected.safetensors");
 }
 
-static void test_transformers_mha_llama3_rope(void **unused)
+TEST(test_transformers_mha_llama3_rope)
 {
-    (void)unused;
     compare_with_transformers("tests/data/llama/mha", "tests/data/llama/mha/expected.safetensors");
 }
 
-static void test_transformers_mqa_linear_rope(void **unused)
+TEST(test_transformers_mqa_linear_rope)
 {
-    (void)unused;
     compare_with_transformers("tests/data/llama/mqa", "tests/data/llama/mqa/expected.safetensors");
 }
 
-static void test_transformers_kvdim_6m(void **unused)
+TEST(test_transformers_kvdim_6m)
 {
-    (void)unused;
     compare_with_transformers("data/models/kvdim-6m", "tests/data/llama/kvdim-6m.safetensors");
 }
 
-static void test_transformers_kvdim_25m(void **unused)
+TEST(test_transformers_kvdim_25m)
 {
-    (void)unused;
     const char *shared = getenv("KVDIM_SHARED");
     char model[4096];
     (void)snprintf(model, sizeof model, "%s/inputs/models/kvdim-25m",
@@ -525,28 +501,4 @@ static void test_transformers_kvdim_25m(void **unused)
     compare_with_transformers(model, "tests/data/llama/kvdim-25m.safetensors");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_checkpoints_match_reference),
-        cmocka_unit_test(test_llama2c_matches_reference),
-        cmocka_unit_test(test_demo_model_matches_reference),
-        cmocka_unit_test(test_head_in_slabs),
-        cmocka_unit_test(test_unaligned_tensors),
-        cmocka_unit_test(test_ragged_batches_equal_single_sequences),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_last_layer),
-        cmocka_unit_test(test_run_in_two_parts),
-        cmocka_unit_test(test_bad_batches),
-        cmocka_unit_test(test_nonfinite_weights),
-        cmocka_unit_test(test_wrong_shape_and_missing_tensor),
-        cmocka_unit_test(test_weight_slices),
-        cmocka_unit_test(test_flop_counts),
-        cmocka_unit_test(test_transformers_gqa),
-        cmocka_unit_test(test_transformers_mha_llama3_rope),
-        cmocka_unit_test(test_transformers_mqa_linear_rope),
-        cmocka_unit_test(test_transformers_kvdim_6m),
-        cmocka_unit_test(test_transformers_kvdim_25m),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,14 @@
 /* Tests of GGUF files made by tests/oracle/make_gguf.py with llama.cpp's package gguf. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "forward_case.h"
 #include "model/checkpoint/gguf.h"
 #include "model/checkpoint/weights.h"
 #include "model/text/tokenizer.h"
+#include "unit.h"
 
 #define DATA "tests/data/gguf/"
 

@@ -1,28 +1,22 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
 #include "config_case.h"
 #include "model/pass/forward.h"
 #include "model/pass/latent.h"
 #include "model/pass/routing.h"
+#include "unit.h"
 
 static float normal(kvd_rng *rng)
 {
     return (float)kvd_rng_normal(rng);
 }
 
-static void test_routing(void **state)
+TEST(test_routing)
 {
-    (void)state;
     static const struct {
         int experts, chosen, groups, groups_chosen;
         bool sigmoid, add_up;
@@ -68,9 +62,8 @@ static void test_routing(void **state)
  * The best of all experts must not be chosen if its group is not chosen. If logits are NaN, the
  * factors must not be finite.
  */
-static void test_routing_by_hand(void **state)
+TEST(test_routing_by_hand)
 {
-    (void)state;
     kvd_config c = {.n_experts = 4,
                     .n_chosen = 2,
                     .expert_groups = 2,
@@ -99,9 +92,8 @@ static void test_routing_by_hand(void **state)
  * The matrices w_o of all heads must together give the layer's output projection. For any input x,
  * w_v x must be parallel to the layer's V.
  */
-static void test_matrices(void **state)
+TEST(test_matrices)
 {
-    (void)state;
     static const char *const names[] = {"deepseek-v2", "deepseek-v3-plain"};
     enum { ROWS = 3 };
     for (size_t i = 0; i < 2; i++) {
@@ -204,9 +196,8 @@ static const char v3[] =
     "\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\",\"tie_word_embeddings\":false,"
     "\"topk_group\":4,\"topk_method\":\"noaux_tc\",\"v_head_dim\":128,\"vocab_size\":129280}";
 
-static void test_configurations(void **state)
+TEST(test_configurations)
 {
-    (void)state;
     kvd_config c = accept(v2_lite);
     assert_true(c.n_kv_heads == 1 && c.d_head == 576 && c.latent == 512 && c.rope_dims == 64);
     assert_true(c.d_nope == 128 && c.d_value == 128 && c.q_rank == 0 && c.d_shared == 2816);
@@ -256,10 +247,4 @@ static void test_configurations(void **state)
                   "'quantization_config' is set, which is not supported");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_routing), cmocka_unit_test(test_routing_by_hand),
-        cmocka_unit_test(test_matrices), cmocka_unit_test(test_configurations)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

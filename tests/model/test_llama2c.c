@@ -1,14 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/checkpoint/llama2c.h"
+#include "unit.h"
 
 enum { D = 12, F = 10, L = 3, H = 6, KV = 2, V = 7, S = 5, DH = D / H };
 
@@ -131,21 +126,18 @@ static void check_all(int tied)
     free(bytes);
 }
 
-static void test_tied(void **state)
+TEST(test_tied)
 {
-    (void)state;
     check_all(1);
 }
 
-static void test_untied(void **state)
+TEST(test_untied)
 {
-    (void)state;
     check_all(0);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const struct {
         int32_t header[7];
         const char *message;
@@ -203,9 +195,8 @@ static void test_refused(void **state)
 }
 
 /* The message must say that the file lacks the output head that its header announces. */
-static void test_missing_head(void **state)
+TEST(test_missing_head)
 {
-    (void)state;
     const int32_t header[7] = {D, F, L, H, KV, -V, S};
     size_t len;
     kvd_config c;
@@ -218,13 +209,4 @@ static void test_missing_head(void **state)
     free(bytes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_untied),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_missing_head),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,18 +2,13 @@
  * Tests of Unicode normalization of every character, against hashes of the results of Hugging Face
  * tokenizers (tests/oracle/make_normal_forms.py).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/utf8.h"
 #include "model/text/tokenizer/steps.h"
+#include "unit.h"
 
 static uint64_t fnv(uint64_t h, const kvd_buffer *text)
 {
@@ -89,9 +84,8 @@ static void check(const char *name, const json_t *blocks)
     json_decref(spec);
 }
 
-static void test_every_character(void **state)
+TEST(test_every_character)
 {
-    (void)state;
     json_error_t why;
     json_t *const all = json_load_file("tests/data/tokenizers/normal_forms.json", 0, &why);
     const char *name;
@@ -106,9 +100,8 @@ static void test_every_character(void **state)
 }
 
 /* Sorting many combining marks must not take quadratic time, even if they are in falling order. */
-static void test_many_marks(void **state)
+TEST(test_many_marks)
 {
-    (void)state;
     enum { N = 100000 };
     kvd_err err = {""};
     json_t *const spec = json_pack("{s:s}", "type", "NFD");
@@ -127,11 +120,4 @@ static void test_many_marks(void **state)
     json_decref(spec);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_character),
-        cmocka_unit_test(test_many_marks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

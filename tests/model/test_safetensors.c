@@ -1,14 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/checkpoint/safetensors.h"
+#include "unit.h"
 
 /* The bytes have exactly the file's size, so that a sanitizer detects reads beyond the end. */
 typedef struct {
@@ -43,9 +38,8 @@ static uint16_t half_at(const kvd_tensor *t, size_t i)
     return x;
 }
 
-static void test_reference_file(void **state)
+TEST(test_reference_file)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_safetensors *s = kvd_safetensors_open("tests/data/every_dtype.safetensors", &err);
     assert_non_null(s);
@@ -107,9 +101,8 @@ static void test_reference_file(void **state)
 }
 
 /* Valid files may have entries in any order, padding after the header, and no tensor. */
-static void test_accepted(void **state)
+TEST(test_accepted)
 {
-    (void)state;
     static const struct {
         const char *header;
         size_t data, count;
@@ -142,9 +135,8 @@ static void test_accepted(void **state)
 #define T(name, dtype, shape, offsets)                                                             \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const struct {
         const char *header;
         size_t data;
@@ -219,9 +211,8 @@ static void test_refused(void **state)
     }
 }
 
-static void test_header_length(void **state)
+TEST(test_header_length)
 {
-    (void)state;
     static const struct {
         uint64_t stated;
         size_t len;
@@ -251,9 +242,8 @@ static void test_header_length(void **state)
 }
 
 /* A deeply nested JSON header must be refused, and must not overflow the stack. */
-static void test_deep_nesting(void **state)
+TEST(test_deep_nesting)
 {
-    (void)state;
     enum { DEPTH = 100000 };
     kvd_err err = {""};
     char *header = malloc(DEPTH + 5);
@@ -267,9 +257,8 @@ static void test_deep_nesting(void **state)
     free(b.bytes);
 }
 
-static void test_every_cut(void **state)
+TEST(test_every_cut)
 {
-    (void)state;
     const char *const header =
         "{" T("a", "F32", "[1]", "[0,4]") "," T("b", "F16", "[2]", "[4,8]") "}";
     blob b = make_blob(header, strlen(header), 8);
@@ -286,9 +275,8 @@ static void test_every_cut(void **state)
     free(b.bytes);
 }
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     kvd_err err = {""};
     assert_null(kvd_safetensors_open("tests/data/none.safetensors", &err));
     assert_string_equal(err.msg,
@@ -300,13 +288,4 @@ static void test_files(void **state)
     kvd_safetensors_close(NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference_file), cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_deep_nesting),   cmocka_unit_test(test_every_cut),
-        cmocka_unit_test(test_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,11 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "model/checkpoint/safetensors.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_err err;
 static const char *folder;
@@ -45,9 +40,8 @@ static unsigned char *made_bytes(size_t i, size_t n)
  * Covers tensors of all ranks, empty tensors, dtypes that the reader does not support, and a name
  * that JSON must escape.
  */
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     kvd_tensor_spec spec[] = {{"b", "BF16", 2, {3, 5}},      {"f", "F32", 4, {2, 1, 3, 2}},
                               {"scalar", "F32", 0, {0}},     {"none", "F16", 2, {4, 0}},
                               {"last none", "U8", 1, {0}},   {"long", "I64", 1, {3}},
@@ -103,9 +97,8 @@ static void test_round_trip(void **state)
  * Every tensor begins at a multiple of its element size: the header's length is a multiple of 8,
  * and tensors with wide elements come first.
  */
-static void test_alignment(void **state)
+TEST(test_alignment)
 {
-    (void)state;
     kvd_tensor_spec spec[] = {{"a", "BF16", 1, {3}},
                               {"b", "F32", 1, {1}},
                               {"c", "U8", 1, {1}},
@@ -150,9 +143,8 @@ static void refused(const kvd_tensor_spec *spec, size_t n, const char *message)
     assert_string_equal(err.msg, message);
 }
 
-static void test_refuses_headers(void **state)
+TEST(test_refuses_headers)
 {
-    (void)state;
     const size_t huge = SIZE_MAX / 8;
     refused((kvd_tensor_spec[]){{"", "F32", 0, {0}}}, 1, "a tensor cannot be called ''");
     refused((kvd_tensor_spec[]){{"__metadata__", "F32", 0, {0}}}, 1,
@@ -172,9 +164,8 @@ static void test_refuses_headers(void **state)
             "tensor '\xff': its name is not UTF-8, or memory ran out");
 }
 
-static void test_refuses_data(void **state)
+TEST(test_refuses_data)
 {
-    (void)state;
     const kvd_tensor_spec spec[] = {{"a", "F32", 1, {2}}, {"b", "F32", 1, {1}}};
     const float x[4] = {1, 2, 3, 4};
     char want[200];
@@ -197,13 +188,4 @@ static void test_refuses_data(void **state)
     kvd_safetensors_abandon(NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_alignment),
-        cmocka_unit_test(test_refuses_headers),
-        cmocka_unit_test(test_refuses_data),
-    };
-    return cmocka_run_group_tests(tests, make_folder, NULL);
-}
+TEST_MAIN(make_folder, NULL)

@@ -1,14 +1,8 @@
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/half.h"
 #include "model/checkpoint/family.h"
@@ -16,6 +10,7 @@
 #include "model/checkpoint/shapes.h"
 #include "model/checkpoint/weights.h"
 #include "model/pass/forward.h"
+#include "unit.h"
 
 /*
  * Numbers of weights as Transformers counts them (tests/oracle/count_shapes.py). Falcon's output
@@ -48,9 +43,8 @@ static const struct {
 };
 enum { N_PUBLISHED = sizeof published / sizeof published[0] };
 
-static void test_table(void **state)
+TEST(test_table)
 {
-    (void)state;
     assert_int_equal(kvd_shape_count(), N_PUBLISHED);
     for (size_t i = 0; i < N_PUBLISHED; i++) {
         kvd_err err = {""};
@@ -71,9 +65,8 @@ static void test_table(void **state)
     }
 }
 
-static void test_unknown(void **state)
+TEST(test_unknown)
 {
-    (void)state;
     kvd_err err = {""};
     assert_null(kvd_shape_find("llama-9", &err));
     assert_non_null(strstr(err.msg, "no shape 'llama-9': there are llama-3.1-8b, llama-3.1-70b, "));
@@ -81,9 +74,8 @@ static void test_unknown(void **state)
 }
 
 /* Test vectors that the authors of Random123 published for philox4x32 with 10 rounds. */
-static void test_philox(void **state)
+TEST(test_philox)
 {
-    (void)state;
     static const struct {
         uint64_t key;
         uint32_t counter[4], words[4];
@@ -123,9 +115,8 @@ static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
     return value;
 }
 
-static void test_any_piece(void **state)
+TEST(test_any_piece)
 {
-    (void)state;
     enum { N = 1000 };
     const kvd_random_tensor t = kvd_random_tensor_of(7, "model.embed_tokens.weight", 0.0156f, 0);
     static const size_t begin[] = {0, 1, 123457, ((size_t)1 << 33) - 301, ((size_t)1 << 36) + 1};
@@ -149,9 +140,8 @@ static void test_any_piece(void **state)
 }
 
 /* Moments and correlations of random weights must be those of independent numbers. */
-static void test_moments(void **state)
+TEST(test_moments)
 {
-    (void)state;
     enum { N = 1 << 20 };
     float *x[3];
     const kvd_random_tensor t[3] = {kvd_random_tensor_of(1, "a", 1, 0),
@@ -236,9 +226,8 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
 }
 
 /* Every weight matrix must be at the rows of its tensor that its kvd_place describes. */
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     for (size_t i = 0; i < N_DEEP; i++) {
         kvd_checkpoint *c = open_shape(&deep[i], 3);
         const kvd_config *config = kvd_checkpoint_config(c);
@@ -278,9 +267,8 @@ static void test_parts(void **state)
     }
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_tensor t, u;
     kvd_checkpoint *c = open_shape(&deep[0], 1), *tied = open_shape(&deep[2], 1);
@@ -310,9 +298,8 @@ static void test_names(void **state)
 }
 
 /* The hash depends on the seed and every byte of the configuration. */
-static void test_identity(void **state)
+TEST(test_identity)
 {
-    (void)state;
     kvd_err err = {""};
     kvd_common_options common = {.seed = 1, .threads = 1};
     char *argv[] = {(char *)(uintptr_t) "test_shapes", NULL};
@@ -357,9 +344,8 @@ static int watch(void *ctx, const kvd_attention_in *in, kvd_err *err)
 }
 
 /* Activations must neither grow towards the largest bf16 number nor vanish. */
-static void test_depth(void **state)
+TEST(test_depth)
 {
-    (void)state;
     enum { N = 64 };
     uint32_t id[N];
     for (uint32_t i = 0; i < N; i++)
@@ -399,14 +385,4 @@ static void test_depth(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),   cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_philox),  cmocka_unit_test(test_any_piece),
-        cmocka_unit_test(test_moments), cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_names),   cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_depth),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

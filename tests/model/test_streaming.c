@@ -2,21 +2,16 @@
  * Tests of streaming weights: weights whose pages were dropped must be read again with equal bits.
  * The files contain random weights, whose values are known.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "model/checkpoint/streaming.h"
 #include "model/pass/attention.h"
 #include "model/pass/forward.h"
 #include "temp_folder.h"
+#include "unit.h"
 #include "write_shape.h"
 
 /*
@@ -76,9 +71,8 @@ static void close_both(both b)
     kvd_checkpoint_close(b.file);
 }
 
-static void test_same_elements(void **state)
+TEST(test_same_elements)
 {
-    (void)state;
     for (size_t i = 0; i < N_MADE; i++)
         for (int dtype = KVD_F32; dtype <= KVD_BF16; dtype += KVD_BF16) {
             both b = open_both(&made[i], (kvd_dtype)dtype);
@@ -129,9 +123,8 @@ static void run(const kvd_checkpoint *c, float *hidden, float *logits)
     kvd_dense_attention_release(&dense);
 }
 
-static void test_same_pass(void **state)
+TEST(test_same_pass)
 {
-    (void)state;
     static float hidden[2][50 * 96], logits[2][50 * 301];
     for (size_t i = 0; i < N_MADE; i++)
         for (int dtype = KVD_F32; dtype <= KVD_BF16; dtype += KVD_BF16) {
@@ -156,9 +149,8 @@ static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, 
     return kvd_fail(err, "enough");
 }
 
-static void test_given_up(void **state)
+TEST(test_given_up)
 {
-    (void)state;
     char path[256];
     (void)snprintf(path, sizeof path, "%s/%s-f32", folder, made[0].name);
     const uint32_t id[4] = {1, 2, 3, 4};
@@ -177,9 +169,8 @@ static void test_given_up(void **state)
     }
 }
 
-static void test_memory_stays(void **state)
+TEST(test_memory_stays)
 {
-    (void)state;
     enum { N = 1 << 16 };
     float *x = malloc(N * sizeof *x);
     assert_non_null(x);
@@ -198,13 +189,4 @@ static void test_memory_stays(void **state)
     free(x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_elements),
-        cmocka_unit_test(test_same_pass),
-        cmocka_unit_test(test_given_up),
-        cmocka_unit_test(test_memory_stays),
-    };
-    return cmocka_run_group_tests(tests, make_folder, NULL);
-}
+TEST_MAIN(make_folder, NULL)

@@ -1,18 +1,14 @@
 /* Tests against Hugging Face tokenizers (tests/oracle/make_tokenizers.py). */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "tokenizer_case.h"
+#include "unit.h"
 
 static void expect_ids(const char *what, const kvd_ids *ids, const json_t *want)
 {
@@ -24,9 +20,8 @@ static void expect_ids(const char *what, const kvd_ids *ids, const json_t *want)
                      (int)json_integer_value(json_array_get(want, i)));
 }
 
-static void test_fixtures(void **state)
+TEST(test_fixtures)
 {
-    (void)state;
     json_t *cases = load_json(DATA "cases.json"), *texts = json_object_get(cases, "texts"), *v;
     size_t i, k;
     kvd_err err;
@@ -137,9 +132,8 @@ static double expect_starts(const char *what, const kvd_tokenizer *t, const char
 }
 
 /* The ids of a document's start must be the document's first ids, whatever follows. */
-static void test_starts(void **state)
+TEST(test_starts)
 {
-    (void)state;
     static const char *const parts[] = {" ",
                                         "\n\n",
                                         "   ",
@@ -186,9 +180,8 @@ static void test_starts(void **state)
  * Each tokenizer has only one step that may need to see further text. Errors of that step are then
  * not hidden by another step that waits too.
  */
-static void test_starts_that_wait(void **state)
+TEST(test_starts_that_wait)
 {
-    (void)state;
 #define LETTERS                                                                                    \
     "\"a\":0,\"b\":1,\"x\":2,\"y\":3,\"z\":4,\" "                                                  \
     "\":5,\"\\u0301\":6,\"\\u0323\":7,\"\\u00e1\":8,\"\\u1ea1\":9"
@@ -262,9 +255,8 @@ static char *read_start(const char *path, size_t len)
 }
 
 /* Tests real tokenizers and texts, if the files are present. */
-static void test_shared_inputs(void **state)
+TEST(test_shared_inputs)
 {
-    (void)state;
     const char *shared = getenv("KVDIM_SHARED");
     shared = shared ? shared : "../shared";
     json_t *rows = load_json(DATA "shared.json"), *row;
@@ -316,9 +308,8 @@ static void test_shared_inputs(void **state)
         skip();
 }
 
-static void test_lowercase(void **state)
+TEST(test_lowercase)
 {
-    (void)state;
     json_error_t why;
     kvd_err err;
     kvd_ids upper = {0}, lower = {0};
@@ -337,9 +328,8 @@ static void test_lowercase(void **state)
 }
 
 /* A document of megabytes without a word boundary must be tokenized in O(n log n) time. */
-static void test_long_documents(void **state)
+TEST(test_long_documents)
 {
-    (void)state;
     static const char *const files[] = {"gpt2", "llama3", "llama2"};
     const size_t len = 1 << 20;
     char *s = malloc(len);
@@ -377,9 +367,8 @@ static void test_long_documents(void **state)
 }
 
 /* A byte-level tokenizer must decode random text, also with special tokens in it, to itself. */
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     kvd_err err;
     kvd_tokenizer *t = kvd_tokenizer_open(DATA "llama3.json", 0, &err);
     assert_non_null(t);
@@ -426,9 +415,8 @@ static void test_round_trip(void **state)
 /*
  * If the text of the ids ends within a character, each ill-formed sequence must become one U+FFFD.
  */
-static void test_decode_cut_character(void **state)
+TEST(test_decode_cut_character)
 {
-    (void)state;
     kvd_err err;
     kvd_tokenizer *t = kvd_tokenizer_open(DATA "gpt2.json", 0, &err);
     assert_non_null(t);
@@ -449,9 +437,8 @@ static void test_decode_cut_character(void **state)
     kvd_tokenizer_free(t);
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     kvd_err err;
     kvd_tokenizer *t = kvd_tokenizer_open(DATA "qwen2.json", 0, &err);
     assert_non_null(t);
@@ -484,14 +471,4 @@ static void test_threads(void **state)
     kvd_tokenizer_free(t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fixtures),         cmocka_unit_test(test_starts),
-        cmocka_unit_test(test_starts_that_wait), cmocka_unit_test(test_shared_inputs),
-        cmocka_unit_test(test_lowercase),        cmocka_unit_test(test_long_documents),
-        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_decode_cut_character),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,17 +2,12 @@
  * Tests of llama2.c's tokenizer.bin. The reference is a plain loop, written from the description of
  * the format, that examines all neighbouring pieces again after every merge.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "model/text/tokenizer.h"
+#include "unit.h"
 
 typedef struct {
     size_t n;
@@ -140,9 +135,8 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
  * Random vocabularies with small alphabets and few scores give many ties, and merges of merged
  * pieces.
  */
-static void test_random_vocabularies(void **state)
+TEST(test_random_vocabularies)
 {
-    (void)state;
     static vocabulary v;
     static char file[1 << 20];
     static const float scores[] = {0, -0.0f, 1, -1, -2, -3, 0.5f, 1e9f, -2e10f, -1e10f, 3e-39f};
@@ -209,9 +203,8 @@ static char *read_file(const char *folder, const char *name, size_t *len)
 }
 
 /* Tests real tokenizers and texts, if the files are present. */
-static void test_shared_inputs(void **state)
+TEST(test_shared_inputs)
 {
-    (void)state;
     const char *shared = getenv("KVDIM_SHARED");
     shared = shared ? shared : "../shared";
     static const struct {
@@ -273,9 +266,8 @@ static void test_shared_inputs(void **state)
         skip();
 }
 
-static void test_hostile_files(void **state)
+TEST(test_hostile_files)
 {
-    (void)state;
     static vocabulary v;
     static char file[4096];
     kvd_err err;
@@ -340,9 +332,8 @@ static void test_hostile_files(void **state)
 }
 
 /* Tests a text that would take too long if every merge examined all neighbours again. */
-static void test_long_document(void **state)
+TEST(test_long_document)
 {
-    (void)state;
     static vocabulary v;
     static char file[1 << 16];
     kvd_err err;
@@ -372,13 +363,4 @@ static void test_long_document(void **state)
     kvd_tokenizer_free(t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_vocabularies),
-        cmocka_unit_test(test_shared_inputs),
-        cmocka_unit_test(test_hostile_files),
-        cmocka_unit_test(test_long_document),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

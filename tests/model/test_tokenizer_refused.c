@@ -2,23 +2,19 @@
  * Tests of tokenizers on untrusted files and texts: each must be refused with a message within
  * seconds.
  */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "common/clock.h"
 #include "common/run.h"
 #include "tokenizer_case.h"
+#include "unit.h"
 
 /* Returns the tokenizer.json of a small tokenizer in which `field` has the value `value`. */
 static char *small(const char *field, const char *value)
@@ -43,9 +39,8 @@ static void expect_refused(const char *text, size_t len, const char *message)
         fail_msg("'%s' does not say '%s'", err.msg, message);
 }
 
-static void test_refused_fields(void **state)
+TEST(test_refused_fields)
 {
-    (void)state;
 #define MODEL(more) "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2}," more "}"
 #define SPLIT(regex, more)                                                                         \
     "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex                                          \
@@ -166,9 +161,8 @@ static void test_refused_fields(void **state)
     }
 }
 
-static void test_refused_bytes(void **state)
+TEST(test_refused_bytes)
 {
-    (void)state;
     expect_refused("", 0, "not JSON, and a llama2.c tokenizer needs the vocabulary size");
     expect_refused("[]", 2, "not JSON");
     expect_refused("  {", 3, "not valid JSON");
@@ -213,9 +207,8 @@ static void test_refused_bytes(void **state)
 }
 
 /* Large gaps between token ids must not cost memory. */
-static void test_sparse_ids(void **state)
+TEST(test_sparse_ids)
 {
-    (void)state;
     static const char text[] = "{\"model\":{\"vocab\":{\"a\":2147483647,\"b\":5,\"ab\":1000000000},"
                                "\"merges\":[\"#version: 0.2\",\"a b\"]}}";
     kvd_tokenizer *t = must_parse("sparse", text, strlen(text));
@@ -252,9 +245,8 @@ static void expect_encode_error(const kvd_tokenizer *t, const char *s, size_t le
     kvd_ids_release(&ids);
 }
 
-static void test_bad_texts(void **state)
+TEST(test_bad_texts)
 {
-    (void)state;
     kvd_err err;
     kvd_tokenizer *t = kvd_tokenizer_open(DATA "gpt2.json", 0, &err);
     assert_non_null(t);
@@ -331,9 +323,8 @@ static kvd_tokenizer *splits_at(const char *base, const char *regex)
 }
 
 /* A pattern that reads far ahead from every position must give an error within seconds. */
-static void test_slow_patterns(void **state)
+TEST(test_slow_patterns)
 {
-    (void)state;
     const size_t len = 2000000;
     char *s = malloc(len);
     assert_non_null(s);
@@ -363,9 +354,8 @@ static void test_slow_patterns(void **state)
  * A text may not grow to more than 64 times its size, also if only a part between added tokens
  * grows.
  */
-static void test_growing_normalizer(void **state)
+TEST(test_growing_normalizer)
 {
-    (void)state;
     char long_a[1001] = "", *patch_text = NULL;
     json_error_t why;
     memset(long_a, 'a', 1000);
@@ -411,9 +401,8 @@ static timer_t stop_after(long ms)
 }
 
 /* SIGTERM must end a tokenization that takes seconds. */
-static void test_interrupted(void **state)
+TEST(test_interrupted)
 {
-    (void)state;
     static const struct {
         const char *base, *pattern;
         size_t len;
@@ -448,13 +437,4 @@ static void test_interrupted(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_fields), cmocka_unit_test(test_refused_bytes),
-        cmocka_unit_test(test_sparse_ids),     cmocka_unit_test(test_bad_texts),
-        cmocka_unit_test(test_slow_patterns),  cmocka_unit_test(test_growing_normalizer),
-        cmocka_unit_test(test_interrupted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

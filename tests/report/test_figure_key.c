@@ -2,18 +2,13 @@
  * Tests of the legend below a figure's panels (plots/common.gp). All names of the legend must be
  * within the page.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "report/report.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static kvd_err err;
 
@@ -87,9 +82,8 @@ static void draw(int n, const char *tail)
     kvd_table_release(&t);
 }
 
-static void every_name_has_a_place(void **state)
+TEST(every_name_has_a_place)
 {
-    (void)state;
     if (system("gnuplot --version >/dev/null 2>&1"))
         skip();
     draw(1, "");
@@ -99,9 +93,8 @@ static void every_name_has_a_place(void **state)
     draw(41, " by error table");
 }
 
-static void heights(void **state)
+TEST(heights)
 {
-    (void)state;
     kvd_table t;
     fill(&t, 9, "");
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
@@ -111,9 +104,4 @@ static void heights(void **state)
     kvd_table_release(&t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_name_has_a_place),
-                                       cmocka_unit_test(heights)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

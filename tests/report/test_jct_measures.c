@@ -1,14 +1,9 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "report/measures/measures.h"
+#include "unit.h"
 
 static const kvd_column columns[] = {
     {"kind", KVD_COL_TEXT, "1", "kind"},
@@ -78,9 +73,8 @@ static void is(const kvd_results *r, const char *name, const char *sizes, size_t
     kvd_values_release(&v);
 }
 
-static void test_measures(void **unused)
+TEST(test_measures)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(rows);
@@ -148,9 +142,8 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
 }
 
 /* The perplexity of zack at the JCT of h2o is interpolated in its logarithm. */
-static void test_equal_time(void **unused)
+TEST(test_equal_time)
 {
-    (void)unused;
     kvd_err err = {""};
     char a[] = "a", b[] = "b";
     kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err),
@@ -195,9 +188,8 @@ static void test_equal_time(void **unused)
     kvd_rows_free(ppl);
 }
 
-static void test_shared_prompts(void **unused)
+TEST(test_shared_prompts)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(rows);
@@ -238,10 +230,4 @@ static void test_shared_prompts(void **unused)
     kvd_rows_free(rows);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measures),
-                                       cmocka_unit_test(test_equal_time),
-                                       cmocka_unit_test(test_shared_prompts)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

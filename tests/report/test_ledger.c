@@ -1,10 +1,5 @@
 /* Tests of the ledger, a table of the papers' claims, and of the verdicts on them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +9,7 @@
 #include "report/measures/ledger.h"
 #include "report/measures/measures.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static const char heading[] =
     "id,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,limit,"
@@ -99,9 +95,8 @@ static void expect_error(const char *row, const kvd_results *r, const char *text
         fail_msg("'%s' does not say '%s'", err.msg, text);
 }
 
-static void test_measures(void **state)
+TEST(test_measures)
 {
-    (void)state;
     char name[] = "text";
     kvd_result item = spectrum(name);
     const kvd_results r = {&item, 1};
@@ -149,9 +144,8 @@ static void test_measures(void **state)
     }
 }
 
-static void test_before_rope_is_no_measure_of_k(void **state)
+TEST(test_before_rope_is_no_measure_of_k)
 {
-    (void)state;
     char name[] = "text";
     kvd_result item = spectrum(name);
     strcpy(item.spectrum.rope, "before");
@@ -162,9 +156,8 @@ static void test_before_rope_is_no_measure_of_k(void **state)
     assert_int_equal(v.n, 0);
 }
 
-static void test_verdicts(void **state)
+TEST(test_verdicts)
 {
-    (void)state;
     char a[] = "a", b[] = "b";
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
@@ -199,9 +192,8 @@ static void test_verdicts(void **state)
 }
 
 /* The verdict must fail if one measured value violates the rule, even if the mean satisfies it. */
-static void test_all_values_count(void **state)
+TEST(test_all_values_count)
 {
-    (void)state;
     char a[] = "a", b[] = "b";
     double flat[] = {6, 6, 6, 6, 6, 6, 6, 6};
     kvd_result items[] = {spectrum(a), spectrum(b)};
@@ -217,9 +209,8 @@ static void test_all_values_count(void **state)
     kvd_ledger_release(&l);
 }
 
-static void test_similarity(void **state)
+TEST(test_similarity)
 {
-    (void)state;
     /*
      * Similarity matrices of three calibrations: text a, text b and random token ids. In row i and
      * column j, the rotation of calibration i is applied to the data of calibration j.
@@ -298,9 +289,8 @@ static void test_similarity(void **state)
     }
 }
 
-static void test_tokens(void **state)
+TEST(test_tokens)
 {
-    (void)state;
     /*
      * The delta ratio of two rotations is delta, the mean absolute difference of their elements,
      * divided by epsilon, their mean absolute element. The delta ratios of text t at 1000, 2000 and
@@ -390,9 +380,8 @@ static kvd_result fewer(char *label, double prune, size_t k, bool weighted, doub
     return r;
 }
 
-static void test_fewer_rows(void **state)
+TEST(test_fewer_rows)
 {
-    (void)state;
     static const kvd_column columns[] = {
         {"method", KVD_COL_TEXT, "1", "m"},      {"label", KVD_COL_TEXT, "1", "l"},
         {"calibration", KVD_COL_TEXT, "1", "c"}, {"purpose", KVD_COL_TEXT, "1", "p"},
@@ -455,9 +444,8 @@ static void test_fewer_rows(void **state)
  * The change of singular values by pruning is compared with their change between two halves of one
  * text, labelled NAME-a and NAME-b.
  */
-static void test_halves(void **state)
+TEST(test_halves)
 {
-    (void)state;
     static char label[6][8] = {"all", "half", "t-a", "t-b", "u-b", "text"};
     kvd_result item[6] = {
         fewer(label[0], 0, 64, false, 1, 9), fewer(label[1], 0.5, 64, false, 1.1, 5),
@@ -494,9 +482,8 @@ static void test_halves(void **state)
  * The measure interpolates the KL divergence of h2o between two of its cache sizes, at the cache
  * size of sparsity.
  */
-static void test_pruning(void **state)
+TEST(test_pruning)
 {
-    (void)state;
     static const kvd_column columns[] = {
         {"method", KVD_COL_TEXT, "1", "m"},      {"label", KVD_COL_TEXT, "1", "l"},
         {"settings", KVD_COL_TEXT, "1", "s"},    {"purpose", KVD_COL_TEXT, "1", "p"},
@@ -547,9 +534,8 @@ static void test_pruning(void **state)
     kvd_rows_free(rows);
 }
 
-static void test_hostile_ledgers(void **state)
+TEST(test_hostile_ledgers)
 {
-    (void)state;
     char a[] = "a";
     kvd_result item = spectrum(a);
     const kvd_results r = {&item, 1};
@@ -591,9 +577,8 @@ static void test_hostile_ledgers(void **state)
 }
 
 /* Every measure, test and published table that data/paper/ledger.csv names must exist. */
-static void test_shipped_ledger(void **state)
+TEST(test_shipped_ledger)
 {
-    (void)state;
     const kvd_results nothing = {NULL, 0};
     kvd_ledger l = {0};
     kvd_err err = {""};
@@ -636,9 +621,8 @@ static void test_shipped_ledger(void **state)
  * two limits. Values are interpolated linearly between measured loads. Loads at which the queue of
  * requests grows never count.
  */
-static void test_share_of_loads(void **state)
+TEST(test_share_of_loads)
 {
-    (void)state;
     static const struct {
         double load, value;
         bool grows;
@@ -701,9 +685,8 @@ static void test_share_of_loads(void **state)
  * If the limit of a test is inside the confidence interval of the value, the verdict must be
  * "cannot tell".
  */
-static void test_intervals(void **state)
+TEST(test_intervals)
 {
-    (void)state;
     static const struct {
         double lo, hi;
         bool grows;
@@ -729,9 +712,8 @@ static void test_intervals(void **state)
 }
 
 /* Files of kvdim-tasks count too. */
-static void test_rates_at_99(void **state)
+TEST(test_rates_at_99)
 {
-    (void)state;
     char label[] = "IMDb_sample", other[] = "wiki";
     kvd_target_result target[] = {
         {.name = "fdc",
@@ -794,23 +776,4 @@ static void test_rates_at_99(void **state)
     kvd_ledger_release(&l);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_measures),
-        cmocka_unit_test(test_before_rope_is_no_measure_of_k),
-        cmocka_unit_test(test_verdicts),
-        cmocka_unit_test(test_all_values_count),
-        cmocka_unit_test(test_similarity),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_fewer_rows),
-        cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_pruning),
-        cmocka_unit_test(test_hostile_ledgers),
-        cmocka_unit_test(test_shipped_ledger),
-        cmocka_unit_test(test_share_of_loads),
-        cmocka_unit_test(test_intervals),
-        cmocka_unit_test(test_rates_at_99),
-    };
-    return cmocka_run_group_tests(tests, make_figures, NULL);
-}
+TEST_MAIN(make_figures, NULL)

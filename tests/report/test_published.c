@@ -1,16 +1,11 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "report/measures/ledger.h"
 #include "temp_folder.h"
+#include "unit.h"
 
 static const char *folder;
 
@@ -55,9 +50,8 @@ static kvd_published_table table(const char *rows)
  *   |epsilon_a - epsilon_b| <= delta_a + delta_b.
  * Rounding changes each epsilon below by at most 0.00005.
  */
-static void test_triangle(void **unused)
+TEST(test_triangle)
 {
-    (void)unused;
     static const struct {
         const char *rows;
         size_t violated;
@@ -89,9 +83,8 @@ static void test_triangle(void **unused)
  * For model m, a reference with mean absolute element 0.0505 does. For model n, whose deltas are in
  * another order, none does.
  */
-static void test_one_epsilon(void **unused)
+TEST(test_one_epsilon)
 {
-    (void)unused;
     kvd_published_table t = table(
         "x,m,a,5.000e-2,5.00e-4\nx,m,b,5.020e-2,3.00e-4\nx,m,c,5.060e-2,1.00e-4\n"
         "x,n,a,5.000e-2,5.00e-4\nx,n,b,5.020e-2,1.00e-4\nx,n,c,5.060e-2,3.00e-4\nx,n,d,N/A,N/A\n");
@@ -110,9 +103,8 @@ static void test_one_epsilon(void **unused)
     kvd_published_release(&t);
 }
 
-static void test_twins(void **unused)
+TEST(test_twins)
 {
-    (void)unused;
     put_tables(
         "x,model,p,q\nx,a,0.50,1\nx,b,0.60,2\nx,c,0.70,3\nx,d,0.80,4\nx,e,0.90,5\n"
         "y,model,r,s\ny,b,0.60,9\ny,a,0.50,8\ny,d,0.8,7\ny,c,0.70,6\ny,f,1,5\n"
@@ -140,9 +132,8 @@ static void test_twins(void **unused)
 }
 
 /* The expected numbers are those of docs/results.md. */
-static void test_papers(void **unused)
+TEST(test_papers)
 {
-    (void)unused;
     static const struct {
         const char *file;
         size_t models, pairs, violated, fits;
@@ -176,9 +167,8 @@ static void test_papers(void **unused)
     }
 }
 
-static void test_refused(void **unused)
+TEST(test_refused)
 {
-    (void)unused;
     kvd_published_table t;
     kvd_err err = {""};
     put_tables("x,model,p\nx,a,1\n");
@@ -191,12 +181,4 @@ static void test_refused(void **unused)
     kvd_published_release(&t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_triangle), cmocka_unit_test(test_one_epsilon),
-        cmocka_unit_test(test_twins),    cmocka_unit_test(test_papers),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, make_folder, NULL);
-}
+TEST_MAIN(make_folder, NULL)

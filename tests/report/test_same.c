@@ -1,15 +1,10 @@
 /* Tests of the conditions under which results may be compared (report/same). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "report/measures/measures.h"
 #include "report/rows.h"
+#include "unit.h"
 
 static const kvd_column accuracy[] = {
     {"label", KVD_COL_TEXT, "1", "l"},        {"calibration", KVD_COL_TEXT, "1", "c"},
@@ -72,9 +67,8 @@ static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
             kvd_rows_real(rows, columns[i].name, i == odd ? 0.501 : 0.5);
 }
 
-static void test_every_condition(void **unused)
+TEST(test_every_condition)
 {
-    (void)unused;
     const struct {
         const kvd_column *columns;
         int n, conditions;
@@ -110,9 +104,8 @@ static void test_every_condition(void **unused)
     }
 }
 
-static void test_groups(void **unused)
+TEST(test_groups)
 {
-    (void)unused;
     kvd_rows *const rows = table(accuracy, N_ACCURACY);
     kvd_result x = {.kind = KVD_RESULT_ACCURACY, .accuracy = {.rows = rows}};
     put(rows, accuracy, N_ACCURACY, -1);
@@ -136,9 +129,8 @@ static void test_groups(void **unused)
  * A column that only one of two files has counts as a difference. The exception is the column
  * `prompt` with the value 0.
  */
-static void test_absent_columns(void **unused)
+TEST(test_absent_columns)
 {
-    (void)unused;
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
                             with_prompt[] = {{"label", KVD_COL_TEXT, "1", "l"},
                                              {"prompt", KVD_COL_INT, "1", "p"}},
@@ -165,9 +157,8 @@ static void test_absent_columns(void **unused)
 }
 
 /* Result rows without the column `admission` count as rows with admission "whole". */
-static void test_absent_admission(void **unused)
+TEST(test_absent_admission)
 {
-    (void)unused;
     static const kvd_column old[] = {{"kind", KVD_COL_TEXT, "1", "k"}},
                             new[] = {{"kind", KVD_COL_TEXT, "1", "k"},
                                      {"admission", KVD_COL_TEXT, "1", "a"}};
@@ -189,9 +180,8 @@ static void test_absent_admission(void **unused)
 }
 
 /* Two engine descriptions that differ only in a method's kernels must count as one engine. */
-static void test_engines(void **unused)
+TEST(test_engines)
 {
-    (void)unused;
     static const kvd_column columns[] = {{"engine", KVD_COL_TEXT, "1", "e"}};
     static const char *const engine[] = {"card, bf16, kernels", "card, bf16", "card, bf16; latents",
                                          "card, f32, kernels", "cards, bf16, kernels"};
@@ -208,9 +198,8 @@ static void test_engines(void **unused)
 }
 
 /* The ratio of two degradations must not be computed if their prompt lengths differ. */
-static void test_degradation(void **unused)
+TEST(test_degradation)
 {
-    (void)unused;
     kvd_rows *const rows = table(accuracy, N_ACCURACY);
     kvd_err err = {""};
     static const struct {
@@ -236,9 +225,8 @@ static void test_degradation(void **unused)
 }
 
 /* ZDC Fig. 25 compares removal of dimensions from V only with removal from Q and K only. */
-static void test_pairs_at_equal_p(void **unused)
+TEST(test_pairs_at_equal_p)
 {
-    (void)unused;
     static const struct {
         const char *method;
         double p_qk, p_v, perplexity;
@@ -282,9 +270,8 @@ static kvd_result spectrum(const char *path, const char *label, const char *hash
     return r;
 }
 
-static void test_texts(void **unused)
+TEST(test_texts)
 {
-    (void)unused;
     static const struct {
         const char *label, *hash;
         size_t tokens;
@@ -326,13 +313,4 @@ static void test_texts(void **unused)
     assert_non_null(strstr(err.msg, "xxh3:33 in 'a.h5' and xxh3:44 in 'b.h5'"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_condition),  cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_absent_columns),   cmocka_unit_test(test_absent_admission),
-        cmocka_unit_test(test_engines),          cmocka_unit_test(test_degradation),
-        cmocka_unit_test(test_pairs_at_equal_p), cmocka_unit_test(test_texts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

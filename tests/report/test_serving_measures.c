@@ -1,14 +1,9 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "report/measures/measures.h"
+#include "unit.h"
 
 static const kvd_column columns[] = {
     {"kind", KVD_COL_TEXT, "1", "kind"},
@@ -109,9 +104,8 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
  * The uncompressed cache has latencies per token of 0.010 s, 0.012 s and 0.020 s at rates 1, 2 and
  * 2.4. zack reaches 0.010 s at rate 2, 0.012 s at rate 2.4, and never 0.020 s.
  */
-static void test_loads(void **unused)
+TEST(test_loads)
 {
-    (void)unused;
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
     /*
@@ -128,9 +122,8 @@ static void test_loads(void **unused)
           (const double[]){2, 1.2, 1.1});
 }
 
-static void test_costs_of_a_cpu(void **unused)
+TEST(test_costs_of_a_cpu)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(rows);
@@ -148,9 +141,8 @@ static void test_costs_of_a_cpu(void **unused)
  * If a cache serves less than 90 % of the arriving requests, its queue grows. The compared value
  * must then be marked by `grows`.
  */
-static void test_queue(void **unused)
+TEST(test_queue)
 {
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         kvd_err err = {""};
         kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
@@ -175,9 +167,8 @@ static void test_queue(void **unused)
  * 1000 requests arrive in 100 s. The queue grows if the time after the last arrival is much longer
  * than a request's time of service, although more than 90 % are served as they arrive.
  */
-static void test_queue_of_few_percent(void **unused)
+TEST(test_queue_of_few_percent)
 {
-    (void)unused;
     static const struct {
         double drain, wait, jct;
         bool grows;
@@ -213,9 +204,8 @@ static void test_queue_of_few_percent(void **unused)
  * The name of a measure selects results by parameters of the method. "!search" excludes results
  * with the parameter `search`.
  */
-static void test_keys(void **unused)
+TEST(test_keys)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(rows);
@@ -244,7 +234,7 @@ static void test_keys(void **unused)
  * "whole". The queue must grow, and the uncompressed cache may run at most half of max_batch
  * requests at once.
  */
-static void test_short_memory(void **unused)
+TEST(test_short_memory)
 {
     static const struct {
         const char *method, *admission;
@@ -253,7 +243,6 @@ static void test_short_memory(void **unused)
                {"none", "stored", 9, 25, 110, 18}, {"leankv", "stored", 9, 60, 132, 18},
                {"none", "stored", 9, 33, 160, 48}, {"leankv", "stored", 9, 60, 132, 48},
                {"none", "stored", 2, 5, 50, 20},   {"leankv", "stored", 2, 5, 50, 20}};
-    (void)unused;
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err);
     assert_non_null(rows);
@@ -274,11 +263,4 @@ static void test_short_memory(void **unused)
     kvd_rows_free(rows);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loads), cmocka_unit_test(test_costs_of_a_cpu),
-        cmocka_unit_test(test_queue), cmocka_unit_test(test_queue_of_few_percent),
-        cmocka_unit_test(test_keys),  cmocka_unit_test(test_short_memory)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

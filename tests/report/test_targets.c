@@ -1,17 +1,12 @@
 /* kvd_paired_bytes_at is compared with a plain reference. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/rng.h"
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
+#include "unit.h"
 
 static const kvd_column columns[] = {
     {"method", KVD_COL_TEXT, "1", "method"},
@@ -94,9 +89,8 @@ static kvd_target_result read_off(const char *key, const point *p, size_t n)
     return x;
 }
 
-static void line(void **state)
+TEST(line)
 {
-    (void)state;
     static const point with[] = {{"m.heavy=0.4,m.recent=0.4,m.seed=1", 0.4, 0.2, 1.02, 0, 0},
                                  {"m.heavy=0.3,m.recent=0.3,m.seed=1", 0.3, 0.4, 0.995, 0, 0},
                                  {"m.heavy=0.2,m.recent=0.2,m.seed=1", 0.2, 0.6, 0.98, 0, 0},
@@ -108,9 +102,8 @@ static void line(void **state)
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
 
-static void grid(void **state)
+TEST(grid)
 {
-    (void)state;
     /* If two parameters vary, results after one that misses the accuracy must count too. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
@@ -137,9 +130,8 @@ static void grid(void **state)
 }
 
 /* Results that were evaluated on different tokens must not form one series. */
-static void scored_apart(void **state)
+TEST(scored_apart)
 {
-    (void)state;
     static const point a[] = {{"", 0.1, 0.1, 1, 0, 0}, {"", 0.2, 0.2, 1, 0, 0}},
                        b[] = {{"", 0.1, 0.1, 1, 256, 0}, {"", 0.2, 0.2, 1, 256, 0}},
                        c[] = {{"", 0.1, 0.1, 1, 0, 700}};
@@ -231,9 +223,8 @@ static void near(double a, double b)
         fail_msg("%.12g is not %.12g", a, b);
 }
 
-static void equal_kl(void **state)
+TEST(equal_kl)
 {
-    (void)state;
     static double x[3][KVD_PAIRED_DRAWS];
     made_up m;
     kvd_paired_bytes got;
@@ -267,9 +258,8 @@ static void equal_kl(void **state)
 }
 
 /* A method with half the bytes of another and the same KL has the ratio 1/2 in every resample. */
-static void draws_are_paired(void **state)
+TEST(draws_are_paired)
 {
-    (void)state;
     made_up m;
     kvd_paired_bytes got;
     kvd_err err = {""};
@@ -285,9 +275,8 @@ static void draws_are_paired(void **state)
     near(got.ratio.hi, 0.5);
 }
 
-static void not_reached(void **state)
+TEST(not_reached)
 {
-    (void)state;
     made_up m;
     kvd_paired_bytes got;
     kvd_err err = {""};
@@ -320,13 +309,4 @@ static void not_reached(void **state)
     assert_true(!isnan(got.ratio.value) && isnan(got.ratio.lo));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(line),
-                                       cmocka_unit_test(grid),
-                                       cmocka_unit_test(scored_apart),
-                                       cmocka_unit_test(equal_kl),
-                                       cmocka_unit_test(draws_are_paired),
-                                       cmocka_unit_test(not_reached)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,19 +2,14 @@
  * Tests of the batcher (serving/batching), which decides which tokens of which requests each
  * iteration processes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "serving/batching.h"
+#include "unit.h"
 
 static kvd_err err;
 
@@ -240,9 +235,8 @@ static size_t run_random(uint64_t seed, kvd_admission admission)
     return w.preempted;
 }
 
-static void test_properties(void **state)
+TEST(test_properties)
 {
-    (void)state;
     size_t preempted = 0;
     for (uint64_t seed = 1; seed <= 3000; seed++) {
         run_random(seed, KVD_ADMIT_WHOLE);
@@ -272,9 +266,8 @@ static const char *told(kvd_batcher *b)
     return text;
 }
 
-static void test_whole_prompts(void **state)
+TEST(test_whole_prompts)
 {
-    (void)state;
     kvd_request q[] = {{0, 100, 3}, {0, 20, 1}, {0, 30, 2}, {0, 500, 2}, {0, 5, 2}};
     const kvd_requests r = {.n = 5, .request = q};
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
@@ -293,9 +286,8 @@ static void test_whole_prompts(void **state)
     kvd_batcher_free(b);
 }
 
-static void test_chunks(void **state)
+TEST(test_chunks)
 {
-    (void)state;
     kvd_request q[] = {{0, 10, 4}, {0, 25, 2}, {0, 3, 1}};
     const kvd_requests r = {.n = 3, .request = q};
     const kvd_batching_limits limits = {.max_batch = 3, .chunk = 16, .pages = 100};
@@ -310,9 +302,8 @@ static void test_chunks(void **state)
     kvd_batcher_free(b);
 }
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     /* The cache has 3 pages of 64 tokens. A request of 65 tokens takes two pages. */
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
@@ -330,9 +321,8 @@ static void test_memory(void **state)
  * Request 0 needs a second cache page, so request 2 must be preempted. When request 0 needs a third
  * page, request 1 must be preempted.
  */
-static void test_preemption(void **state)
+TEST(test_preemption)
 {
-    (void)state;
     kvd_request q[] = {{0, 62, 70}, {0, 63, 4}, {0, 10, 2}};
     const kvd_requests r = {.n = 3, .request = q};
     const kvd_batching_limits limits = {
@@ -374,9 +364,8 @@ static void test_preemption(void **state)
  * In layers with an attention window, a request takes at most window_share pages. If those layers
  * have too few free pages, a request must wait, although other layers have pages left.
  */
-static void test_windows(void **state)
+TEST(test_windows)
 {
-    (void)state;
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};
     const kvd_requests r = {.n = 4, .request = q};
     kvd_batching_limits limits = {
@@ -425,9 +414,8 @@ static void test_windows(void **state)
     kvd_batcher_free(b);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     kvd_request q[] = {
         {0, 100000, 256}, {0, 0, 1}, {0, 1, 0}, {0, 2147483648u, 2147483648u}, {0, 1, 1}};
     const kvd_requests r = {.n = 5, .request = q};
@@ -461,13 +449,4 @@ static void test_refusals(void **state)
     kvd_batcher_free(NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_properties), cmocka_unit_test(test_whole_prompts),
-        cmocka_unit_test(test_chunks),     cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_preemption), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,13 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "jct_fixture.h"
 #include "serving/simulate/costs.h"
+#include "unit.h"
 
 static kvd_err err;
 static char path[64];
@@ -96,9 +91,8 @@ static void near(double a, double b)
         fail_msg("%.17g is not %.17g", a, b);
 }
 
-static void test_tables(void **state)
+TEST(test_tables)
 {
-    (void)state;
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_grid(&x, 1);
@@ -191,9 +185,8 @@ static void add_bound(jct_fixture *x, bool whole)
         assert_int_equal(jct_fixture_step(x, batch, 100, 5.12e-3, &err), 0);
 }
 
-static void test_prompts_together(void **state)
+TEST(test_prompts_together)
 {
-    (void)state;
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_bound(&x, false);
@@ -250,9 +243,8 @@ static void test_prompts_together(void **state)
  * Decode steps with long contexts were measured only for small batches, because memory is limited.
  * A lookup within the contexts measured at its own batch size must not set `beyond`.
  */
-static void test_ragged(void **state)
+TEST(test_ragged)
 {
-    (void)state;
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     assert_int_equal(jct_fixture_piece(&x, 100, 0, 2e-3, &err), 0);
@@ -294,9 +286,8 @@ static void refused(const char *method, int gpus, const char *message)
     assert_string_equal(err.msg, whole);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     jct_fixture x;
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_grid(&x, 1);
@@ -348,10 +339,4 @@ static void test_refused(void **state)
     assert_null(kvd_costs_load("/nowhere.h5", "none", -1, &err));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables), cmocka_unit_test(test_prompts_together),
-        cmocka_unit_test(test_ragged), cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -1,17 +1,12 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "jct_fixture.h"
 #include "serving/simulate/costs.h"
 #include "serving/simulate/costs_files.h"
+#include "unit.h"
 
 static kvd_err err;
 static char first[64], second[64];
@@ -69,9 +64,8 @@ static void refused(int gpus, const char *form)
     assert_string_equal(err.msg, whole);
 }
 
-static void test_merged(void **state)
+TEST(test_merged)
 {
-    (void)state;
     size_t n;
     write_file(first, "card", 1, true, "none", "zack,p=0.5");
     write_file(second, "card", 1, true, "kivi,bits=4", "h2o");
@@ -94,9 +88,8 @@ static void test_merged(void **state)
 }
 
 /* If two files have times of one method, loading must fail only if that method is requested. */
-static void test_a_method_twice(void **state)
+TEST(test_a_method_twice)
 {
-    (void)state;
     char whole[400];
     size_t n;
     write_file(first, "card", 1, true, "none", "zack,p=0.5");
@@ -120,9 +113,8 @@ static void test_a_method_twice(void **state)
     kvd_costs_files_free(f);
 }
 
-static void test_conflicts(void **state)
+TEST(test_conflicts)
 {
-    (void)state;
     write_file(first, "card", 1, true, "none", NULL);
     write_file(second, "another card", 1, true, "h2o", NULL);
     refused(-1, "'%s' was measured on card and '%s' on another card");
@@ -151,9 +143,8 @@ static void test_conflicts(void **state)
     assert_non_null(strstr(err.msg, words));
 }
 
-static void test_another_model(void **state)
+TEST(test_another_model)
 {
-    (void)state;
     write_file(first, "card", 1, true, "none", NULL);
     write_file(second, "card", 1, true, "h2o", NULL);
     hid_t id = H5Fopen(second, H5F_ACC_RDWR, H5P_DEFAULT);
@@ -166,9 +157,8 @@ static void test_another_model(void **state)
     refused(-1, "'%s' and '%s' are of different models: n_layers is 2 and 3");
 }
 
-static void test_no_iterations(void **state)
+TEST(test_no_iterations)
 {
-    (void)state;
     jct_fixture x;
     char whole[200];
     const kvd_jct_request only = {.input = 3, .output = 1, .ttft = 1, .jct = 1};
@@ -185,9 +175,8 @@ static void test_no_iterations(void **state)
  * If files differ in their attention kernels, methods timed with stock kernels must be named
  * "METHOD@stock".
  */
-static void test_attention(void **state)
+TEST(test_attention)
 {
-    (void)state;
     size_t n;
     write_file(first, "card", 1, true, "none", "zack,p=0.5");
     assert_int_equal(kvd_run_parameter(&run, "attention", &err, "stock"), 0);
@@ -208,11 +197,4 @@ static void test_attention(void **state)
     kvd_costs_files_free(f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_merged),        cmocka_unit_test(test_a_method_twice),
-        cmocka_unit_test(test_conflicts),     cmocka_unit_test(test_another_model),
-        cmocka_unit_test(test_no_iterations), cmocka_unit_test(test_attention)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -1,13 +1,8 @@
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 #include "serving/jct/jct_grid.h"
+#include "unit.h"
 
 enum { SAMPLES = 3 };
 
@@ -50,9 +45,8 @@ static size_t count(size_t piece, size_t batch)
  * The engine fills batches up to a multiple of 8 requests, so the time jumps between 8 and 9
  * requests.
  */
-static void test_steps(void **state)
+TEST(test_steps)
 {
-    (void)state;
     const kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};
     make(6000, 6500, &l, true);
     static const size_t batch[] = {1, 2, 4, 8, 9, 16, 17, 32, 33, 64};
@@ -68,9 +62,8 @@ static void test_steps(void **state)
 }
 
 /* One measured iteration must have as many of the longest prompts as the limits allow. */
-static void test_prompts_together(void **state)
+TEST(test_prompts_together)
 {
-    (void)state;
     kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};
     make(697, 1200, &l, false);
     assert_int_equal(count(697, 11), 1);
@@ -94,9 +87,4 @@ static void test_prompts_together(void **state)
     release();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps),
-                                       cmocka_unit_test(test_prompts_together)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,14 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "jct_fixture.h"
 #include "serving/simulate/serve_point.h"
+#include "unit.h"
 
 static kvd_err err;
 static kvd_costs *costs;
@@ -93,9 +88,8 @@ static void near(double a, double b)
         fail_msg("%.17g is not %.17g", a, b);
 }
 
-static void test_statistics(void **state)
+TEST(test_statistics)
 {
-    (void)state;
     static double x[N], there[N];
     static uint8_t block[N];
     kvd_rng rng;
@@ -139,9 +133,8 @@ static void test_statistics(void **state)
  * The interval of the mean of correlated values, such as waits in a queue, must be as wide as the
  * mean varies from run to run.
  */
-static void test_intervals_of_a_queue(void **state)
+TEST(test_intervals_of_a_queue)
 {
-    (void)state;
     enum { RUNS = 200, LENGTH = 3200 };
     static double x[LENGTH];
     static uint8_t block[LENGTH];
@@ -176,9 +169,8 @@ static kvd_serve_setting setting(void)
                                .seed = 3};
 }
 
-static void test_point(void **state)
+TEST(test_point)
 {
-    (void)state;
     kvd_requests q;
     kvd_serve_point p, strict;
     kvd_serve_setting s = setting();
@@ -224,9 +216,8 @@ static void test_point(void **state)
     kvd_requests_release(&q);
 }
 
-static void test_max_rate(void **state)
+TEST(test_max_rate)
 {
-    (void)state;
     kvd_requests q;
     kvd_serve_point p;
     const kvd_serve_setting s = setting();
@@ -261,9 +252,8 @@ static void test_max_rate(void **state)
     kvd_requests_release(&q);
 }
 
-static void test_pages(void **state)
+TEST(test_pages)
 {
-    (void)state;
     const double gib = 1 << 30;
     size_t pages;
     /*
@@ -280,11 +270,4 @@ static void test_pages(void **state)
         "2 GPUs of 8 GiB less 0.6 GiB hold 14.9 GiB of weights and no page of 0.06104 MiB");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_statistics), cmocka_unit_test(test_intervals_of_a_queue),
-        cmocka_unit_test(test_point), cmocka_unit_test(test_max_rate),
-        cmocka_unit_test(test_pages)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

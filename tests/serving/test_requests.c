@@ -1,17 +1,12 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "serving/requests.h"
+#include "unit.h"
 
 static kvd_err err;
 
@@ -21,9 +16,8 @@ static void parse(kvd_requests *r, const char *text)
         fail_msg("%s", err.msg);
 }
 
-static void test_azure(void **state)
+TEST(test_azure)
 {
-    (void)state;
     kvd_requests r;
     parse(&r, "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
               "2023-11-16 18:15:46.6805900,374,44\r\n"
@@ -67,9 +61,8 @@ static void test_azure(void **state)
     kvd_requests_release(&r);
 }
 
-static void test_mooncake(void **state)
+TEST(test_mooncake)
 {
-    (void)state;
     kvd_requests r;
     parse(
         &r,
@@ -84,9 +77,8 @@ static void test_mooncake(void **state)
     kvd_requests_release(&r);
 }
 
-static void test_own(void **state)
+TEST(test_own)
 {
-    (void)state;
     kvd_requests r;
     parse(&r, "arrival_s,input_tokens,output_tokens\n0.1,10,20\n0.1,1,1\n1e1,3,4\n");
     assert_int_equal(r.n, 3);
@@ -148,9 +140,8 @@ static const char *const bad[][2] = {
      "'t' row 2: not a JSON object"},
 };
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kvd_requests r;
         err.msg[0] = '\0';
@@ -169,9 +160,8 @@ static void test_refused(void **state)
     assert_int_equal(kvd_requests_read(&r, "/tmp", &err), -1);
 }
 
-static void test_poisson(void **state)
+TEST(test_poisson)
 {
-    (void)state;
     kvd_requests r, twice, other;
     const size_t n = 100000;
     assert_int_equal(kvd_requests_poisson(&r, 2.5, n, "fixed:100:20", 7, &err), 0);
@@ -211,9 +201,8 @@ static void test_poisson(void **state)
 }
 
 /* Mean, smallest and largest length of every dataset must be as published. */
-static void test_tables(void **state)
+TEST(test_tables)
 {
-    (void)state;
     static const struct {
         const char *name;
         double input[3], output[3];
@@ -251,9 +240,8 @@ static void test_tables(void **state)
     }
 }
 
-static void test_lengths_of_a_file(void **state)
+TEST(test_lengths_of_a_file)
 {
-    (void)state;
     char path[64];
     snprintf(path, sizeof path, "/tmp/test_requests.%ld.csv", (long)getpid());
     FILE *f = fopen(path, "w");
@@ -287,9 +275,8 @@ static void test_lengths_of_a_file(void **state)
     unlink(path);
 }
 
-static void test_recorded(void **state)
+TEST(test_recorded)
 {
-    (void)state;
     static const struct {
         const char *file;
         size_t n;
@@ -313,13 +300,4 @@ static void test_recorded(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_azure),    cmocka_unit_test(test_mooncake),
-        cmocka_unit_test(test_own),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_poisson),  cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_recorded), cmocka_unit_test(test_lengths_of_a_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

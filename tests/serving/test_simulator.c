@@ -3,22 +3,17 @@
  * must give the same bits.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "common/rng.h"
 #include "common/stats.h"
 #include "jct_fixture.h"
 #include "serving/simulate/simulator.h"
+#include "unit.h"
 
 static kvd_err err;
 static kvd_costs *costs, *fixed;
@@ -393,9 +388,8 @@ static size_t compare(uint64_t seed, kvd_admission admission)
     return p.preempted;
 }
 
-static void test_against_the_obvious(void **state)
+TEST(test_against_the_obvious)
 {
-    (void)state;
     size_t preempted = 0, with = 0;
     for (uint64_t seed = 1; seed <= 150; seed++) {
         assert_int_equal(compare(seed, KVD_ADMIT_WHOLE), 0);
@@ -411,9 +405,8 @@ static void test_against_the_obvious(void **state)
  * If the cache can hold all requests at once, both kinds of admission must give equal times. With
  * few pages, KVD_ADMIT_STORED must run more requests at once.
  */
-static void test_enough_memory(void **state)
+TEST(test_enough_memory)
 {
-    (void)state;
     kvd_requests q;
     assert_int_equal(kvd_requests_poisson(&q, 400, 300, "fixed:100:150", 3, &err), 0);
     kvd_served *a = calloc(q.n, sizeof *a), *b = calloc(q.n, sizeof *b);
@@ -448,9 +441,8 @@ static void test_enough_memory(void **state)
     kvd_requests_release(&q);
 }
 
-static void test_again(void **state)
+TEST(test_again)
 {
-    (void)state;
     kvd_requests q;
     assert_int_equal(kvd_requests_poisson(&q, 40, 500, "humaneval", 5, &err), 0);
     kvd_served *a = calloc(q.n, sizeof *a), *b = calloc(q.n, sizeof *b);
@@ -476,9 +468,8 @@ static void test_again(void **state)
  * rho)) (Pollaczek and Khinchine). Consecutive waits are correlated, so the standard error comes
  * from the means of 100 parts of the run.
  */
-static void test_md1(void **state)
+TEST(test_md1)
 {
-    (void)state;
     enum { N = 200000, STRETCHES = 100 };
     static const double rho[] = {0.3, 0.6, 0.8};
     const kvd_batching_limits limits = {.max_batch = 1, .max_tokens = 1, .pages = 1000};
@@ -510,10 +501,4 @@ static void test_md1(void **state)
     free(served);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_the_obvious),
-                                       cmocka_unit_test(test_enough_memory),
-                                       cmocka_unit_test(test_again), cmocka_unit_test(test_md1)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

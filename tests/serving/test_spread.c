@@ -1,17 +1,12 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "methods/widths.h"
 #include "serving/jct/spread.h"
+#include "unit.h"
 
 static char path[] = "/tmp/kvd-spread-XXXXXX";
 
@@ -38,9 +33,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
  * The file has singular values of three measured heads. Q-K and V-W_O of a random head must use the
  * same measured head, and all measured heads must be used equally often.
  */
-static void test_dealing(void **unused)
+TEST(test_dealing)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_spread s;
     write_file("pair,dim,a,b,c\nqk,0,9,8,7\nqk,1,6,8,4\nqk,2,3,8,1\nqk,3,3,8,0\n"
@@ -96,9 +90,8 @@ static void test_dealing(void **unused)
  * The file has singular values of a head with four dimensions. Heads with two or eight dimensions
  * must get averaged or interpolated values.
  */
-static void test_other_widths(void **unused)
+TEST(test_other_widths)
 {
-    (void)unused;
     kvd_err err = {""};
     kvd_spread s;
     write_file("pair,dim,a\nqk,0,8\nqk,1,6\nqk,2,4\nqk,3,2\n");
@@ -127,9 +120,8 @@ static void refuse(const char *text, const char *message)
     kvd_spread_release(&s);
 }
 
-static void test_refuses(void **unused)
+TEST(test_refuses)
 {
-    (void)unused;
     refuse("pair,dim\n", "the heading is not");
     refuse("pair,dim,a\nxy,0,1\n", "no pair 'xy'");
     refuse("pair,dim,a\nqk,1,1\n", "dim 1 comes where 0 should");
@@ -141,16 +133,11 @@ static void test_refuses(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dealing),
-        cmocka_unit_test(test_other_widths),
-        cmocka_unit_test(test_refuses),
-    };
     const int fd = mkstemp(path);
     if (fd < 0)
         return 1;
     close(fd);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = unit_run(NULL, NULL);
     unlink(path);
     return failed;
 }

@@ -1,0 +1,68 @@
+/*
+ * Unit tests with cmocka. TEST(name) defines a test, and TEST_MAIN(set_up, tear_down) the main
+ * function that runs all tests of the program in the order of their definitions.
+ *
+ *     TEST(test_sum)
+ *     {
+ *         assert_int_equal(1 + 1, 2);
+ *     }
+ *
+ *     TEST_MAIN(NULL, NULL)
+ */
+#ifndef KVD_TESTS_UNIT_H
+#define KVD_TESTS_UNIT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* Tests of the program in the order of `place`. */
+static struct {
+    struct CMUnitTest test[64];
+    int place[64]; /* value of __COUNTER__ at the test's definition */
+    size_t n;
+} unit_tests;
+
+/* Adds a test. Constructors call it before main in an order that the compiler chooses. */
+static inline void unit_add(struct CMUnitTest added, int place)
+{
+    size_t i = unit_tests.n++;
+    if (unit_tests.n > sizeof unit_tests.test / sizeof *unit_tests.test) {
+        fprintf(stderr, "test %s: tests/lib/unit.h has room for %zu\n", added.name, i);
+        exit(1);
+    }
+    for (; i > 0 && unit_tests.place[i - 1] > place; i--) {
+        unit_tests.test[i] = unit_tests.test[i - 1];
+        unit_tests.place[i] = unit_tests.place[i - 1];
+    }
+    unit_tests.test[i] = added;
+    unit_tests.place[i] = place;
+}
+
+/* Defines a test without parameters, which uses what set_up stored in variables of the file. */
+#define TEST(name)                                                                                 \
+    static void name(void **unused_state);                                                         \
+    __attribute__((constructor)) static void name##_add(void)                                      \
+    {                                                                                              \
+        unit_add((struct CMUnitTest)cmocka_unit_test(name), __COUNTER__);                          \
+    }                                                                                              \
+    static void name(void **unused_state __attribute__((unused)))
+
+/* Runs the tests. Returns the number of failed tests. set_up and tear_down may be NULL. */
+static inline int unit_run(CMFixtureFunction set_up, CMFixtureFunction tear_down)
+{
+    return _cmocka_run_group_tests("tests", unit_tests.test, unit_tests.n, set_up, tear_down);
+}
+
+#define TEST_MAIN(set_up, tear_down)                                                               \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        return unit_run(set_up, tear_down);                                                        \
+    }
+
+#endif
