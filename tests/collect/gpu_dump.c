@@ -36,7 +36,6 @@ static const test_case cases[] = {
 /* The model has LAYERS + 1 layers. The file holds HELD of them, from FIRST_LAYER on. */
 enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 };
 
-static int failures;
 static kvd_err err;
 static kvd_run program_run;
 static char folder[256];
@@ -293,13 +292,10 @@ static void refused(const char *name, kvd_dtype type, kvd_dtype to, float poison
 
 int main(int argc, char **argv)
 {
-    int n = 0;
     kvd_common_options options = {.seed = 1};
     const char *tmp = getenv("TMPDIR");
-    if (cudaGetDeviceCount(&n) || n == 0) {
-        printf("skip dump: no CUDA device\n");
+    if (!gpu_devices("dump", 1))
         return 0;
-    }
     snprintf(folder, sizeof folder, "%s/gpu-dump.XXXXXX", tmp ? tmp : "/tmp");
     if (!mkdtemp(folder)) {
         printf("not ok dump: no folder '%s'\n", folder);

@@ -38,7 +38,6 @@ static const test_case cases[] = {
 /* FIRST_LAYER and the next layer are recorded. WIDTH is the d_model of the weights. */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
-static int failures;
 static kvd_err err;
 
 static uint64_t seed = 7;
@@ -415,11 +414,8 @@ static void time_8b(kvd_dtype type, size_t rows)
 
 int main(int argc, char **argv)
 {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) || n == 0) {
-        printf("skip moments: no CUDA device\n");
+    if (!gpu_devices("moments", 1))
         return 0;
-    }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run(&cases[i]);
     not_finite();

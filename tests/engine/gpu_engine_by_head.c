@@ -15,14 +15,6 @@
 
 enum { HELD = 4096 };
 
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s heads on two GPUs, %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
-
 typedef struct {
     float *logits; /* logits of emitted tokens, [outputs][vocab] */
     double held[HELD];
@@ -131,17 +123,15 @@ static void test(const load *l, const char *method, const outcome *none, double 
 {
     kvd_err err = {""};
     outcome one = {NULL}, two = {NULL};
-    char text[200];
     if (run(l, method, 1, &one, &err) || run(l, method, 2, &two, &err))
-        report(0, method, err.msg);
+        test_result(0, method, "%s", err.msg);
     else {
         const double between = off(l, two.logits, one.logits),
                      own = off(l, one.logits, none->logits), held = held_off(&two, &one);
-        (void)snprintf(text, sizeof text,
-                       "off by %.3g (none %.3g), the method itself by %.3g, held bytes by %.3g",
-                       between, rounding, own, held);
-        report(own >= 9 * rounding && between <= fmax(own / 4, 6 * rounding) && held <= 0.01,
-               method, text);
+        test_result(own >= 9 * rounding && between <= fmax(own / 4, 6 * rounding) && held <= 0.01,
+                    method,
+                    "off by %.3g (none %.3g), the method itself by %.3g, held bytes by %.3g",
+                    between, rounding, own, held);
     }
     free(one.logits);
     free(two.logits);
@@ -152,7 +142,7 @@ static void refused(const load *l, const char *method, const char *why)
     kvd_err err = {""};
     outcome o = {NULL};
     const int status = run(l, method, 2, &o, &err);
-    report(status && strstr(err.msg, why), method, status ? err.msg : "was not refused");
+    test_result(status && strstr(err.msg, why), method, "%s", status ? err.msg : "was not refused");
     free(o.logits);
 }
 
@@ -168,12 +158,8 @@ int main(int argc, char **argv)
                                          "h2o,heavy=0.1,recent=0.1",
                                          "snapkv,budget=0.3"};
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
-    int devices = 0;
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
-        printf("skip heads on two GPUs: %d devices\n", devices);
+    if (!gpu_devices("heads on two GPUs", 2))
         return 0;
-    }
     char path[64];
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
@@ -187,16 +173,16 @@ int main(int argc, char **argv)
     kvd_checkpoint *const c =
         make_checkpoint(path, &s, &err) ? NULL : kvd_checkpoint_open(path, &err);
     if (!c) {
-        report(0, path, err.msg);
+        test_result(0, path, "%s", err.msg);
         return 1;
     }
     load l = load_make(c, requests, quick ? 2 : 5, 17);
     outcome none = {NULL}, again = {NULL};
     if (run(&l, "none", 1, &none, &err) || run(&l, "none", 2, &again, &err))
-        report(0, "none", err.msg);
+        test_result(0, "none", "%s", err.msg);
     else {
         const double rounding = off(&l, again.logits, none.logits);
-        report(rounding < 0.05, "none", "one and two GPUs");
+        test_result(rounding < 0.05, "none", "one and two GPUs");
         for (size_t i = 0; i < (quick ? 3 : sizeof method / sizeof *method); i++)
             test(&l, method[i], &none, rounding);
         refused(&l, "palu,heads=4,p=0.5", "share a latent");

@@ -282,11 +282,8 @@ static void rate(size_t n, size_t vocab)
 /* usage: gpu_quality [small]      small: without the bandwidth, for a sanitizer */
 int main(int argc, char **argv)
 {
-    int n_devices = 0;
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
-        printf("skip quality: no CUDA device\n");
+    if (!gpu_devices("quality", 1))
         return 0;
-    }
     sizes();
     ties_and_extremes();
     against_itself();

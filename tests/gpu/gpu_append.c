@@ -558,11 +558,8 @@ int main(int argc, char **argv)
         {"256_steps_256", KVD_BF16, 8, 4, 256, 1, 256, 1, 1, 0, -1},
     };
     const char *only = argc > 1 ? argv[1] : NULL;
-    int n_devices = 0;
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
-        printf("skip append: no CUDA device\n");
+    if (!gpu_devices("append", 1))
         return 0;
-    }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (only && strcmp(only, cases[i].name))
             continue;

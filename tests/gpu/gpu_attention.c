@@ -411,12 +411,9 @@ static void test_capture(void)
 
 int main(int argc, char **argv)
 {
-    int devices = 0;
     kvd_err err = {""};
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        puts("skip gpu_attention: no CUDA device");
+    if (!gpu_devices("gpu_attention", 1))
         return 0;
-    }
     if (!(lib = kvd_cublas_load(&err))) {
         printf("skip gpu_attention: %s\n", err.msg);
         return 0;

@@ -28,13 +28,6 @@ static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
-static int failures;
-
-static void report(int ok, const char *name, const char *more, const char *detail)
-{
-    printf("%s backward, %s, %s: %s\n", ok ? "ok" : "not ok", name, more, detail);
-    failures += !ok;
-}
 
 enum { G_K, G_K_PRE, G_V, G_K_RAW, G_Q, G_O, X_Q, X_O, X_IN, N_G };
 static const char *const g_name[N_G] = {"dk", "dk_pre", "dv", "dk_raw", "dq", "do", "q", "o", "in"};
@@ -186,9 +179,10 @@ static void compare(const kvd_checkpoint *c, const char *name, kvd_dtype type, c
     (void)snprintf(text, sizeof text, "%s: %s off by %.2g of %.0e, loss %.6f nats by %.1g",
                    kvd_dtype_name(type), where, worst, bar[type],
                    failed ? 0 : gpu.loss / (double)gpu.n_predicted, loss);
-    report(worst <= most && loss <= most / 10 && gpu.n_predicted == cpu.n_predicted &&
-               gpu.layers == cpu.layers,
-           name, seed ? "the CPU's pass, drawn tokens" : "the CPU's pass", failed ? err.msg : text);
+    test_result(worst <= most && loss <= most / 10 && gpu.n_predicted == cpu.n_predicted &&
+                    gpu.layers == cpu.layers,
+                name, "%s: %s", seed ? "the CPU's pass, drawn tokens" : "the CPU's pass",
+                failed ? err.msg : text);
     gradients_release(&cpu);
     if (!failed_cpu)
         gradients_release(&gpu);
@@ -253,8 +247,8 @@ static void test_autograd(const kvd_checkpoint *c, const kvd_safetensors *oracle
     const double off = fabs(g.loss / (double)loss[0] - 1);
     (void)snprintf(text, sizeof text, "%s: %s off by %.2g of %.0e, loss by %.1g",
                    kvd_dtype_name(type), where, worst, bar[type], off);
-    report(!failed && worst <= bar[type] && off <= bar[type] / 10, name, "autograd",
-           failed ? err.msg : text);
+    test_result(!failed && worst <= bar[type] && off <= bar[type] / 10, name, "autograd: %s",
+                failed ? err.msg : text);
     gradients_release(&g);
     free(loss);
     free(row);
@@ -329,7 +323,8 @@ static void test_first_layer(void)
         same = same && some.layers == 2 && all.layers == layers && all.loss == some.loss;
         gradients_release(&some);
     }
-    report(!status && same, "kvdim-6m", "the last two layers alone", status ? err.msg : text);
+    test_result(!status && same, "kvdim-6m", "the last two layers alone: %s",
+                status ? err.msg : text);
     gradients_release(&all);
     free(id);
     kvd_checkpoint_close(c);
@@ -349,13 +344,13 @@ static void test_refused(void)
     int ok =
         w && kvd_gpu_backward_run(w, &b, 0, &sink, &loss, &n, &err) &&
         !strcmp(err.msg, "sequence 0, position 1: token id 80 is not below the vocabulary size 80");
-    report(ok, "refused", "a token", err.msg);
+    test_result(ok, "refused", "a token: %s", err.msg);
     ok = w && kvd_gpu_backward_run(w, &b, 2, &sink, &loss, &n, &err) &&
          !strcmp(err.msg, "layer 2 asked for, the model has 2");
-    report(ok, "refused", "a layer", err.msg);
+    test_result(ok, "refused", "a layer: %s", err.msg);
     ok = !kvd_gpu_backward_new(c, KVD_F16, 0, 8, 8, &err) &&
          !strcmp(err.msg, "a backward pass in f16, on a GPU it runs in f32 or bf16");
-    report(ok, "refused", "a type", err.msg);
+    test_result(ok, "refused", "a type: %s", err.msg);
     kvd_gpu_backward_free(w);
     kvd_checkpoint_close(c);
 }
@@ -366,12 +361,9 @@ int main(int argc, char **argv)
     static const char *const family[] = {GPU_FAMILIES(NAME)};
     static const char *const few[] = {"llama-biases", "qwen3-gqa", "phi3-window", "opt-after",
                                       "falcon-40b"};
-    int devices = 0;
     kvd_err err = {""};
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip backward pass on the GPU: no device\n");
+    if (!gpu_devices("backward", 1))
         return 0;
-    }
     kvd_safetensors *oracle = kvd_safetensors_open("tests/data/gradients.safetensors", &err);
     if (!oracle) {
         printf("not ok %s\n", err.msg);

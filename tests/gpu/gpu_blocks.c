@@ -403,11 +403,8 @@ static void all_qkv(bool small)
 
 int main(int argc, char **argv)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        puts("skip gpu_blocks: no CUDA device");
+    if (!gpu_devices("gpu_blocks", 1))
         return 0;
-    }
     /* The argument "small" runs few cases, for compute-sanitizer. */
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 5, 0);

@@ -403,11 +403,8 @@ static void all_small_blocks(bool small)
 
 int main(int argc, char **argv)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        puts("skip gpu_blocks_back: no CUDA device");
+    if (!gpu_devices("gpu_blocks_back", 1))
         return 0;
-    }
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     kvd_rng_seed(&rng, 6, 0);
     all_small_blocks(small);

@@ -408,12 +408,9 @@ int main(void)
         {"bf16_window", 8, 4, 64, KVD_BF16, KVD_BF16, &kvd_dims_zack, 16, 0, 50, 0, 0, 0, 0, 4e-3,
          "cuBLAS"},
     };
-    int n_devices = 0;
     kvd_err err = {""};
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices < 1) {
-        printf("skip cache: no CUDA device\n");
+    if (!gpu_devices("cache", 1))
         return 0;
-    }
     if (!(lib = kvd_cublas_load(&err)) ||
         kvd_cublas_check(lib->cublasCreate_v2(&blas), "cuBLAS", &err)) {
         printf("not ok cache: %s\n", err.msg);

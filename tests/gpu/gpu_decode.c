@@ -399,11 +399,9 @@ int main(int argc, char **argv)
 {
     static const int windows[] = {1, 17, 64, 100, 1000};
     const int launches = argc > 2 ? atoi(argv[2]) : 10, only = argc > 3 ? atoi(argv[3]) : -1;
-    int devices = 0, failed = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip decode: no CUDA device\n");
+    int failed = 0;
+    if (!gpu_devices("decode", 1))
         return 0;
-    }
     if (argc < 2)
         failed += run_choices();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -305,11 +305,8 @@ int main(int argc, char **argv)
         {"many", 3000, 7, 108, {1, 64, 65, 700, 63, 128, 2049}},
         {"more CTAs than pages", 2, 2, 1000, {200, 4100}},
     };
-    int n_devices = 0;
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
-        puts("skip decode_plan: no CUDA device");
+    if (!gpu_devices("decode_plan", 1))
         return 0;
-    }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int w = 0; w < N_WAYS && (argc < 2 || strstr(cases[i].name, argv[1])); w++) {
             run(&cases[i], w);

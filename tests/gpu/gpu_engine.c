@@ -21,13 +21,14 @@
  * ones.
  */
 static const double allowed = 2, allowed_routed = 3;
-static int failures, n_gpus = 1;
+static int n_gpus = 1;
 
-static void report(int ok, const char *name, const char *detail)
+static void use_gpus(int gpus)
 {
-    printf("%s engine on %d GPU%s %s: %s\n", ok ? "ok" : "not ok", n_gpus, n_gpus > 1 ? "s" : "",
-           name, detail);
-    failures += !ok;
+    static char subject[32];
+    n_gpus = gpus;
+    (void)snprintf(subject, sizeof subject, "engine on %d GPU%s", gpus, gpus > 1 ? "s" : "");
+    test_subject = subject;
 }
 
 typedef struct {
@@ -210,7 +211,6 @@ static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, 
     const kvd_dims *const dims = plan ? plan->dims : NULL;
     const int group = c->n_heads / c->n_kv_heads, own = c->n_kv_heads / n_gpus;
     double want[2] = {0, 0};
-    char text[160];
     for (size_t r = 0; r < l->n; r++)
         for (int i = 0; i < c->n_layers * c->n_kv_heads * n_gpus; i++) {
             const int head = i / n_gpus, slice = i % n_gpus;
@@ -224,11 +224,9 @@ static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, 
                                       (tokens + 63) / 64 * 64 * (size_t)(d_qk + d_v));
             want[1] += 2.0 * (double)(tokens * (size_t)(group * d_v));
         }
-    (void)snprintf(text, sizeof text,
-                   "%.0f of Q, K and V, %.0f of the output; %.0f and %.0f by hand", o->sent[0],
-                   o->sent[1], want[0], want[1]);
-    report(fabs(o->sent[0] - want[0]) + fabs(o->sent[1] - want[1]) < 0.5 && want[0] > 0,
-           "bytes sent", text);
+    test_result(fabs(o->sent[0] - want[0]) + fabs(o->sent[1] - want[1]) < 0.5 && want[0] > 0,
+                "bytes sent", "%.0f of Q, K and V, %.0f of the output; %.0f and %.0f by hand",
+                o->sent[0], o->sent[1], want[0], want[1]);
 }
 
 static void test(const kvd_checkpoint *c, const char *model, const load *l, const kvd_plan *plan,
@@ -245,24 +243,23 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
     (void)snprintf(text, sizeof text,
                    "%zu rows, %zu of steps, off by %.2g of %.2g, %zu other tokens", o.rows, o.steps,
                    o.worst, l->bar, o.other);
-    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == l->outputs &&
-               (o.steps > 0) != set->sequence,
-           name, status ? err.msg : text);
+    test_result(!status && o.worst <= l->bar && o.other == 0 && o.rows == l->outputs &&
+                    (o.steps > 0) != set->sequence,
+                name, "%s", status ? err.msg : text);
     if (set->sequence && !status)
         test_sent(kvd_checkpoint_config(c), l, plan, &o);
     if (set->phases) {
-        (void)snprintf(
-            text, sizeof text,
+        test_result(
+            !status && o.residue < 0.03 && o.least_part > -2e-6 &&
+                o.sum.part[KVD_PHASE_PREFILL] > 0 &&
+                (o.sum.part[KVD_PHASE_DECODE] > 0) != set->sequence &&
+                o.sum.part[KVD_PHASE_MLP] > 0 && o.sum.part[KVD_PHASE_SAMPLE] > 0 &&
+                (o.sum.part[KVD_PHASE_COMM] > 0) == (n_gpus > 1),
+            "phases",
             "residue %.2g of the total, least part %.2g s; prefill %.2g s, decode %.2g s, host %.2g s of "
             "%.2g s",
             o.residue, o.least_part, o.sum.part[KVD_PHASE_PREFILL], o.sum.part[KVD_PHASE_DECODE],
             o.sum.part[KVD_PHASE_HOST], o.sum.total);
-        report(!status && o.residue < 0.03 && o.least_part > -2e-6 &&
-                   o.sum.part[KVD_PHASE_PREFILL] > 0 &&
-                   (o.sum.part[KVD_PHASE_DECODE] > 0) != set->sequence &&
-                   o.sum.part[KVD_PHASE_MLP] > 0 && o.sum.part[KVD_PHASE_SAMPLE] > 0 &&
-                   (o.sum.part[KVD_PHASE_COMM] > 0) == (n_gpus > 1),
-               "phases", text);
     }
     if (e)
         e->free(e);
@@ -308,7 +305,7 @@ static void test_whole(const subject *m, int quick)
     kvd_checkpoint *const c = open_or_end(m->path);
     load l = load_make(c, long_ones, quick ? 5 : 12, 11);
     if (expect(&l, c, NULL, &err)) {
-        report(0, m->name, err.msg);
+        test_result(0, m->name, "%s", err.msg);
     } else {
         const setting *const set[] = {&replayed, &pieces, &whole, &many, &many_pieces};
         for (size_t i = 0; i < (quick ? 2 : sizeof set / sizeof *set); i++)
@@ -382,14 +379,14 @@ static void test_shapes(const request *r)
         kvd_gpu_share share;
         kvd_checkpoint *const c = kvd_checkpoint_of_shape(&shape[i], 4, &err);
         if (!c) {
-            report(0, shape[i].name, err.msg);
+            test_result(0, shape[i].name, "%s", err.msg);
             continue;
         }
         load l = load_make(c, r, 6, 25 + i);
         if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err))
             printf("# %s: %s\n", shape[i].name, err.msg);
         else if (expect(&l, c, NULL, &err)) {
-            report(0, shape[i].name, err.msg);
+            test_result(0, shape[i].name, "%s", err.msg);
         } else {
             test(c, shape[i].name, &l, NULL, "none", &replayed);
             test(c, shape[i].name, &l, NULL, "none", &pieces);
@@ -422,7 +419,7 @@ static void test_families(const request *r, const setting *first, const setting 
             kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err))
             printf("# %s: %s\n", name[i], refused ? "has attention windows" : err.msg);
         else if (expect(&l, c, NULL, &err)) {
-            report(0, name[i], err.msg);
+            test_result(0, name[i], "%s", err.msg);
         } else {
             test(c, name[i], &l, NULL, "none", first);
             if (second)
@@ -461,7 +458,7 @@ static void test_dims_of(const kvd_checkpoint *c, const char *name, const reques
         const kvd_plan plan = {.type = KVD_BF16, .dims = &d};
         if (make_dims(&d, &s, kvd_checkpoint_config(c), method[i], &err) ||
             expect(&l, c, &plan, &err))
-            report(0, name, err.msg);
+            test_result(0, name, "%s", err.msg);
         else
             for (size_t k = 0; set[k]; k++)
                 test(c, name, &l, &plan, method[i]->info.name, set[k]);
@@ -541,7 +538,7 @@ static void test_held(const kvd_checkpoint *c, const char *name)
     char text[160];
     (void)snprintf(text, sizeof text, "%s: at most %.0f bytes held, %zu counts are wrong", name,
                    most, wrong);
-    report(!status && !wrong, "bytes of windows", status ? err.msg : text);
+    test_result(!status && !wrong, "bytes of windows", "%s", status ? err.msg : text);
     if (e)
         e->free(e);
     free(id);
@@ -556,7 +553,7 @@ static void test_windowed(const kvd_shape *made, uint64_t seed, bool cuts, int q
     kvd_gpu_share share;
     kvd_checkpoint *const c = kvd_checkpoint_of_shape(made, 5, &err);
     if (!c) {
-        report(0, made->name, err.msg);
+        test_result(0, made->name, "%s", err.msg);
         return;
     }
     if (kvd_gpu_share_of(kvd_checkpoint_config(c), KVD_GPU_SERVING, 0, n_gpus, &share, &err)) {
@@ -566,7 +563,7 @@ static void test_windowed(const kvd_shape *made, uint64_t seed, bool cuts, int q
     }
     load l = load_make(c, beyond_windows, quick ? 2 : 6, seed);
     if (expect(&l, c, NULL, &err))
-        report(0, made->name, err.msg);
+        test_result(0, made->name, "%s", err.msg);
     else
         for (size_t k = 0; k < (quick ? 1 : sizeof set / sizeof *set); k++)
             test(c, made->name, &l, NULL, "none", set[k]);
@@ -605,7 +602,7 @@ static void refused(const kvd_checkpoint *c, const kvd_plan *plan, const kvd_eng
 {
     kvd_err err = {""};
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, s, &err);
-    report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
+    test_result(!e && strstr(err.msg, why), "refused", "%s", e ? why : err.msg);
     if (e)
         e->free(e);
 }
@@ -621,7 +618,7 @@ static void test_refused_wide(void)
     for (size_t i = 0; c && i < sizeof text / sizeof *text; i++) {
         kvd_method m;
         if (kvd_method_parse(text[i], &m, &err)) {
-            report(0, "refused", err.msg);
+            test_result(0, "refused", "%s", err.msg);
             continue;
         }
         m.plan.type = KVD_BF16;
@@ -630,7 +627,7 @@ static void test_refused_wide(void)
     if (c)
         kvd_checkpoint_close(c);
     else
-        report(0, wide_shape[1].name, err.msg);
+        test_result(0, wide_shape[1].name, "%s", err.msg);
 }
 
 static void test_wide(int quick)
@@ -660,8 +657,9 @@ static void test_context(const subject *m)
     uint32_t first[2] = {0}, second[2] = {1};
     const int status =
         !e || e->step(e, &it, id, first, NULL, &err) || e->step(e, &it, id, second, NULL, &err);
-    report(!status && !memcmp(first, second, sizeof first), "a context that was never computed",
-           status ? err.msg : "the same tokens twice");
+    test_result(!status && !memcmp(first, second, sizeof first),
+                "a context that was never computed", "%s",
+                status ? err.msg : "the same tokens twice");
     if (e)
         e->free(e);
     kvd_checkpoint_close(c);
@@ -677,7 +675,7 @@ static void test_refused(void)
     kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
     kvd_engine_spec s = spec_of(&set, 100);
     if (kvd_method_parse("shadowkv", &m, &err))
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
     tokens = m.plan;
     tokens.type = KVD_BF16;
     refused(c, &tokens, &s, "shadowkv");
@@ -700,7 +698,7 @@ static void test_refused(void)
     kvd_checkpoint_close(odd);
     kvd_checkpoint *const sinks = kvd_checkpoint_of_shape(&shape[GPT_OSS_SHAPE], 4, &err);
     if (!sinks || kvd_method_parse("leankv", &m, &err))
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
     tokens = m.plan;
     tokens.type = KVD_BF16;
     s = spec_of(&set, 100);
@@ -760,7 +758,8 @@ static void test_nonfinite(void)
         const char *const want = bad[i].prompts ? bad[i].prompts : bad[i].step;
         const int first = e && e->step(e, &prompts, id, token, NULL, &err);
         const int second = e && !first && e->step(e, &steps, &last, token, NULL, &err);
-        report((bad[i].prompts ? first : second) && strstr(err.msg, want), "not finite", err.msg);
+        test_result((bad[i].prompts ? first : second) && strstr(err.msg, want), "not finite", "%s",
+                    err.msg);
         if (e)
             e->free(e);
     }
@@ -777,7 +776,7 @@ static void test_refused_on_two(void)
     kvd_method m;
     kvd_err err = {""};
     if (kvd_method_parse("tova", &m, &err))
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
     tokens = m.plan;
     tokens.type = KVD_BF16;
     refused(c, &none, &s, "1 KV heads do not divide by 2 GPUs");
@@ -799,7 +798,7 @@ static void test_halves(const subject *m)
     kvd_checkpoint *const c = open_or_end(m->path);
     load l = load_make(c, r, 4, 17);
     if (expect(&l, c, NULL, &err))
-        report(0, m->name, err.msg);
+        test_result(0, m->name, "%s", err.msg);
     else
         test(c, m->name, &l, NULL, "none", &set);
     load_release(&l);
@@ -811,7 +810,7 @@ static const subject grouped = {"tests/data/families/qwen2-gqa", "qwen2-gqa"};
 static void test_on(const subject *m, int gpus, int quick, const setting *const *some,
                     const setting *const *more)
 {
-    n_gpus = gpus;
+    use_gpus(gpus);
     test_whole(m, quick);
     test_dims(m, long_ones, quick ? 4 : 12, quick ? some : more);
     if (gpus <= 2)
@@ -838,9 +837,9 @@ static void test_by_tokens(const subject *m, int gpus, int quick)
     kvd_err err = {""};
     kvd_checkpoint *const c = open_or_end(m->path);
     load l = load_make(c, prompts_alone, 8, 11);
-    n_gpus = gpus;
+    use_gpus(gpus);
     if (expect(&l, c, NULL, &err))
-        report(0, m->name, err.msg);
+        test_result(0, m->name, "%s", err.msg);
     else
         test(c, m->name, &l, NULL, "none", &by_tokens);
     load_release(&l);
@@ -866,10 +865,10 @@ static void test_on_four(const setting *const *set)
     s.d_model = 256;
     s.ffn = 512;
     s.positions = 1024;
-    n_gpus = 4;
+    use_gpus(4);
     (void)snprintf(path, sizeof path, "%s/made", temp_folder());
     if (make_checkpoint(path, &s, &err)) {
-        report(0, made.name, err.msg);
+        test_result(0, made.name, "%s", err.msg);
     } else {
         test_on(&made, 4, 0, set, set);
         test_by_tokens(&made, 4, 0);
@@ -892,16 +891,12 @@ int main(int argc, char **argv)
 {
     static const setting *const some[] = {&replayed, &pieces, NULL};
     static const setting *const more[] = {&replayed, &pieces, &many, &many_pieces, NULL};
-    int devices = 0;
-    /* Flushes every line, so that results are visible if the time limit ends the run. */
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const char *const which = argc > 1 + quick ? argv[argc - 1] : "all";
     const int all = strcmp(which, "all") == 0, four = strcmp(which, "four") == 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip engine: no device\n");
+    const int devices = gpu_devices("engine", 1);
+    if (!devices)
         return 0;
-    }
     if (all || strcmp(which, "one") == 0)
         test_on(&small, 1, quick, some, more);
     if (strcmp(which, "windows") == 0) {
@@ -917,7 +912,7 @@ int main(int argc, char **argv)
     if (devices > 1 && (all || strcmp(which, "two") == 0))
         test_on(&small, 2, quick, some, more);
     if (devices > 1 && strcmp(which, "halves") == 0) {
-        n_gpus = 2;
+        use_gpus(2);
         test_halves(&small);
     }
     if (devices > 1 && (all || strcmp(which, "tokens") == 0))

@@ -20,13 +20,6 @@
  * the distance of the bf16 forward pass.
  */
 static const double allowed = 2;
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s latent %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
 
 typedef struct {
     const char *name;
@@ -173,9 +166,9 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
         text, sizeof text,
         "%zu rows, off by %.2g of %.2g, %zu other tokens, held bytes off by %.3g, restore %.2g s",
         o.rows, o.worst, l->bar, o.other, o.held_off, o.restore);
-    report(!status && o.worst <= l->bar && o.other == 0 && o.rows == l->outputs &&
-               o.held_off < 0.5 && is_fused == fused,
-           title, status ? err.msg : text);
+    test_result(!status && o.worst <= l->bar && o.other == 0 && o.rows == l->outputs &&
+                    o.held_off < 0.5 && is_fused == fused,
+                title, "%s", status ? err.msg : text);
     if (e)
         e->free(e);
 }
@@ -275,7 +268,7 @@ static void test_palu(const char *path, const char *model, const request *r, siz
                    rank_v, less ? ", unequal" : "");
     if (make_latents(&d, kvd_checkpoint_config(c), heads, rank, less, &err) ||
         expect(&l, c, &plan, &err))
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
     else
         for (size_t i = 0; set[i]; i++)
             test(c, name, &l, &plan, latent_bytes(&d), fused && major == 9, set[i]);
@@ -318,13 +311,13 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     const kvd_method_setup setup = {.config = config, .checkpoint = c};
     (void)snprintf(name, sizeof name, "%s, %s, prompts of %zu", text, model, prompt);
     if (kvd_method_parse(text, &m, &err) || fixture_spectrum(&s, config, 7, &err)) {
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
         return;
     }
     m.spectrum = m.dims ? &s : NULL;
     m.spectrum_path = "fixture";
     if (kvd_points_make(&m, &point, &n_points, &err)) {
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
         return;
     }
     kvd_plan plan = kvd_point_plan(point);
@@ -333,7 +326,7 @@ static void test_strawman(const char *path, const char *model, size_t prompt, si
     const double all = padded_bytes(&plan, config);
     const bytes each = {all, plan.channels->shared ? 0 : all * config->d_head};
     if (kvd_plan_open(&plan, &setup, &err) || expect(&l, c, &plan, &err))
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
     else
         for (size_t i = 0; set[i]; i++)
             test(c, name, &l, &plan, each, false, set[i]);
@@ -368,7 +361,7 @@ static void test_attention(const char *path, const char *model, const setting *c
         status || kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err) || expect(&l, c, &plan, &err);
     (void)snprintf(name, sizeof name, "zack, %s", model);
     if (status)
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
     else
         for (size_t i = 0; set[i]; i++)
             test(c, name, &l, &plan, (bytes){0, 0}, false, set[i]);
@@ -394,7 +387,7 @@ static void refused(const kvd_checkpoint *c, const char *text, const setting *se
             e = kvd_engine_open_cuda(c, &plan, &spec, &err);
         kvd_plan_close(&plan);
     }
-    report(!e && strstr(err.msg, why), text, e ? "runs" : err.msg);
+    test_result(!e && strstr(err.msg, why), text, "%s", e ? "runs" : err.msg);
     if (e)
         e->free(e);
 }
@@ -425,8 +418,8 @@ static void test_context(const char *text)
                               : kvd_engine_open_cuda(c, &plan, &spec, &err);
     status =
         !e || e->step(e, &it, id, first, NULL, &err) || e->step(e, &it, id, second, NULL, &err);
-    report(!status && !memcmp(first, second, sizeof first), text,
-           status ? err.msg : "a context that was never computed: the same tokens twice");
+    test_result(!status && !memcmp(first, second, sizeof first), text, "%s",
+                status ? err.msg : "a context that was never computed: the same tokens twice");
     if (e)
         e->free(e);
     kvd_plan_close(&plan);
@@ -446,14 +439,13 @@ static int make_wide(const char *dir, int heads, int kv_heads)
     s.rope = "llama3";
     if (!make_checkpoint(dir, &s, &err))
         return 0;
-    report(0, dir, err.msg);
+    test_result(0, dir, "%s", err.msg);
     return -1;
 }
 
 /* usage: gpu_engine_latent [quick]: a few small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
-    int devices = 0;
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     const setting *const two[] = {&replayed, &pieces, NULL};
     const setting *const all[] = {&replayed, &pieces, &whole, &many, &many_pieces, NULL};
@@ -461,10 +453,8 @@ int main(int argc, char **argv)
     const setting *const restored[] = {&stock, &stock_pieces, NULL};
     const setting *const some[] = {&replayed, NULL}, *const uncut[] = {&replayed, &whole, &many,
                                                                        NULL};
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip latent: no device\n");
+    if (!gpu_devices("latent", 1))
         return 0;
-    }
     char gqa[64], mha[64];
     (void)snprintf(gqa, sizeof gqa, "%s/gqa", temp_folder());
     (void)snprintf(mha, sizeof mha, "%s/mha", temp_folder());

@@ -9,14 +9,6 @@
 #include "engine_schedule.h"
 #include "worst.h"
 
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s engine leankv %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
-
 typedef struct {
     size_t max_batch;
     /* True if prompts and decode steps may share an iteration. */
@@ -157,16 +149,14 @@ static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu
     const double plain = (double)(d * (k + v)) / 8 + 8 + 6, ratio = (plain + 2) / plain;
     const double low = (double)(d * (k + v)) / 16 + 8 + 6, low_ratio = (low + 2) / low;
     double least = INFINITY, most = 0;
-    char text[160];
     for (size_t i = 0; i < gpu->iterations; i++) {
         least = fmin(least, gpu->held[i] / cpu->held[i]);
         most = worse(most, gpu->held[i] / cpu->held[i]);
     }
-    (void)snprintf(text, sizeof text,
-                   "%.4f to %.4f of what the CPU holds; scores of 32 bits make it %.4f to %.4f",
-                   least, most, ratio, low_ratio);
-    report(gpu->iterations == cpu->iterations && least > 0.97 * ratio && most < 1.03 * low_ratio,
-           name, text);
+    test_result(gpu->iterations == cpu->iterations && least > 0.97 * ratio &&
+                    most < 1.03 * low_ratio,
+                name, "%.4f to %.4f of what the CPU holds; scores of 32 bits make it %.4f to %.4f",
+                least, most, ratio, low_ratio);
 }
 
 static void test(const char *path, const char *model, const char *method, const request *r,
@@ -178,10 +168,10 @@ static void test(const char *path, const char *model, const char *method, const 
     kvd_err err = {""};
     kvd_method m;
     kvd_plan plan;
-    char name[200], text[300];
+    char name[200];
     kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
     if (!c || plan_of(method, &m, &plan, kvd_checkpoint_config(c), &err)) {
-        report(0, model, err.msg);
+        test_result(0, model, "%s", err.msg);
         return;
     }
     load l = load_make(c, r, n, 23);
@@ -191,31 +181,29 @@ static void test(const char *path, const char *model, const char *method, const 
     const apart rounding = compare(&l, &dense_gpu, &dense, 1), does = compare(&l, &want, &dense, 1),
                 is = compare(&l, &got, &want, 1), there = compare(&l, &got, &dense, 1);
     (void)snprintf(name, sizeof name, "%s, %s", model, method);
-    (void)snprintf(
-        text, sizeof text,
+    test_result(
+        near(&is, &rounding, &does) && there.mean > does.mean / 2 && there.mean < 2 * does.mean,
+        name,
         "steps off by %.2g, at most %.2g; bf16 alone %.2g, at most %.2g; the method %.2g, at most "
         "%.2g, here %.2g",
         is.mean, is.worst, rounding.mean, rounding.worst, does.mean, does.worst, there.mean);
-    report(near(&is, &rounding, &does) && there.mean > does.mean / 2 && there.mean < 2 * does.mean,
-           name, text);
     check_bytes(name, &got, &want, (size_t)kvd_checkpoint_config(c)->d_head, 8, 4);
     if (!quick) {
         outcome again = run(c, &l, &plan, &plain, true, 2);
-        report(same(&l, &again, &got), name,
-               "the same bits in a second run, whose pages are others' that went");
+        test_result(same(&l, &again, &got), name,
+                    "the same bits in a second run, whose pages are others' that went");
         outcome_free(&again);
     }
     outcome replayed = run(c, &l, &plan, &graphs, true, 1);
-    (void)snprintf(text, sizeof text,
-                   "the same bits with graphs; compress %.2g s, decode %.2g s, schedule %.2g s",
-                   replayed.sum.part[KVD_PHASE_COMPRESS], replayed.sum.part[KVD_PHASE_DECODE],
-                   replayed.sum.part[KVD_PHASE_SCHEDULE]);
-    report(same(&l, &replayed, &got) && replayed.sum.part[KVD_PHASE_COMPRESS] > 0, name, text);
+    test_result(same(&l, &replayed, &got) && replayed.sum.part[KVD_PHASE_COMPRESS] > 0, name,
+                "the same bits with graphs; compress %.2g s, decode %.2g s, schedule %.2g s",
+                replayed.sum.part[KVD_PHASE_COMPRESS], replayed.sum.part[KVD_PHASE_DECODE],
+                replayed.sum.part[KVD_PHASE_SCHEDULE]);
     outcome beside = run(c, &l, &plan, &mixed, true, 1);
     const apart other = compare(&l, &beside, &want, 0);
-    (void)snprintf(text, sizeof text, "prompts beside steps in 4 slots: off by %.2g, at most %.2g",
-                   other.mean, other.worst);
-    report(near(&other, &rounding, &does), name, text);
+    test_result(near(&other, &rounding, &does), name,
+                "prompts beside steps in 4 slots: off by %.2g, at most %.2g", other.mean,
+                other.worst);
     outcome_free(&beside);
     outcome_free(&replayed);
     outcome_free(&got);
@@ -242,7 +230,7 @@ static void refused(const char *path, const char *method, size_t chunk, const ch
         e = kvd_engine_open_cuda(c, &plan, &spec, &err);
         kvd_plan_close(&plan);
     }
-    report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
+    test_result(!e && strstr(err.msg, why), "refused", "%s", e ? why : err.msg);
     if (e)
         e->free(e);
     kvd_checkpoint_close(c);
@@ -266,11 +254,8 @@ int main(int argc, char **argv)
                                         {40, 40}, {5, 64},  {1, 1},   {448, 33}};
     static const request short_ones[] = {{40, 9}, {1, 20}, {60, 3}, {28, 12}, {33, 11}, {25, 1}};
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip engine leankv: no device\n");
+    if (!gpu_devices("engine leankv", 1))
         return 0;
-    }
     test("tests/data/families/qwen3-gqa", "qwen3-gqa", "leankv,th=0.3,tl=0.05,window=8", short_ones,
          6, quick);
     if (quick)

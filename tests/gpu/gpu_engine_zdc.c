@@ -12,18 +12,11 @@
 
 #include "common/stats.h"
 #include "engine/cuda/engine_parts.h"
+#include "gpu_case.h"
 #include "make_checkpoint.h"
 #include "methods/tokens/cuda/zdc_method.h"
 #include "temp_folder.h"
 #include "zdc_reference.h"
-
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s engine of two widths, %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
 
 static const request long_ones[] = {{300, 20}, {1, 60},  {64, 12}, {129, 1},
                                     {200, 40}, {63, 30}, {5, 100}, {440, 33}};
@@ -228,7 +221,7 @@ static void test_variant(const model *m, const char *name, const variant *v,
     float *want = NULL, *first = NULL;
     double most = 0, apart_by = 0;
     if (plan_of(m, v->text, &plan, &err) || !(want = reference(m->c, &m->l, &plan, &err))) {
-        report(0, v->text, err.msg);
+        test_result(0, v->text, "%s", err.msg);
         return;
     }
     apart_by = distances(&m->l, want, whole, &most);
@@ -243,10 +236,10 @@ static void test_variant(const model *m, const char *name, const variant *v,
             "wrong bytes, %zu wrong "
             "counts",
             median, bar, apart_by, most, wrong.bytes, wrong.counts);
-        report(got && median < 2 * bar && !wrong.bytes && !wrong.counts, title,
-               got ? text : err.msg);
+        test_result(got && median < 2 * bar && !wrong.bytes && !wrong.counts, title, "%s",
+                    got ? text : err.msg);
         if (set[i] == &plain && first)
-            report(same(&m->l, first, got), title, "the same bits with and without graphs");
+            test_result(same(&m->l, first, got), title, "the same bits with and without graphs");
         if (set[i] == &apart)
             first = got;
         else
@@ -279,7 +272,7 @@ static void all_important(const model *m, const char *name, const setting *set, 
     (void)snprintf(text, sizeof text,
                    "important tokens alone: median %.2g from the high widths, most %.2g", median,
                    most);
-    report(got && median < bar && !wrong.bytes, name, got ? text : err.msg);
+    test_result(got && median < bar && !wrong.bytes, name, "%s", got ? text : err.msg);
     free(got);
     free(want);
 }
@@ -292,7 +285,7 @@ static void test_model(const char *path, const char *name, const kvd_dims_method
     wrongs wrong;
     double most;
     if (model_open(&m, path, method, r, n, &err)) {
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
         model_close(&m);
         return;
     }
@@ -305,7 +298,7 @@ static void test_model(const char *path, const char *name, const kvd_dims_method
             test_variant(&m, name, &v[i], set, bar, want);
         all_important(&m, name, set[0], bar);
     } else {
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
     }
     free(want);
     free(got);
@@ -326,7 +319,7 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
         e = kvd_engine_open_cuda(m->c, &plan, &spec, &err);
         kvd_plan_close(&plan);
     }
-    report(!e && strstr(err.msg, why), "refused", e ? text : err.msg);
+    test_result(!e && strstr(err.msg, why), "refused", "%s", e ? text : err.msg);
     if (e)
         e->free(e);
 }
@@ -349,8 +342,8 @@ static void test_left_out(kvd_engine *e)
     const int status =
         e->step(e, &it[0], id, &token, NULL, &err) || e->step(e, &it[1], id, &token, NULL, &err);
     const size_t low = kvd_gpu_zdc_low(m, 1, 0);
-    report(!status && low == PROMPT - (PROMPT + 1) / 2, "steps that are left out",
-           status ? err.msg : "low tokens are the prompt's");
+    test_result(!status && low == PROMPT - (PROMPT + 1) / 2, "steps that are left out", "%s",
+                status ? err.msg : "low tokens are the prompt's");
 }
 
 static void test_rest(const char *path)
@@ -372,7 +365,7 @@ static void test_rest(const char *path)
     const uint32_t id[5] = {1, 2, 3, 4, 5};
     uint32_t one[3] = {0}, two[3] = {1};
     if (model_open(&m, path, &kvd_dims_zack, long_ones, 1, &err)) {
-        report(0, "the rest", err.msg);
+        test_result(0, "the rest", "%s", err.msg);
         model_close(&m);
         return;
     }
@@ -386,12 +379,14 @@ static void test_rest(const char *path)
         int status = !e || (!i && (e->step(e, &steps, id, one, NULL, &err) ||
                                    e->step(e, &steps, id, two, NULL, &err)));
         if (!i)
-            report(!status && !memcmp(one, two, 2 * sizeof *one),
-                   "a context that was never computed", status ? err.msg : "the same tokens twice");
+            test_result(!status && !memcmp(one, two, 2 * sizeof *one),
+                        "a context that was never computed", "%s",
+                        status ? err.msg : "the same tokens twice");
         if (!i && !status)
             test_left_out(e);
-        report(e && e->step(e, &pieces[i], id, one, NULL, &err) && strstr(err.msg, "in one piece"),
-               "refused", err.msg);
+        test_result(e && e->step(e, &pieces[i], id, one, NULL, &err) &&
+                        strstr(err.msg, "in one piece"),
+                    "refused", "%s", err.msg);
         if (e)
             e->free(e);
         kvd_plan_close(&plan);
@@ -404,7 +399,7 @@ static void test_window(const char *path)
     kvd_err err = {""};
     model m;
     if (model_open(&m, path, &kvd_dims_zack, short_ones, 1, &err))
-        report(0, "windows", err.msg);
+        test_result(0, "windows", "%s", err.msg);
     else
         refuses(&m, "zdc,p=0.1,p_u=0.5", 0, 1, "know no window");
     model_close(&m);
@@ -423,7 +418,7 @@ static int make_wide(const char *dir, int heads, int kv_heads)
     s.rope = "llama3";
     if (!make_checkpoint(dir, &s, &err))
         return 0;
-    report(0, dir, err.msg);
+    test_result(0, dir, "%s", err.msg);
     return -1;
 }
 
@@ -442,11 +437,8 @@ int main(int argc, char **argv)
                                                                                   &papers,   &stock,
                                                                                   NULL};
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip engine of two widths: no device\n");
+    if (!gpu_devices("engine of two widths", 1))
         return 0;
-    }
     const char *const demo = "data/models/kvdim-6m";
     if (quick) {
         test_model(demo, "kvdim-6m", &kvd_dims_zack, long_ones, 3, one, some);

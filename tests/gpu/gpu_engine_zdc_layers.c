@@ -9,18 +9,11 @@
 
 #include "common/stats.h"
 #include "engine/cuda/engine_parts.h"
+#include "gpu_case.h"
 #include "make_checkpoint.h"
 #include "methods/tokens/cuda/zdc_method.h"
 #include "temp_folder.h"
 #include "zdc_reference.h"
-
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s engine of known sets, %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
 
 /* {number of prompt tokens, number of output tokens} */
 static const request requests[] = {{300, 9},  {2, 20},  {64, 12}, {129, 1},
@@ -340,7 +333,8 @@ static void compare(const model *m, const char *name, const kvd_plan *plan, cons
         "held, %zu sent%s",
         off, bar, median(&m->l, want, whole, sequence), wrong.held, wrong.sent,
         gpus > 1 && equal ? "" : " (not counted)");
-    report(got && off < 2 * bar && !wrong.held && !wrong.sent, title, got ? text : err.msg);
+    test_result(got && off < 2 * bar && !wrong.held && !wrong.sent, title, "%s",
+                got ? text : err.msg);
     free(plain);
     free(got);
 }
@@ -373,7 +367,7 @@ static void test_model(const char *path, const char *name, size_t n, const char 
         status = equal_dims(&m.spectrum, m.config, m.config->d_head * 3 / 4, &m.high, &err) ||
                  equal_dims(&m.spectrum, m.config, m.config->d_head * 3 / 8, &m.low, &err);
     if (status || plan_of(&m, text, &plan, &err)) {
-        report(0, title, err.msg);
+        test_result(0, title, "%s", err.msg);
         model_close(&m);
         return;
     }
@@ -382,12 +376,9 @@ static void test_model(const char *path, const char *name, size_t n, const char 
                                                                   by_hook(&m, &plan, true, &err);
     float *const want = by_hook(&m, &plan, false, &err), *const whole =
                                                              reference(m.c, &m.l, &high, &err);
-    char detail[120];
     const double off = median(&m.l, check_of, methods, false);
-    (void)snprintf(detail, sizeof detail,
-                   "the hook with whole prompts is %.2g from src/methods, which rounds to bf16",
-                   off);
-    report(methods && check_of && off < 3e-3, title, detail);
+    test_result(methods && check_of && off < 3e-3, title,
+                "the hook with whole prompts is %.2g from src/methods, which rounds to bf16", off);
     if (want && whole) {
         compare(&m, title, &plan, want, whole, 1, false, true, equal);
         compare(&m, title, &plan, want, whole, 1, false, false, equal);
@@ -395,7 +386,7 @@ static void test_model(const char *path, const char *name, size_t n, const char 
         for (int shares = 2; shares <= gpus && shares <= m.config->n_kv_heads; shares *= 2)
             compare(&m, title, &plan, want, whole, shares, true, false, equal);
     } else {
-        report(0, title, err.msg);
+        test_result(0, title, "%s", err.msg);
     }
     free(methods);
     free(check_of);
@@ -421,7 +412,7 @@ static void refused(const char *path, int gpus, bool sequence, const char *text,
         e = kvd_engine_open_cuda(m.c, &plan, &spec, &err);
         kvd_plan_close(&plan);
     }
-    report(!e && strstr(err.msg, why), "refused", e ? text : err.msg);
+    test_result(!e && strstr(err.msg, why), "refused", "%s", e ? text : err.msg);
     if (e)
         e->free(e);
     model_close(&m);
@@ -440,7 +431,7 @@ static void test_wide(bool equal, int devices)
     s.rope = "llama3";
     (void)snprintf(path, sizeof path, "%s/gqa-%d", temp_folder(), equal);
     if (make_checkpoint(path, &s, &err))
-        report(0, path, err.msg);
+        test_result(0, path, "%s", err.msg);
     else
         test_model(path, "d_head 128, groups of 3", REQUESTS, "zdc,p=0.1,p_u=0.5,g=0.4,layers=2",
                    equal, devices);
@@ -451,11 +442,9 @@ int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
     const char *const demo = "data/models/kvdim-6m";
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip engine of known sets: no device\n");
+    const int devices = gpu_devices("engine of known sets", 1);
+    if (!devices)
         return 0;
-    }
     if (devices < 2)
         printf("skip engine of known sets among two GPUs: there is one\n");
     else if (devices < 4)

@@ -696,14 +696,9 @@ static int is_quick(const char *name)
  */
 int main(int argc, char **argv)
 {
-    int devices = 0;
-    /* Flushes every line, so that results are visible if the time limit ends the run. */
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     test_noise();
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip evict: no device\n");
+    if (!gpu_devices("evict", 1))
         return failures ? 1 : 0;
-    }
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fixture f;

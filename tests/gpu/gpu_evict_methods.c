@@ -760,12 +760,8 @@ static void run_case(const method_case *c)
  */
 int main(int argc, char **argv)
 {
-    int devices = 0;
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip evict methods: no device\n");
+    if (!gpu_devices("evict methods", 1))
         return 0;
-    }
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
     for (size_t i = 0; i < sizeof method_cases / sizeof *method_cases; i++) {
         const method_case *const c = &method_cases[i];

@@ -12,8 +12,6 @@
 #include "methods/method.h"
 #include "temp_folder.h"
 
-static int failures;
-
 static void report(int ok, int gpus, const char *name, const char *detail)
 {
     printf("%s exchange between %d GPUs, %s: %s\n", ok ? "ok" : "not ok", gpus, name, detail);
@@ -372,11 +370,9 @@ static void test_sequence(int gpus)
 
 int main(void)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
-        printf("skip exchanges between GPUs: %d device\n", devices);
+    int devices = gpu_devices("exchanges between GPUs", 2);
+    if (!devices)
         return 0;
-    }
     devices = devices < KVD_GPUS_MAX ? devices : KVD_GPUS_MAX;
     for (int gpus = 2; gpus <= devices; gpus = gpus < devices ? devices : devices + 1) {
         test_pieces(gpus);

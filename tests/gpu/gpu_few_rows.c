@@ -15,14 +15,6 @@
 #include "make_checkpoint.h"
 #include "temp_folder.h"
 
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s few_rows %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
-
 typedef struct {
     kvd_few_kind kind;
     size_t n, in, out;
@@ -62,10 +54,7 @@ static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *
     kvd_from_f32(KVD_BF16, w, want, n);
     for (size_t i = 0; i < n; i++)
         wrong += want[i] != got[i];
-    char text[120];
-    (void)snprintf(text, sizeof text, "%zu of %zu weights of 4 bits differ from the CPU's", wrong,
-                   n);
-    report(!wrong, "codes", text);
+    test_result(!wrong, "codes", "%zu of %zu weights of 4 bits differ from the CPU's", wrong, n);
     check(cudaFree(again), "cudaFree");
     free(want);
     free(got);
@@ -167,10 +156,9 @@ static void test(const scenario *c)
         check(cudaMemcpy(got, y, n_y * sizeof *got, cudaMemcpyDeviceToHost), "y");
     }
     const double e = distance(c, w, in, before, got);
-    char text[160];
-    (void)snprintf(text, sizeof text, "%zu x %zu -> %zu%s%s off by %.2g of %.0e", c->n, c->in,
-                   c->out, c->norm ? ", normed," : "", c->codes ? ", 4 bits," : "", e, bar);
-    report(e <= bar && found == none && stamp != ~0ULL, name[c->kind], text);
+    test_result(e <= bar && found == none && stamp != ~0ULL, name[c->kind],
+                "%zu x %zu -> %zu%s%s off by %.2g of %.0e", c->n, c->in, c->out,
+                c->norm ? ", normed," : "", c->codes ? ", 4 bits," : "", e, bar);
     /* If a row of the input is not finite, the kernel must report the row. */
     if (c->norm) {
         const float infinite = INFINITY;
@@ -179,7 +167,8 @@ static void test(const scenario *c)
             "x");
         check(kvd_few_rows_run(&p, NULL), "kvd_few_rows_run");
         check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
-        report(found == kvd_gpu_bad_at(5, c->n - 1), name[c->kind], "a row that is not finite");
+        test_result(found == kvd_gpu_bad_at(5, c->n - 1), name[c->kind],
+                    "a row that is not finite");
     }
     void *const all[] = {bad, began, y, w_device, x16, x32, gain32, p.codes.codes, p.codes.sides};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -214,12 +203,12 @@ static void test_largest(void)
     for (int r = 0; r < ROWS; r++)
         ok = ok && kvd_largest_index(key[r]) == want[r];
     check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
-    report(ok && found == none, "largest", "the first of equals");
+    test_result(ok && found == none, "largest", "the first of equals");
     const float infinite = -INFINITY;
     check(cudaMemcpy(device + WIDTH + 3, &infinite, sizeof infinite, cudaMemcpyHostToDevice), "x");
     check(kvd_largest(device, ROWS, WIDTH, keys, 3, bad, NULL), "kvd_largest");
     check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
-    report(found == kvd_gpu_bad_at(3, 1), "largest", "a row that is not finite");
+    test_result(found == kvd_gpu_bad_at(3, 1), "largest", "a row that is not finite");
     check(cudaFree(bad), "cudaFree");
     check(cudaFree(device), "cudaFree");
     check(cudaFree(keys), "cudaFree");
@@ -325,8 +314,8 @@ static void test_engine(bool graphs)
                    same ? "the same" : "other", most,
                    r[0].engine ? r[0].engine->facts.weight_bytes : 0,
                    r[1].engine ? r[1].engine->facts.weight_bytes : 0);
-    report(!status && same && named && most < 2e-2, graphs ? "engine, graphs" : "engine",
-           status ? err.msg : text);
+    test_result(!status && same && named && most < 2e-2, graphs ? "engine, graphs" : "engine", "%s",
+                status ? err.msg : text);
     for (int i = 0; i < 2; i++) {
         if (r[i].engine)
             r[i].engine->free(r[i].engine);
@@ -338,11 +327,8 @@ static void test_engine(bool graphs)
 
 int main(void)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip few_rows: no device\n");
+    if (!gpu_devices("few_rows", 1))
         return 0;
-    }
     static const size_t in[] = {8, 40, 64, 200, 576, 2048}, out[] = {1, 8, 40, 257, 3000};
     for (int kind = 0; kind <= KVD_FEW_LOGITS; kind++)
         for (size_t n = 1; n <= KVD_FEW_ROWS; n++) {
@@ -371,10 +357,10 @@ int main(void)
         {KVD_FEW_GEGLU_TANH, 2, 3840, 300, 0, false}};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         test(&wide[i]);
-    report(!kvd_few_rows_take(KVD_FEW_ADD, 9, 64) &&
-               !kvd_few_rows_take(KVD_FEW_STORE, 8, 1 << 15) &&
-               !kvd_few_rows_take(KVD_FEW_ADD, 1, 12),
-           "take", "what does not go");
+    test_result(!kvd_few_rows_take(KVD_FEW_ADD, 9, 64) &&
+                    !kvd_few_rows_take(KVD_FEW_STORE, 8, 1 << 15) &&
+                    !kvd_few_rows_take(KVD_FEW_ADD, 1, 12),
+                "take", "what does not go");
     test_largest();
     test_engine(false);
     test_engine(true);

@@ -5,12 +5,11 @@
 #include <string.h>
 
 #include "common/cuda/memory.h"
+#include "gpu_case.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/rivals/palu_layout.h"
 #include "kernels/timing/impl.h"
 #include "kernels/timing/problem.h"
-
-static int failures;
 
 static void die(const char *what)
 {
@@ -109,11 +108,8 @@ static void run(kvd_attn_phase phase, kvd_dtype dtype, bool sharp)
 
 int main(void)
 {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) || n == 0) {
-        printf("skip fill: no CUDA device\n");
+    if (!gpu_devices("fill", 1))
         return 0;
-    }
     for (int phase = 0; phase < KVD_N_ATTN_PHASES; phase++)
         for (int sharp = 0; sharp < 2; sharp++) {
             run((kvd_attn_phase)phase, KVD_F16, sharp);

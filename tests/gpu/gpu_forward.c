@@ -24,17 +24,10 @@ static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
-static int failures;
 
 static double bar_of(const kvd_config *c, kvd_dtype type)
 {
     return c->n_experts && type == KVD_BF16 ? few_choices : bar[type];
-}
-
-static void report(int ok, const char *name, const char *more, const char *detail)
-{
-    printf("%s forward, %s, %s: %s\n", ok ? "ok" : "not ok", name, more, detail);
-    failures += !ok;
 }
 
 static void test_transformers(kvd_gpu_forward *f, const expectation *e, const char *name,
@@ -59,8 +52,8 @@ static void test_transformers(kvd_gpu_forward *f, const expectation *e, const ch
         }
     (void)snprintf(text, sizeof text, "%s %s off by %.2g of %.0e", kvd_dtype_name(type), where,
                    worst, limit);
-    report(!status && worst <= limit && got.layers == got.c.n_layers, name, "Transformers",
-           status ? err.msg : text);
+    test_result(!status && worst <= limit && got.layers == got.c.n_layers, name, "Transformers: %s",
+                status ? err.msg : text);
     recording_release(&got);
 }
 
@@ -89,8 +82,8 @@ static void test_batch(kvd_gpu_forward *f, const char *name, kvd_dtype type)
     }
     (void)snprintf(text, sizeof text, "%s %s off by %.2g of %.0e", kvd_dtype_name(type), where,
                    worst, limit);
-    report(!status && worst <= limit, name, "sequences alone and in a batch",
-           status ? err.msg : text);
+    test_result(!status && worst <= limit, name, "sequences alone and in a batch: %s",
+                status ? err.msg : text);
     recording_release(&all);
     free(id);
 }
@@ -123,10 +116,10 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
         check(cudaMemcpy(z, parts, size, cudaMemcpyDeviceToHost), "hidden");
         same = same && !memcmp(a, z, size);
     }
-    report(!status && same, name, kvd_dtype_name(type),
-           status ? err.msg
-           : same ? "the same bits in two parts"
-                  : "other bits in two parts");
+    test_result(!status && same, name, "%s: %s", kvd_dtype_name(type),
+                status ? err.msg
+                : same ? "the same bits in two parts"
+                       : "other bits in two parts");
     check(cudaFree(whole), "cudaFree");
     check(cudaFree(parts), "cudaFree");
     check(cudaFree(residual), "cudaFree");
@@ -227,8 +220,8 @@ static void test_rows(const kvd_checkpoint *c, kvd_gpu_forward *f, const char *n
     const size_t at = strlen(text);
     (void)snprintf(text + at, sizeof text - at, " hidden %.1e, median row %.1e, of %.0e; %s",
                    hidden, median, limit, kvd_gpu_forward_engine(f));
-    report(worst <= limit && hidden <= limit && median <= bar[type], name, kvd_dtype_name(type),
-           err.msg[0] ? err.msg : text);
+    test_result(worst <= limit && hidden <= limit && median <= bar[type], name, "%s: %s",
+                kvd_dtype_name(type), err.msg[0] ? err.msg : text);
     recording_release(&cpu);
     recording_release(&gpu);
     free(id);
@@ -272,7 +265,7 @@ static void test_cpu(const char *path, kvd_dtype type)
     const double worst = status ? INFINITY : worst_distance(&gpu, 0, &cpu, &where);
     (void)snprintf(text, sizeof text, "%s %s off by %.2g of %.0e", kvd_dtype_name(type), where,
                    worst, bar[type]);
-    report(worst <= bar[type], path, "the CPU's pass", status ? err.msg : text);
+    test_result(worst <= bar[type], path, "the CPU's pass: %s", status ? err.msg : text);
     test_two_parts(f, path, type);
     recording_release(&cpu);
     recording_release(&gpu);
@@ -301,7 +294,8 @@ static void test_last_layer(void)
                        (size_t)some.layers * N_BATCH * width_of(&all.c, O) * sizeof(float));
         recording_release(&some);
     }
-    report(!status && same, "falcon-40b", "first layers alone", status ? err.msg : "the same bits");
+    test_result(!status && same, "falcon-40b", "first layers alone: %s",
+                status ? err.msg : "the same bits");
     recording_release(&all);
     free(id);
     kvd_gpu_forward_free(f);
@@ -331,7 +325,7 @@ static void test_logits_in_pieces(void)
     check(cudaMemcpy(z, logits, N * vocab * sizeof *z, cudaMemcpyDeviceToHost), "logits");
     const double e = status ? INFINITY : distance(z, a, N * vocab);
     (void)snprintf(text, sizeof text, "off by %.2g", e);
-    report(e <= bar[KVD_F32], "opt-after", "logits in pieces", status ? err.msg : text);
+    test_result(e <= bar[KVD_F32], "opt-after", "logits in pieces: %s", status ? err.msg : text);
     kvd_forward_free(cpu);
     kvd_gpu_forward_free(f);
     check(cudaFree(hidden), "cudaFree");
@@ -363,7 +357,7 @@ static void test_latent_shape(kvd_dtype type)
     kvd_err err = {""};
     kvd_checkpoint *c = kvd_checkpoint_of_shape(&latent, 5, &err);
     if (!c) {
-        report(0, latent.name, kvd_dtype_name(type), err.msg);
+        test_result(0, latent.name, "%s: %s", kvd_dtype_name(type), err.msg);
         return;
     }
     kvd_gpu_forward *f = open_pass(c, type, 1, SEQUENCES * LONGEST);
@@ -378,7 +372,6 @@ static void test_latent_shape(kvd_dtype type)
 static void test_bytes(void)
 {
     kvd_err err = {""};
-    char text[160];
     size_t before = 0, after = 0, total = 0;
     const kvd_shape *s = kvd_shape_find("llama-2-7b", &err);
     kvd_checkpoint *c = s ? kvd_checkpoint_of_shape(s, 1, &err) : NULL;
@@ -394,9 +387,9 @@ static void test_bytes(void)
     kvd_gpu_forward *f = c ? kvd_gpu_forward_new(c, &spec, &err) : NULL;
     check(cudaMemGetInfo(&after, &total), "cudaMemGetInfo");
     const double taken = (double)before - (double)after;
-    (void)snprintf(text, sizeof text, "%.0f bytes said, %.0f taken; %s", (double)bytes, taken,
-                   f ? kvd_gpu_forward_engine(f) : err.msg);
-    report(f && fabs(taken - (double)bytes) < 1e8, "llama-2-7b", "bytes", text);
+    test_result(f && fabs(taken - (double)bytes) < 1e8, "llama-2-7b",
+                "bytes: %.0f said, %.0f taken; %s", (double)bytes, taken,
+                f ? kvd_gpu_forward_engine(f) : err.msg);
     kvd_gpu_forward_free(f);
     kvd_checkpoint_close(c);
 }
@@ -406,11 +399,8 @@ int main(int argc, char **argv)
 {
 #define NAME(name) name
     static const char *const family[] = {FAMILIES(NAME), ROUTED(NAME), LATENT(NAME)};
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip forward on the GPU: no device\n");
+    if (!gpu_devices("forward", 1))
         return 0;
-    }
     for (size_t t = 0; t < 2; t++)
         for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
             if (argc > 1 && !strstr(family[i], argv[1]))

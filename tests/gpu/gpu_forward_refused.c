@@ -14,17 +14,10 @@
 #include "temp_folder.h"
 
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
-static int failures;
-
-static void report(int ok, const char *name, const char *more, const char *detail)
-{
-    printf("%s forward, %s, %s: %s\n", ok ? "ok" : "not ok", name, more, detail);
-    failures += !ok;
-}
 
 static void expect_message(const char *what, int status, const char *got, const char *want)
 {
-    report(status && !strcmp(got, want), what, "message", got);
+    test_result(status && !strcmp(got, want), what, "message: %s", got);
 }
 
 static void test_bad_batches(void)
@@ -84,7 +77,7 @@ static void test_bad_batches(void)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         err = (kvd_err){""};
         f = kvd_gpu_forward_new(c, &wrong[i], &err);
-        report(!f && strstr(err.msg, part[i]), "a specification", "message", err.msg);
+        test_result(!f && strstr(err.msg, part[i]), "a specification", "message: %s", err.msg);
     }
     kvd_checkpoint_close(c);
 }
@@ -97,7 +90,7 @@ static void test_refusal(const char *name, kvd_gpu_use use, int count, const cha
     kvd_checkpoint *c = family_or_end(name);
     const int status = kvd_gpu_share_of(kvd_checkpoint_config(c), use, 0, count, &share, &err);
     const int ok = status && strstr(err.msg, part);
-    report(ok, name, "message", err.msg);
+    test_result(ok, name, "message: %s", err.msg);
     kvd_checkpoint_close(c);
 }
 
@@ -161,8 +154,8 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
         kvd_checkpoint *c = checkpoint_or_end(path);
         const int expected_status = run_cpu(c, &b, last_layer, &cpu, &cpu_err);
         const int status = run_gpu(c, type, &b, last_layer, &gpu, &err);
-        report(!status == !expected_status && !strcmp(err.msg, cpu_err.msg), bad[i].tensor,
-               kvd_dtype_name(type), err.msg);
+        test_result(!status == !expected_status && !strcmp(err.msg, cpu_err.msg), bad[i].tensor,
+                    "%s: %s", kvd_dtype_name(type), err.msg);
         recording_release(&cpu);
         recording_release(&gpu);
         kvd_checkpoint_close(c);
@@ -211,18 +204,15 @@ static void test_hooks(kvd_dtype type)
     status = kvd_gpu_forward_run(f, &b, other, -1, NULL, &err);
     expect_message("a hook that fails", status, err.msg, "layer 0 is refused");
     status = kvd_gpu_forward_run(f, &b, NULL, -1, NULL, &err);
-    report(!status, "after that", "a run", status ? err.msg : kvd_gpu_forward_engine(f));
+    test_result(!status, "after that", "a run: %s", status ? err.msg : kvd_gpu_forward_engine(f));
     kvd_gpu_forward_free(f);
     kvd_checkpoint_close(c);
 }
 
 int main(void)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip what the forward pass on the GPU refuses: no device\n");
+    if (!gpu_devices("forward", 1))
         return 0;
-    }
     test_bad_batches();
     test_refusals();
     for (size_t t = 0; t < 2; t++) {

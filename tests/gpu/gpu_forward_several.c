@@ -16,7 +16,7 @@
  */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
-static int failures, compared;
+static int compared;
 
 /* Tokens of the small and of the large batch, and number of sequences in the large batch. */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
@@ -213,15 +213,11 @@ int main(int argc, char **argv)
         "llama-biases", "mistral-window", "phi3-long", "opt-before",   "falcon-40b", "falcon-11b",
         "falcon-mha",   "gemma2-caps",    "glm4-half", "mixtral-full", "gpt-oss"};
     const int errors = argc > 1 && !strcmp(argv[1], "errors");
-    int devices = 0;
-    /* Flushes every line, so that results are visible if the time limit ends the run. */
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i <= SEQUENCES; i++)
         many_offset[i] = 50 * i;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2) {
-        printf("skip forward on several GPUs: %d devices\n", devices);
+    const int devices = gpu_devices("forward on several GPUs", 2);
+    if (!devices)
         return 0;
-    }
     for (int n_gpus = 2; n_gpus <= 4 && n_gpus <= devices && !errors; n_gpus += 2)
         for (size_t t = 0; t < 2; t++)
             for (size_t i = 0; i < sizeof family / sizeof *family; i++)

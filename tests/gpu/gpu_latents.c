@@ -14,7 +14,6 @@
 #include "worst.h"
 
 enum { MOST = 6, PAGES = 60, MAX_PAGES = 10 };
-static int failures;
 
 static void report(int ok, const char *name, const char *what, double off, double bar)
 {
@@ -555,14 +554,9 @@ static bool is_quick(const latent_case *c)
 /* usage: gpu_latents [CASE | quick]: one case, or small cases for compute-sanitizer */
 int main(int argc, char **argv)
 {
-    int devices = 0;
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
-    /* Flushes every line, so that results are visible if the time limit ends the run. */
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip latents: no device\n");
+    if (!gpu_devices("latents", 1))
         return 0;
-    }
     kvd_rng_seed(&rng, 9, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         problem p;

@@ -10,20 +10,11 @@
 #include "methods/tokens/tokens.h"
 #include "worst.h"
 
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s leankv %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
-
 static void check_masses(fixture *f)
 {
     const size_t tokens = all_tokens(f), n_heads = (size_t)(f->s->kv * f->s->group);
     float *const got = need(n_heads * (size_t)f->n_q8 * sizeof *got);
     double worst = 0;
-    char text[160];
     check(kvd_leankv_masses(&f->p, 0), "masses");
     check(
         cudaMemcpy(got, f->p.mass, n_heads * (size_t)f->n_q8 * sizeof *got, cudaMemcpyDeviceToHost),
@@ -37,9 +28,8 @@ static void check_masses(fixture *f)
                     fmax(want, 1e-30);
                 worst = worse(worst, e);
             }
-    (void)snprintf(text, sizeof text, "masses of %zu tokens in %zu heads off by %.2g", tokens,
-                   n_heads, worst);
-    report(worst < 2e-5, f->s->name, text);
+    test_result(worst < 2e-5, f->s->name, "masses of %zu tokens in %zu heads off by %.2g", tokens,
+                n_heads, worst);
     free(got);
 }
 
@@ -113,21 +103,19 @@ static void check_prompts(fixture *f, char *page)
 {
     prompt_result r = {0};
     kvd_leankv_state state;
-    char text[256];
     check(kvd_leankv_compress(&f->p, 0), "compress");
     check(cudaDeviceSynchronize(), "compress");
     for (int row = 0; row < ROWS; row++)
         for (int g = 0; g < f->s->kv; g++)
             check_prompt_head(f, row, g, page, &r);
     check(cudaMemcpy(&state, f->pool.state, sizeof state, cudaMemcpyDeviceToHost), "state");
-    (void)snprintf(
-        text, sizeof text,
+    /* Rounding may move a token near a threshold to the neighbouring precision level. */
+    test_result(
+        !r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
+            state.entries[1] == r.n[1] && !state.wanted,
+        f->s->name,
         "prompts: %lld high, %lld low, %d dropped; %d codes, %d levels, %d counts other, scores off by %.2g",
         (long long)r.n[0], (long long)r.n[1], r.dropped, r.codes, r.levels, r.counts, r.score);
-    /* Rounding may move a token near a threshold to the neighbouring precision level. */
-    report(!r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
-               state.entries[1] == r.n[1] && !state.wanted,
-           f->s->name, text);
 }
 
 typedef struct {
@@ -398,7 +386,6 @@ static void one_step(fixture *f, int step, char *page, step_result *r)
 static void check_steps(fixture *f, char *page)
 {
     step_result r = {0};
-    char text[320];
     make_steps(f);
     for (int i = 0; i < f->s->steps; i++)
         one_step(f, i, page, &r);
@@ -412,21 +399,20 @@ static void check_steps(fixture *f, char *page)
             n[1] += x.head.n[1];
             free(x.item);
         }
-    (void)snprintf(
-        text, sizeof text,
+    /*
+     * Key codes are stored with an offset of 1024, whose subtraction in float32 changes an
+     * attention score by about 1e-4.
+     */
+    test_result(
+        r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
+            r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
+            n[1] == state.entries[1] && !state.wanted,
+        f->s->name,
         "%d steps: out off by %.2g, lse %.2g, scores %.2g; %d entries at another level, %d codes, "
         "%d counts other; "
         "%d lowered, %d dropped, %d on a border",
         f->s->steps, r.out, r.lse, r.score, r.wrong, r.codes, r.lost, r.lowered, r.dropped,
         r.close);
-    /*
-     * Key codes are stored with an offset of 1024, whose subtraction in float32 changes an
-     * attention score by about 1e-4.
-     */
-    report(r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
-               r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
-               n[1] == state.entries[1] && !state.wanted,
-           f->s->name, text);
     free_steps(&f->t);
 }
 
@@ -439,7 +425,7 @@ static void run(const setting *s, uint64_t seed)
     for (int g = 0; g < s->kv; g++)
         f->heads.d_qk[g] = f->heads.d_v[g] = s->d;
     if (kvd_attn_map_make(&f->heads, &f->map)) {
-        report(0, s->name, "map");
+        test_result(0, s->name, "map");
         return;
     }
     for (int i = 0; i < ROWS; i++)
@@ -469,11 +455,8 @@ static void run(const setting *s, uint64_t seed)
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip leankv: no device\n");
+    if (!gpu_devices("leankv", 1))
         return 0;
-    }
     for (size_t i = 0; i < (quick ? 1 : sizeof settings / sizeof *settings); i++)
         run(&settings[i], 3 + i);
     return failures ? 1 : 0;

@@ -9,14 +9,6 @@
 #include "gpu_case.h"
 #include "methods/tokens/cuda/leankv.h"
 
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s leankv pages %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
-
 /* Codes of a page must not overlap: every code must have bits of its own. */
 
 static int one_place_each(int d, int bits, int keys)
@@ -64,11 +56,12 @@ static void test_layout(void)
             }
     const int odd[] = {3, 3}, high[] = {4, 8}, v[] = {2, 4};
     kvd_leankv_layout y;
-    report(places, "layout", "every code of a tile has a place, every bit a code");
-    report(fits, "layout", "six segments fill a page to less than a tile");
-    report(kvd_leankv_layout_make(128, odd, v, &y) && kvd_leankv_layout_make(128, high, v, &y) &&
-               kvd_leankv_layout_make(80, v, v, &y),
-           "layout", "bits, a low level above the high one and heads that do not go are refused");
+    test_result(places, "layout", "every code of a tile has a place, every bit a code");
+    test_result(fits, "layout", "six segments fill a page to less than a tile");
+    test_result(
+        kvd_leankv_layout_make(128, odd, v, &y) && kvd_leankv_layout_make(128, high, v, &y) &&
+            kvd_leankv_layout_make(80, v, v, &y),
+        "layout", "bits, a low level above the high one and heads that do not go are refused");
 }
 
 enum { SLOTS = 5, LAYERS = 3, KV = 3, HEADS = SLOTS * LAYERS * KV, TABLE = 12, PAGES = 149 };
@@ -230,7 +223,6 @@ static void test_random(void)
     model *const m = model_new();
     int32_t *const slots = on_device(NULL, (SLOTS + 2) * sizeof *slots);
     int good = same(&p, m), rounds = 0;
-    char text[160];
     for (; good && rounds < 400; rounds++) {
         int32_t list[SLOTS + 2];
         int n = 0;
@@ -282,10 +274,10 @@ static void test_random(void)
         }
         good = same(&p, m);
     }
-    (void)snprintf(text, sizeof text, "%d operations, %llu pages given out of %d, %s", rounds,
-                   (unsigned long long)m->start, PAGES,
-                   m->wanted ? "pages were short at times" : "never short");
-    report(good && m->start > 3 * PAGES && m->wanted, "random", text);
+    test_result(good && m->start > 3 * PAGES && m->wanted, "random",
+                "%d operations, %llu pages given out of %d, %s", rounds,
+                (unsigned long long)m->start, PAGES,
+                m->wanted ? "pages were short at times" : "never short");
     check(cudaFree(slots), "cudaFree");
     pool_free(&p);
     free(m);
@@ -303,7 +295,6 @@ static void test_short(void)
     const int32_t list[SLOTS] = {0, 1, 2, 3, 4};
     int32_t *const slots = on_device(list, sizeof list);
     kvd_leankv_state s;
-    char text[160];
     for (int i = 0; i < HEADS; i++)
         head[i].n[KVD_LEANKV_HIGH] = 3 * KVD_LEANKV_PAGE_TOKENS;
     set_entries(&p, m, head);
@@ -311,20 +302,19 @@ static void test_short(void)
     check(kvd_leankv_grow(&p, slots, SLOTS, 0, LAYERS, 1, 0), "grow");
     check(cudaMemcpy(&s, p.state, sizeof s, cudaMemcpyDeviceToHost), "state");
     check(cudaMemcpy(head, p.head, sizeof head, cudaMemcpyDeviceToHost), "heads");
-    (void)snprintf(
-        text, sizeof text,
-        "%d entries wanted %llu pages of %llu; then %lld entries, pages %llu .. %llu are used",
-        HEADS * 3 * KVD_LEANKV_PAGE_TOKENS, (unsigned long long)s.wanted,
-        (unsigned long long)s.left, (long long)s.entries[0], (unsigned long long)0,
-        (unsigned long long)s.start);
     /*
      * The first call of kvd_leankv_grow takes 135 of 149 pages: 3 pages for each of 45 heads. The
      * second call asks for 90 pages and fails.
      */
-    report(s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
-               s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&
-               head[7].pages[1] == 0,
-           "short", text);
+    test_result(
+        s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
+            s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&
+            head[7].pages[1] == 0,
+        "short",
+        "%d entries wanted %llu pages of %llu; then %lld entries, pages %llu .. %llu are used",
+        HEADS * 3 * KVD_LEANKV_PAGE_TOKENS, (unsigned long long)s.wanted,
+        (unsigned long long)s.left, (long long)s.entries[0], (unsigned long long)0,
+        (unsigned long long)s.start);
     check(cudaFree(slots), "cudaFree");
     pool_free(&p);
     free(m);
@@ -332,12 +322,10 @@ static void test_short(void)
 
 int main(void)
 {
-    int devices = 0;
+    test_subject = "leankv pages";
     test_layout();
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip leankv pages: no device\n");
+    if (!gpu_devices("leankv pages", 1))
         return failures ? 1 : 0;
-    }
     test_random();
     test_short();
     return failures ? 1 : 0;

@@ -288,11 +288,8 @@ static void time_plans(const char *name, const kvd_attn_heads *heads, const kvd_
 int main(int argc, char **argv)
 {
     const int time_it = argc > 1 && !strcmp(argv[1], "-t");
-    int n_devices = 0;
-    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
-        puts("skip prefill_plan: no CUDA device");
+    if (!gpu_devices("prefill_plan", 1))
         return 0;
-    }
     kvd_attn_heads h = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128},
                    one_head = {1, 1, 64, {64}, {16}, 0};
     const int qk[] = {80, 64, 80, 64, 48, 80, 96, 64}, v[] = {48, 64, 64, 48, 32, 80, 64, 48};

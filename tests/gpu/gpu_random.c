@@ -9,8 +9,6 @@
 #include "model/checkpoint/cuda/random.h"
 #include "model/checkpoint/random.h"
 
-static int failures;
-
 static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t stride,
                  size_t rows, size_t cols, unsigned char *out, size_t out_stride)
 {
@@ -104,11 +102,8 @@ static void time_fill(kvd_dtype type)
 
 int main(int argc, char **argv)
 {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
-        printf("skip random weights on the device: no device\n");
+    if (!gpu_devices("random weights on the device", 1))
         return 0;
-    }
     compare_all(KVD_F32);
     compare_all(KVD_BF16);
     const kvd_random_tensor t = kvd_random_tensor_of(1, "x", 1, 0);

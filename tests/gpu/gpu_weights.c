@@ -12,7 +12,6 @@
 #include "model/checkpoint/weights.h"
 #include "temp_folder.h"
 
-static int failures;
 /* Index of the routed expert whose weights are compared. */
 static int expert;
 
@@ -281,11 +280,8 @@ int main(int argc, char **argv)
                                        "tests/data/gguf/llama-f16.gguf",
                                        "tests/data/gguf/llama-q8_0.gguf",
                                        "tests/data/gguf/llama-q4_0.gguf"};
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip weights on the device: no device\n");
+    if (!gpu_devices("weights on the device", 1))
         return 0;
-    }
     for (size_t i = 0; i < sizeof path / sizeof *path; i++) {
         kvd_err err = {""};
         if (argc < 2 || strstr(path[i], argv[1]))

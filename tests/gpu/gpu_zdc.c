@@ -530,11 +530,8 @@ static void test_steps(const fixture *f, void *pool)
 /* usage: gpu_zdc [quick]: the first case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip zdc: no device\n");
+    if (!gpu_devices("zdc", 1))
         return 0;
-    }
     kvd_rng_seed(&rng, 11, 0);
     for (size_t i = 0;
          i < (argc > 1 && !strcmp(argv[1], "quick") ? 1 : sizeof cases / sizeof *cases); i++) {

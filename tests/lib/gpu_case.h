@@ -3,11 +3,45 @@
 #define GPU_CASE_H
 
 #include <cuda_runtime_api.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/half.h"
 #include "common/rng.h"
+
+/* Subject of the program's tests, and number of test cases that failed. */
+static const char *test_subject = "";
+static int failures;
+
+/* Prints "ok" or "not ok", the test's name, and a message like printf's. Counts failures. */
+__attribute__((format(printf, 3, 4))) static inline void test_result(int ok, const char *name,
+                                                                     const char *format, ...)
+{
+    va_list args;
+    printf("%s %s, %s: ", ok ? "ok" : "not ok", test_subject, name);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+    failures += !ok;
+}
+
+/*
+ * Begins the tests of `subject` and returns the number of GPUs. If there are fewer than `needed`,
+ * prints that the tests are skipped and returns 0. From then on every line is flushed, so that
+ * results are visible if the time limit ends the run.
+ */
+static inline int gpu_devices(const char *subject, int needed)
+{
+    int n = 0;
+    test_subject = subject;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    if (cudaGetDeviceCount(&n) == cudaSuccess && n >= needed)
+        return n;
+    printf("skip %s: %d devices, %d needed\n", subject, n, needed);
+    return 0;
+}
 
 static inline void *need(size_t bytes)
 {

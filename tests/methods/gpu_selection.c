@@ -56,8 +56,6 @@ static const selection_case cases[] = {
     {"alisa,budget=5000,history=20", 16, 1, 96, 32, {100, 3, 1000}, 3},
 };
 
-static int failures;
-
 typedef struct {
     const selection_case *c;
     kvd_attn_map map, one;
@@ -738,12 +736,8 @@ static void run_case(const selection_case *c)
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
-    int devices = 0;
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip selection: no device\n");
+    if (!gpu_devices("selection", 1))
         return 0;
-    }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (!quick || i < 3 || i == 10 || i == 13 || i == 18)
             run_case(&cases[i]);

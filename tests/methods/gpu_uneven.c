@@ -959,12 +959,8 @@ static void run_marked(const marked_case *c)
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
-    int devices = 0;
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip uneven: no device\n");
+    if (!gpu_devices("uneven", 1))
         return 0;
-    }
     for (size_t i = 0; i < sizeof uneven_cases / sizeof *uneven_cases; i++)
         if (!quick || i == 0 || i == 4 || i == 7)
             run_case(&uneven_cases[i]);

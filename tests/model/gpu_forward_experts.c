@@ -16,14 +16,6 @@
 #include "temp_folder.h"
 #include "write_shape.h"
 
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s experts, %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
-
 enum { TOKENS = 700 };
 
 typedef struct {
@@ -88,7 +80,6 @@ static void test_groups(const grouping *g)
                           .expert_scale = g->scale,
                           .route_sigmoid = g->sigmoid,
                           .chosen_add_up = g->add_up};
-    char text[128];
     float *const logit = need(TOKENS * experts * sizeof *logit), *const bias = need(experts * 4),
                  *const factor = need(of_uses), *const weight = need(of_uses),
                  *const want = need(chosen * sizeof *want);
@@ -126,9 +117,8 @@ static void test_groups(const grouping *g)
         wrong += !same;
     }
     const int lists = lists_agree(&r, expert, factor, count, row, weight);
-    (void)snprintf(text, sizeof text, "%zu of %d tokens differ from the CPU's choice%s", wrong,
-                   TOKENS, lists ? "" : ", the lists are wrong");
-    report(wrong == 0 && lists, g->name, text);
+    test_result(wrong == 0 && lists, g->name, "%zu of %d tokens differ from the CPU's choice%s",
+                wrong, TOKENS, lists ? "" : ", the lists are wrong");
     void *const device[] = {
         (void *)(uintptr_t)r.bias_choice, r.logit, r.factor, r.weight, r.expert, r.count, r.row};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
@@ -246,7 +236,6 @@ static void add_expert(const few_case *c, const few_weights *w, size_t x, const 
 static void test_few(const few_case *c)
 {
     kvd_rng rng;
-    char text[160];
     kvd_rng_seed(&rng, 5, c->n);
     const size_t pairs = c->n * c->chosen, logits = c->n * c->experts, size = c->n * c->d;
     few_weights w = make_weights(c, &rng);
@@ -324,9 +313,9 @@ static void test_few(const few_case *c)
         }
     }
     const int same = !memcmp(got, again, size * sizeof *got);
-    (void)snprintf(text, sizeof text, "%zu of %zu choices differ, off by %.2g, %s bits", other,
-                   pairs, sqrt(error / norm), same ? "the same" : "other");
-    report(!other && sqrt(error / norm) < 2e-3 && same, c->name, text);
+    test_result(!other && sqrt(error / norm) < 2e-3 && same, c->name,
+                "%zu of %zu choices differ, off by %.2g, %s bits", other, pairs, sqrt(error / norm),
+                same ? "the same" : "other");
     void *const device[] = {(void *)(uintptr_t)a.routes.bias,
                             a.routes.logit,
                             a.routes.factor,
@@ -356,7 +345,7 @@ static void test_few(const few_case *c)
 static void test_norm_route(size_t n, size_t d, size_t experts, bool adds)
 {
     kvd_rng rng;
-    char name[80], text[160];
+    char name[80];
     kvd_rng_seed(&rng, 9, n * d);
     float *const x = bf16_numbers(&rng, n * d, 3), *const gain = bf16_numbers(&rng, d, 1),
                  *const add = adds ? bf16_numbers(&rng, d, 1) : NULL,
@@ -403,9 +392,9 @@ static void test_norm_route(size_t n, size_t d, size_t experts, bool adds)
     }
     (void)snprintf(name, sizeof name, "norm and router, %zu rows of %zu, %zu experts", n, d,
                    experts);
-    (void)snprintf(text, sizeof text, "logits off by %.2g, norm by %.2g%s", sqrt(error / square),
-                   off, bad == ~0ULL ? "" : ", a row is named");
-    report(takes && sqrt(error / square) < 3e-6 && off < 0.00392 && bad == ~0ULL, name, text);
+    test_result(takes && sqrt(error / square) < 3e-6 && off < 0.00392 && bad == ~0ULL, name,
+                "logits off by %.2g, norm by %.2g%s", sqrt(error / square), off,
+                bad == ~0ULL ? "" : ", a row is named");
     void *const device[] = {(void *)(uintptr_t)a.x,
                             (void *)(uintptr_t)a.add,
                             (void *)(uintptr_t)a.gain,
@@ -469,7 +458,6 @@ static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type,
     enum { N = 101 };
     const kvd_config *const config = kvd_checkpoint_config(c);
     kvd_err err = {""};
-    char text[512];
     size_t offset[4];
     const size_t most = (size_t)config->max_positions;
     kvd_gpu_forward_spec spec = {.type = type,
@@ -489,12 +477,12 @@ static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type,
     const int named = streamed && strstr(kvd_gpu_forward_engine(streamed), ", experts streamed") &&
                       !strstr(kvd_gpu_forward_engine(resident), "streamed");
     const int other = status ? 0 : first_other(&a, &z);
-    (void)snprintf(text, sizeof text, "%s, %d GPUs, %s; %s", kvd_dtype_name(type), n_gpus,
-                   status             ? err.msg
-                   : other == N_KINDS ? "the bits of resident experts"
-                                      : kind_name[other],
-                   streamed ? kvd_gpu_forward_engine(streamed) : "");
-    report(!status && named && other == N_KINDS, name, text);
+    test_result(!status && named && other == N_KINDS, name, "%s, %d GPUs, %s; %s",
+                kvd_dtype_name(type), n_gpus,
+                status             ? err.msg
+                : other == N_KINDS ? "the bits of resident experts"
+                                   : kind_name[other],
+                streamed ? kvd_gpu_forward_engine(streamed) : "");
     recording_release(&a);
     recording_release(&z);
     recording_release(&again);
@@ -514,14 +502,15 @@ static void test_limits(const char *name)
     const size_t streamed = kvd_gpu_forward_bytes(kvd_checkpoint_config(c), &spec);
     spec.memory = streamed - 1;
     kvd_gpu_forward *f = kvd_gpu_forward_new(c, &spec, &err);
-    report(!f && strstr(err.msg, " bytes without its routed experts on GPU 0, which has ") &&
-               strstr(err.msg, " bytes left for the pass"),
-           "a limit that is too small", err.msg);
+    test_result(!f && strstr(err.msg, " bytes without its routed experts on GPU 0, which has ") &&
+                    strstr(err.msg, " bytes left for the pass"),
+                "a limit that is too small", "%s", err.msg);
     kvd_gpu_forward_free(f);
     spec.memory = resident;
     f = kvd_gpu_forward_new(c, &spec, &err);
-    report(streamed < resident && f && !strstr(kvd_gpu_forward_engine(f), "streamed"),
-           "a limit that is enough for all experts", f ? kvd_gpu_forward_engine(f) : err.msg);
+    test_result(streamed < resident && f && !strstr(kvd_gpu_forward_engine(f), "streamed"),
+                "a limit that is enough for all experts", "%s",
+                f ? kvd_gpu_forward_engine(f) : err.msg);
     kvd_gpu_forward_free(f);
     kvd_checkpoint_close(c);
 }
@@ -579,7 +568,7 @@ static void test_memory(size_t n)
 {
     static const double slack = 100e6;
     kvd_err err = {""};
-    char path[128], text[512];
+    char path[128];
     size_t offset[4];
     double s_resident = 0, s_streamed = 0, s_made = 0;
     int streamed[3] = {-1, -1, -1};
@@ -589,7 +578,7 @@ static void test_memory(size_t n)
                                          ? NULL
                                          : kvd_checkpoint_open(path, &err);
     if (!c) {
-        report(0, "a large model", err.msg);
+        test_result(0, "a large model", "%s", err.msg);
         kvd_checkpoint_close(made);
         return;
     }
@@ -611,17 +600,16 @@ static void test_memory(size_t n)
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);
     const int ran = streamed[0] == 0 && streamed[1] == 1 && streamed[2] == 1;
-    (void)snprintf(text, sizeof text,
-                   "%s; peak %zu bytes, estimate %zu, with all experts %zu; %.1f ms streamed, %.1f "
-                   "ms resident",
-                   err.msg, taken, few.memory, resident, 1e3 * s_streamed, 1e3 * s_resident);
-    report(ran && taken > 0 && (double)taken <= (double)few.memory + slack &&
-               few.memory + 600000000 < resident,
-           "memory of streamed experts", text);
-    report(ran && !memcmp(x, y, n * d * sizeof *x), "large experts of a file",
-           ran ? "compared with resident ones" : err.msg);
-    report(ran && !memcmp(x, z, n * d * sizeof *x), "large experts made on the device",
-           ran ? "compared with resident ones" : err.msg);
+    test_result(ran && taken > 0 && (double)taken <= (double)few.memory + slack &&
+                    few.memory + 600000000 < resident,
+                "memory of streamed experts",
+                "%s; peak %zu bytes, estimate %zu, with all experts %zu; %.1f ms streamed, %.1f "
+                "ms resident",
+                err.msg, taken, few.memory, resident, 1e3 * s_streamed, 1e3 * s_resident);
+    test_result(ran && !memcmp(x, y, n * d * sizeof *x), "large experts of a file", "%s",
+                ran ? "compared with resident ones" : err.msg);
+    test_result(ran && !memcmp(x, z, n * d * sizeof *x), "large experts made on the device", "%s",
+                ran ? "compared with resident ones" : err.msg);
     free(x);
     free(y);
     free(z);
@@ -635,11 +623,9 @@ int main(int argc, char **argv)
 {
 #define NAME(name) name
     static const char *const family[] = {ROUTED(NAME), LATENT(NAME)};
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip experts on the GPU: no device\n");
+    const int devices = gpu_devices("experts", 1);
+    if (!devices)
         return 0;
-    }
     test_grouped_choice();
     test_few_tokens();
     test_norm_route(1, 2880, 32, true);

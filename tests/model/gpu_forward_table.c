@@ -12,6 +12,7 @@
 #include "engine/cpu/weights.h"
 #include "evaluate/generate/generate_path.h"
 #include "expected.h"
+#include "gpu_case.h"
 #include "model/checkpoint/cuda/weights.h"
 #include "model/pass/backward.h"
 #include "model/pass/forward.h"
@@ -25,13 +26,6 @@ static struct {
     bool used, refused[COLUMNS], accepted[COLUMNS];
 } row[ROWS];
 static size_t n_rows;
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s table of families, %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
 
 /* Copies the next cell of a line of the table to `cell`, and returns the rest of the line. */
 static const char *next_cell(const char *line, char cell[CELL])
@@ -56,7 +50,7 @@ static void read_table(void)
     bool inside = false;
     FILE *const f = fopen("docs/checkpoints.md", "r");
     if (!f) {
-        report(0, "docs/checkpoints.md", "cannot be opened");
+        test_result(0, "docs/checkpoints.md", "cannot be opened");
         return;
     }
     while (fgets(line, sizeof line, f)) {
@@ -134,7 +128,7 @@ static void test_fixture(const char *name)
     while (c && r < n_rows && strcmp(row[r].family, kvd_checkpoint_config(c)->family) != 0)
         r++;
     if (!c || r == n_rows) {
-        report(0, name, c ? "has no row" : err.msg);
+        test_result(0, name, "%s", c ? "has no row" : err.msg);
         kvd_checkpoint_close(c);
         return;
     }
@@ -154,7 +148,7 @@ static void test_fixture(const char *name)
         (void)snprintf(text, sizeof text, "kvdim-tasks takes the engine, which says: %s", err.msg);
         ok = false;
     }
-    report(ok, name, text);
+    test_result(ok, name, "%s", text);
     kvd_checkpoint_close(c);
 }
 
@@ -165,22 +159,24 @@ static void test_rows(void)
         for (size_t r = 0; r < n_rows; r++)
             n += !strcmp(row[r].family, kvd_family_at(i)->name);
         if (n != 1)
-            report(0, kvd_family_at(i)->name, n ? "has several rows" : "has no row");
+            test_result(0, kvd_family_at(i)->name, "%s", n ? "has several rows" : "has no row");
     }
     for (size_t r = 0; r < n_rows; r++)
         for (int i = 0; i < COLUMNS && row[r].used; i++) {
             const char *const cell = row[r].cell[i];
             if ((why_of(cell) && !row[r].refused[i]) ||
                 (!strncmp(cell, "yes", 3) && !row[r].accepted[i]))
-                report(0, row[r].family, cell);
+                test_result(0, row[r].family, "%s", cell);
         }
-    report(n_rows == kvd_family_count(), "rows", n_rows ? "one for each family" : "no table found");
+    test_result(n_rows == kvd_family_count(), "rows", "%s",
+                n_rows ? "one for each family" : "no table found");
 }
 
 int main(void)
 {
 #define NAME(name) name
     static const char *const fixture[] = {FAMILIES(NAME), ROUTED(NAME), LATENT(NAME)};
+    test_subject = "table of families";
     read_table();
     for (size_t i = 0; i < sizeof fixture / sizeof *fixture; i++)
         test_fixture(fixture[i]);
