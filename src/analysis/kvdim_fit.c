@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "analysis/regression.h"
+#include "common/device.h"
 #include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"

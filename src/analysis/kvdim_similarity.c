@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "analysis/similarity.h"
+#include "common/device.h"
 #include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"

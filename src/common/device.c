@@ -65,6 +65,15 @@ int kvd_device_resolve(kvd_common_options *opt, char *name, size_t size, kvd_err
     return 0;
 }
 
+int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err)
+{
+    if (opt->device == KVD_DEVICE_CUDA)
+        return kvd_fail(err,
+                        "--device: this program runs on the CPU only, 'cuda' is not available");
+    opt->device = KVD_DEVICE_CPU;
+    return 0;
+}
+
 int kvd_cuda_count(void)
 {
 #ifdef KVD_CUDA

@@ -23,6 +23,11 @@ void kvd_cuda_driver(char *text, size_t size);
  */
 int kvd_device_resolve(kvd_common_options *opt, char *name, size_t size, kvd_err *err);
 
+/*
+ * Resolves --device in a program that cannot use a GPU: `auto` becomes `cpu`, `cuda` is an error.
+ */
+int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err);
+
 /* Returns the number of CUDA devices that can be used; 0 in a build without CUDA. */
 int kvd_cuda_count(void);
 

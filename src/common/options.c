@@ -538,15 +538,6 @@ void kvd_options_release(const kvd_program *p, void *config)
         }
 }
 
-int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err)
-{
-    if (opt->device == KVD_DEVICE_CUDA)
-        return kvd_fail(err,
-                        "--device: this program runs on the CPU only, 'cuda' is not available");
-    opt->device = KVD_DEVICE_CPU;
-    return 0;
-}
-
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
 /*

@@ -206,11 +206,6 @@ extern const char *const kvd_switch_words[3];
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
 /*
- * Resolves --device in a program that cannot use a GPU: `auto` becomes `cpu`, `cuda` is an error.
- */
-int kvd_device_cpu_only(kvd_common_options *opt, kvd_err *err);
-
-/*
  * Finds the most similar of several words, one per call. Stores `candidate` in *nearest if it is
  * more similar to `text` than those before. Start with *nearest NULL and *distance 0. *nearest
  * stays NULL if no word is similar.

@@ -99,75 +99,10 @@ static int describe_gpu(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-static int record_texts(tasks_run *v, kvd_err *err)
-{
-    const kvd_tasks_options *const cfg = v->cfg;
-    kvd_run *const r = &v->in.run;
-    char fields[200];
-    kvd_inputs_fields_text(&cfg->in, fields, sizeof fields);
-    return kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(v->in.corpus)) ||
-           kvd_run_parameter(r, "prompt", err, "%zu", cfg->in.prompt) ||
-           kvd_run_parameter(r, "label", err, "%s", v->in.label) ||
-           kvd_run_parameter(r, "field", err, "%s", fields) ||
-           kvd_run_parameter(r, "generate", err, "%zu", cfg->generate) ||
-           kvd_run_parameter(r, "reference", err, "%s", cfg->reference ? cfg->reference : "") ||
-           kvd_run_parameter(r, "needle", err, "%zu", cfg->needle) ||
-           kvd_run_parameter(r, "classify", err, "%s", cfg->classify ? cfg->classify : "") ||
-           kvd_run_parameter(r, "classes", err, "%s", cfg->classes ? cfg->classes : "") ||
-           kvd_run_parameter(r, "ask", err, "%s", cfg->ask ? cfg->ask : "") ||
-           kvd_run_parameter(r, "seeds", err, "%zu", cfg->in.seeds);
-}
-
-static int record_benchmark(tasks_run *v, kvd_err *err)
-{
-    const kvd_tasks_options *const cfg = v->cfg;
-    kvd_run *const r = &v->in.run;
-    char ruler[200] = "";
-    for (size_t k = 0; k < KVD_N_RULER_TASKS; k++)
-        if (cfg->ruler.task[k])
-            snprintf(ruler + strlen(ruler), sizeof ruler - strlen(ruler), "%s%s", *ruler ? "," : "",
-                     kvd_ruler_words[k]);
-    return kvd_run_parameter(r, "ruler", err, "%s", ruler) ||
-           kvd_run_parameter(r, "form", err, "%s", kvd_benchmark_form_words[cfg->form]) ||
-           kvd_run_parameter(r, "metric", err, "%s",
-                             cfg->metric_given ? kvd_metric_words[cfg->metric] : "") ||
-           kvd_run_parameter(r, "shots", err, "%zu", cfg->shots) ||
-           kvd_run_parameter(r, "max-new-tokens", err, "%zu", cfg->max_new_tokens) ||
-           kvd_run_parameter(r, "stop", err, "%s", cfg->stop ? cfg->stop : "") ||
-           kvd_run_parameter(r, "compress-at", err, "%s",
-                             kvd_compress_at_words[cfg->compress_at]) ||
-           kvd_run_parameter(r, "turns", err, "%s", kvd_benchmark_turns_words[cfg->turns]) ||
-           kvd_run_parameter(r, "chat", err, "%s", v->chat ? v->chat->name : "none");
-}
-
 /* Returns the score of which --target keeps a share. */
 static const char *target_metric(const tasks_run *v)
 {
     return kvd_target_metric_words[v->cfg->target_metric];
-}
-
-static int record_options(tasks_run *v, kvd_err *err)
-{
-    const kvd_tasks_options *const cfg = v->cfg;
-    kvd_run *const r = &v->in.run;
-    char methods[500];
-    kvd_inputs_methods_text(&cfg->in, methods, sizeof methods);
-    return kvd_run_parameter(r, "method", err, "%s", methods) ||
-                   kvd_run_parameter(r, "seq-len", err, "%zu", cfg->in.seq_len) ||
-                   kvd_run_parameter(r, "no-special", err, "%s",
-                                     cfg->in.no_special ? "yes" : "no") ||
-                   kvd_run_parameter(r, "cache", err, "%s", kvd_dtype_name(cfg->in.cache)) ||
-                   kvd_run_parameter(r, "batch", err, "%zu", cfg->in.batch) ||
-                   kvd_run_parameter(r, "compute", err, "%s", kvd_dtype_name(cfg->compute)) ||
-                   kvd_run_parameter(r, "engine", err, "%s", generator_name(v)) ||
-                   kvd_run_parameter(r, "items", err, "%zu", cfg->items) ||
-                   kvd_run_parameter(r, "target", err, "%g", cfg->target) ||
-                   kvd_run_parameter(r, "target-key", err, "%s",
-                                     cfg->target_key ? cfg->target_key : "") ||
-                   kvd_run_parameter(r, "target-metric", err, "%s", target_metric(v)) ||
-                   (kvd_tasks_has_benchmark(cfg) ? record_benchmark(v, err) : record_texts(v, err))
-               ? -1
-               : 0;
 }
 
 static int find_chat(tasks_run *v, kvd_err *err)
@@ -293,7 +228,8 @@ static int open_inputs(tasks_run *v, kvd_err *err)
     }
     return (kvd_tasks_has_benchmark(cfg) ? read_items(v, err) : kvd_inputs_open_corpus(in, err)) ||
                    kvd_inputs_find_files(in, err) || kvd_inputs_warn(in, program, err) ||
-                   record_options(v, err) || kvd_inputs_make_points(in, isnan(cfg->target), err) ||
+                   kvd_tasks_record(cfg, in, v->chat, generator_name(v), err) ||
+                   kvd_inputs_make_points(in, isnan(cfg->target), err) ||
                    kvd_inputs_check_plans(in, err)
                ? -1
                : 0;

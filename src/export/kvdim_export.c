@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/device.h"
 #include "common/json.h"
 #include "export/export.h"
 #include "model/model_info.h"

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/device.h"
 #include "common/progress.h"
 #include "common/run.h"
 #include "formats/jct.h"

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/blas.h"
+#include "common/device.h"
 #include "common/options.h"
 #include "common/run.h"
 #include "unit.h"

@@ -49,6 +49,13 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 
 /*
+ * Records the options in `in`->run, as parameters of the result. `chat` is the chat form of
+ * prompts, or NULL, and `engine` the name of the engine that generates.
+ */
+int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
+                     const char *engine, kvd_err *err);
+
+/*
  * *f must be zeroed. If `tok` is NULL, which only --generate allows, generated texts are not
  * compared.
  */
