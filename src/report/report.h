@@ -11,6 +11,7 @@
 
 #include "common/err.h"
 #include "common/files/output_folder.h"
+#include "common/stats.h"
 
 /*
  * Tables are written as CSV (full precision) and as Markdown and HTML (rounded, headings with
@@ -91,6 +92,8 @@ void kvd_table_shade(kvd_table *t, double lo, double hi);
 
 /* Shows the column added last with an interval, whose ends are in the next two columns. */
 void kvd_table_interval(kvd_table *t);
+/* Adds a column of reals with an interval, and its ends as columns NAME_lo and NAME_hi. */
+void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const char *heading);
 
 /* Append the next cell of the current row. A row is complete when its last cell was appended. */
 void kvd_table_text(kvd_table *t, const char *value);
@@ -99,6 +102,8 @@ void kvd_table_no_int(kvd_table *t); /* appends an empty cell */
 /* Appends an integer that was read as a real number, or an empty cell for NaN. */
 void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
+/* Appends three cells: a value and the ends of its interval. */
+void kvd_table_bounded(kvd_table *t, kvd_interval x);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);
 

@@ -19,6 +19,14 @@ double kvd_entry_real(const kvd_accuracy_entry *e, const char *column)
     return kvd_row_real(e->file->accuracy.rows, e->row, column);
 }
 
+kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column)
+{
+    char lo[64], hi[64];
+    snprintf(lo, sizeof lo, "%s_lo", column);
+    snprintf(hi, sizeof hi, "%s_hi", column);
+    return (kvd_interval){kvd_entry_real(e, column), kvd_entry_real(e, lo), kvd_entry_real(e, hi)};
+}
+
 bool kvd_entry_is_none(const kvd_accuracy_entry *e)
 {
     return strcmp(kvd_entry_text(e, "method"), "none") == 0;

@@ -49,6 +49,8 @@ void kvd_accuracy_entries_release(kvd_accuracy_entries *all);
 
 const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
+/* Returns the value of a column and the ends of its interval, from COLUMN_lo and COLUMN_hi. */
+kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column);
 /* Returns true if the result row was measured during a search by kvdim-eval --target. */
 bool kvd_entry_is_search_point(const kvd_accuracy_entry *e);
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);

@@ -202,6 +202,19 @@ void kvd_table_interval(kvd_table *t)
         t->col[t->n_cols - 1].interval = true;
 }
 
+void kvd_table_add_interval(kvd_table *t, int digits, const char *name, const char *heading)
+{
+    char end[160];
+    kvd_table_add_column(t, KVD_CELL_REAL, digits, name, heading);
+    kvd_table_interval(t);
+    for (int k = 0; k < 2; k++) {
+        const int n = snprintf(end, sizeof end, "%s_%s", name, k ? "hi" : "lo");
+        assert(n < (int)sizeof end);
+        (void)n;
+        kvd_table_add_column(t, KVD_CELL_REAL, digits, end, k ? "to" : "from");
+    }
+}
+
 /* Returns the next column to show. The two columns with the ends of an interval are skipped. */
 static size_t after(const kvd_table *t, size_t j)
 {
@@ -269,6 +282,13 @@ void kvd_table_real(kvd_table *t, double value)
     kvd_cell *c = next(t, KVD_CELL_REAL);
     if (c)
         c->real = value;
+}
+
+void kvd_table_bounded(kvd_table *t, kvd_interval x)
+{
+    kvd_table_real(t, x.value);
+    kvd_table_real(t, x.lo);
+    kvd_table_real(t, x.hi);
 }
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col)

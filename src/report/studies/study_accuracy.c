@@ -30,7 +30,6 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     } intervals[] = {{"top1_share", "top-1 share"}, {"kl", "KL, nat"}};
     kvd_table *t = kvd_section_table(s, "accuracy",
                                      "Quality of predictions; 95 % intervals over sequences", err);
-    char name[64];
     if (!t)
         return -1;
     if (all->models)
@@ -42,17 +41,9 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
     for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
         kvd_table_add_column(t, KVD_CELL_REAL, reals[k].digits, reals[k].column, reals[k].heading);
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio", "perplexity ratio");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_hi", "to");
+    kvd_table_add_interval(t, 4, "perplexity_ratio", "perplexity ratio");
     for (size_t k = 0; k < 2; k++) {
-        kvd_table_add_column(t, KVD_CELL_REAL, 4, intervals[k].column, intervals[k].heading);
-        kvd_table_interval(t);
-        snprintf(name, sizeof name, "%s_lo", intervals[k].column);
-        kvd_table_add_column(t, KVD_CELL_REAL, 4, name, "from");
-        snprintf(name, sizeof name, "%s_hi", intervals[k].column);
-        kvd_table_add_column(t, KVD_CELL_REAL, 4, name, "to");
+        kvd_table_add_interval(t, 4, intervals[k].column, intervals[k].heading);
     }
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "agree", "same top-1");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "attention_error", "D (norms)");
@@ -79,15 +70,9 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
         kvd_table_text(t, kvd_entry_text(e, "calibration"));
         for (size_t k = 0; k < sizeof reals / sizeof reals[0]; k++)
             kvd_table_real(t, kvd_entry_real(e, reals[k].column));
-        kvd_table_real(t, ratio->value);
-        kvd_table_real(t, ratio->lo);
-        kvd_table_real(t, ratio->hi);
+        kvd_table_bounded(t, *ratio);
         for (size_t k = 0; k < 2; k++) {
-            kvd_table_real(t, kvd_entry_real(e, intervals[k].column));
-            snprintf(name, sizeof name, "%s_lo", intervals[k].column);
-            kvd_table_real(t, kvd_entry_real(e, name));
-            snprintf(name, sizeof name, "%s_hi", intervals[k].column);
-            kvd_table_real(t, kvd_entry_real(e, name));
+            kvd_table_bounded(t, kvd_entry_interval(e, intervals[k].column));
         }
         kvd_table_real(t, kvd_entry_real(e, "agree"));
         kvd_table_real(t, kvd_entry_real(e, "attention_error"));

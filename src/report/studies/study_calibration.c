@@ -42,10 +42,7 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
     kvd_table_add_column(t, KVD_CELL_INT, 0, "centroids", "centroids");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "weighted", "weighted");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "kmeans_residual", "energy lost");
-    kvd_table_add_column(t, KVD_CELL_REAL, 5, "perplexity", "perplexity");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 5, "perplexity_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 5, "perplexity_hi", "to");
+    kvd_table_add_interval(t, 5, "perplexity", "perplexity");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share", "top-1 share");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "kl", "KL, nat");
     for (size_t k = 0; k < 5; k++)

@@ -153,14 +153,8 @@ static void add_columns(kvd_table *t)
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_cache_share", "stored / 16-bit");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_read_share", "read / 16-bit");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "score", "score, %");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "score_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "score_hi", "to");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "score_change", "change, %");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "score_change_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "score_change_hi", "to");
+    kvd_table_add_interval(t, 3, "score", "score, %");
+    kvd_table_add_interval(t, 3, "score_change", "change, %");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "prompt_ms", "ms per prompt");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_ms", "ms per step");
 }
@@ -348,26 +342,15 @@ typedef struct {
 
 static void add_intervals(kvd_table *t, const shown *x, size_t n)
 {
-    char name[64];
     for (size_t k = 0; k < n; k++) {
-        kvd_table_add_column(t, KVD_CELL_REAL, x[k].digits, x[k].column, x[k].heading);
-        kvd_table_interval(t);
-        snprintf(name, sizeof name, "%s_lo", x[k].column);
-        kvd_table_add_column(t, KVD_CELL_REAL, x[k].digits, name, "from");
-        snprintf(name, sizeof name, "%s_hi", x[k].column);
-        kvd_table_add_column(t, KVD_CELL_REAL, x[k].digits, name, "to");
+        kvd_table_add_interval(t, x[k].digits, x[k].column, x[k].heading);
     }
 }
 
 static void put_intervals(kvd_table *t, const kvd_accuracy_entry *e, const shown *x, size_t n)
 {
-    char name[64];
     for (size_t k = 0; k < n; k++) {
-        kvd_table_real(t, kvd_entry_real(e, x[k].column));
-        snprintf(name, sizeof name, "%s_lo", x[k].column);
-        kvd_table_real(t, kvd_entry_real(e, name));
-        snprintf(name, sizeof name, "%s_hi", x[k].column);
-        kvd_table_real(t, kvd_entry_real(e, name));
+        kvd_table_bounded(t, kvd_entry_interval(e, x[k].column));
     }
 }
 

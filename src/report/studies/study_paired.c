@@ -128,22 +128,6 @@ typedef struct {
     kvd_table *settings, *bytes;
 } tables;
 
-static void interval_column(kvd_table *t, const char *name, const char *lo, const char *hi,
-                            const char *heading)
-{
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, name, heading);
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, lo, "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, hi, "to");
-}
-
-static void interval_cells(kvd_table *t, const kvd_interval *x)
-{
-    kvd_table_real(t, x->value);
-    kvd_table_real(t, x->lo);
-    kvd_table_real(t, x->hi);
-}
-
 static int begin(tables *t, kvd_section *s, kvd_err *err)
 {
     if (!(t->settings = kvd_section_table(
@@ -161,7 +145,7 @@ static int begin(tables *t, kvd_section *s, kvd_err *err)
     kvd_table_add_column(x, KVD_CELL_TEXT, 0, "setting", t->method);
     kvd_table_add_column(x, KVD_CELL_REAL, 3, "cache_share", heading);
     kvd_table_add_column(x, KVD_CELL_REAL, 3, "kl", "KL, nat");
-    interval_column(x, "difference", "difference_lo", "difference_hi", "KL less the other's, nat");
+    kvd_table_add_interval(x, 3, "difference", "KL less the other's, nat");
     kvd_table_note(
         x,
         "Bytes over those of an uncompressed 16-bit cache. Every setting of every other method "
@@ -170,9 +154,9 @@ static int begin(tables *t, kvd_section *s, kvd_err *err)
         t->method, (int)DRAWS);
     kvd_table_add_column(y, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(y, KVD_CELL_TEXT, 0, "other", "other method");
-    interval_column(y, "other_share", "other_share_lo", "other_share_hi", "other's bytes");
-    interval_column(y, "cache_share", "cache_share_lo", "cache_share_hi", heading);
-    interval_column(y, "ratio", "ratio_lo", "ratio_hi", "ratio to the other's");
+    kvd_table_add_interval(y, 3, "other_share", "other's bytes");
+    kvd_table_add_interval(y, 3, "cache_share", heading);
+    kvd_table_add_interval(y, 3, "ratio", "ratio to the other's");
     kvd_table_add_column(y, KVD_CELL_TEXT, 0, "reached", "reached");
     kvd_table_note(
         y,
@@ -212,7 +196,7 @@ static int settings_row(kvd_table *t, const kvd_paired_setting *mine,
     kvd_table_text(t, text);
     kvd_table_real(t, mine->bytes);
     kvd_table_real(t, kvd_entry_real(mine->entry, "kl"));
-    interval_cells(t, &d);
+    kvd_table_bounded(t, d);
     return 0;
 }
 
@@ -234,9 +218,9 @@ static int bytes_row(const tables *t, const kvd_paired_curve *mine, const kvd_pa
         snprintf(reached, sizeof reached, "in %zu of %d draws", x.n_reached, (int)DRAWS);
     kvd_table_text(t->bytes, kvd_entry_text(e, "label"));
     kvd_table_text(t->bytes, e->series);
-    interval_cells(t->bytes, &x.b);
-    interval_cells(t->bytes, &x.a);
-    interval_cells(t->bytes, &x.ratio);
+    kvd_table_bounded(t->bytes, x.b);
+    kvd_table_bounded(t->bytes, x.a);
+    kvd_table_bounded(t->bytes, x.ratio);
     kvd_table_text(t->bytes, reached);
     return 0;
 }

@@ -89,33 +89,16 @@ static bool has_series(const kvd_accuracy_entries *all, const char *label, bool 
 
 static void interval_columns(kvd_table *t, int digits)
 {
-    static const struct {
-        const char *name, *heading;
-    } all[] = {
-        {"kl", "KL, nat"}, {"top1_share", "top-1 share"}, {"perplexity_ratio", "perplexity ratio"}};
-    char name[40];
-    for (int k = 0; k < MEASURES; k++) {
-        kvd_table_add_column(t, KVD_CELL_REAL, digits, all[k].name, all[k].heading);
-        kvd_table_interval(t);
-        snprintf(name, sizeof name, "%s_lo", all[k].name);
-        kvd_table_add_column(t, KVD_CELL_REAL, digits, name, "from");
-        snprintf(name, sizeof name, "%s_hi", all[k].name);
-        kvd_table_add_column(t, KVD_CELL_REAL, digits, name, "to");
-    }
+    kvd_table_add_interval(t, digits, "kl", "KL, nat");
+    kvd_table_add_interval(t, digits, "top1_share", "top-1 share");
+    kvd_table_add_interval(t, digits, "perplexity_ratio", "perplexity ratio");
 }
 
 static void interval_cells(kvd_table *t, const kvd_accuracy_entry *e)
 {
-    const kvd_interval *const ratio = &e->file->accuracy.ratio[e->row];
-    kvd_table_real(t, kvd_entry_real(e, "kl"));
-    kvd_table_real(t, kvd_entry_real(e, "kl_lo"));
-    kvd_table_real(t, kvd_entry_real(e, "kl_hi"));
-    kvd_table_real(t, kvd_entry_real(e, "top1_share"));
-    kvd_table_real(t, kvd_entry_real(e, "top1_share_lo"));
-    kvd_table_real(t, kvd_entry_real(e, "top1_share_hi"));
-    kvd_table_real(t, ratio->value);
-    kvd_table_real(t, ratio->lo);
-    kvd_table_real(t, ratio->hi);
+    kvd_table_bounded(t, kvd_entry_interval(e, "kl"));
+    kvd_table_bounded(t, kvd_entry_interval(e, "top1_share"));
+    kvd_table_bounded(t, e->file->accuracy.ratio[e->row]);
 }
 
 static const char *front_names(unsigned fronts, char text[64])

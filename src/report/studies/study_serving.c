@@ -6,17 +6,6 @@
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
-static void add_interval_column(kvd_table *t, const char *name, const char *heading)
-{
-    char end[48];
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, name, heading);
-    kvd_table_interval(t);
-    snprintf(end, sizeof end, "%s_lo", name);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, end, "from");
-    snprintf(end, sizeof end, "%s_hi", name);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, end, "to");
-}
-
 static void put_interval(kvd_table *t, const kvd_report_row *e, const char *measure)
 {
     static const char *const end[] = {"mean_s", "mean_lo_s", "mean_hi_s"};
@@ -78,13 +67,13 @@ static int points_table(const kvd_report_rows *all, kvd_section *s, kvd_err *err
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "model and trace");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "rate", "requests/s");
-    add_interval_column(t, "ttft_mean_s", "TTFT, s");
+    kvd_table_add_interval(t, 3, "ttft_mean_s", "TTFT, s");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "ttft_p99_s", "p99");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "ttft_change_percent", "against none, %");
-    add_interval_column(t, "tbt_mean_s", "TBT, s");
+    kvd_table_add_interval(t, 3, "tbt_mean_s", "TBT, s");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "tbt_p99_s", "p99");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "tbt_change_percent", "against none, %");
-    add_interval_column(t, "latency_mean_s", "normalised latency, s/token");
+    kvd_table_add_interval(t, 3, "latency_mean_s", "normalised latency, s/token");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "latency_p99_s", "p99");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "served_per_s", "served/s");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "goodput_per_s", "goodput/s");
@@ -187,7 +176,7 @@ static int latency_figure(const kvd_report_rows *all, size_t first, int number, 
     for (int m = 0; m < 3; m++) {
         char column[32];
         snprintf(column, sizeof column, "%s_mean_s", measure[m]);
-        add_interval_column(t, column, column);
+        kvd_table_add_interval(t, 3, column, column);
     }
     for (size_t i = first; i < all->n && !strcmp(all->item[i].place, all->item[first].place); i++) {
         if (strcmp(all->item[i].kind, "point"))

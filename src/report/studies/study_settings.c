@@ -82,9 +82,7 @@ static void row(kvd_table *t, const kvd_accuracy_entry *like, size_t n, const ch
         kvd_table_real(t, best ? kvd_entry_real(best, reals[k]) : (double)NAN);
     const kvd_interval none = {NAN, NAN, NAN};
     const kvd_interval *const ratio = best ? &best->file->accuracy.ratio[best->row] : &none;
-    kvd_table_real(t, ratio->value);
-    kvd_table_real(t, ratio->lo);
-    kvd_table_real(t, ratio->hi);
+    kvd_table_bounded(t, *ratio);
 }
 
 static kvd_table *begin(kvd_section *s, kvd_err *err)
@@ -101,14 +99,8 @@ static kvd_table *begin(kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "overall_p", "overall p");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "cache_share", "share of a 16-bit cache");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share", "top-1 share");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share_hi", "to");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio", "perplexity ratio");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_hi", "to");
+    kvd_table_add_interval(t, 4, "top1_share", "top-1 share");
+    kvd_table_add_interval(t, 4, "perplexity_ratio", "perplexity ratio");
     kvd_table_note(
         t, "Settings were chosen on the text on which they are judged, so the loss of the one "
            "that was chosen is a little too good. Top-1 share: top-1 accuracy over the "
@@ -143,10 +135,7 @@ static kvd_table *begin_proposals(kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "proposed_by", "proposed by");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "loss_asked", "loss asked for");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "loss", "measured");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "loss_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "loss_hi", "to");
+    kvd_table_add_interval(t, 3, "loss", "measured");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "cache_share", "share of a 16-bit cache");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "oracle_asked", "Oracle within the loss asked for");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "oracle_measured", "Oracle within the loss measured");
@@ -169,9 +158,7 @@ static void proposal_row(kvd_table *t, const kvd_judged_proposal *p, bool measur
     kvd_table_text(t, p->file->name);
     kvd_table_text(t, kvd_row_text(rows, p->row, "settings"));
     kvd_table_real(t, p->asked);
-    kvd_table_real(t, p->measured.value);
-    kvd_table_real(t, p->measured.lo);
-    kvd_table_real(t, p->measured.hi);
+    kvd_table_bounded(t, p->measured);
     kvd_table_real(t, p->share);
     kvd_table_real(t, p->oracle_asked);
     kvd_table_real(t, p->oracle_measured);
@@ -224,10 +211,7 @@ static kvd_table *begin_weights(kvd_section *s, kvd_err *err)
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "weights_mb", "weights, MB");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "cache_share", "cache / 16-bit cache");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity", "perplexity");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio", "perplexity ratio");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity_ratio_hi", "to");
+    kvd_table_add_interval(t, 4, "perplexity_ratio", "perplexity ratio");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "top1_share", "top-1 share");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "kl", "KL, nat");
     kvd_table_note(
@@ -253,9 +237,7 @@ static void weight_row(kvd_table *t, const kvd_result *x, size_t i)
     kvd_table_real(t, kvd_row_real(rows, i, "weight_bytes") * 1e-6);
     kvd_table_real(t, kvd_row_real(rows, i, "cache_share"));
     kvd_table_real(t, kvd_row_real(rows, i, "perplexity"));
-    kvd_table_real(t, ratio->value);
-    kvd_table_real(t, ratio->lo);
-    kvd_table_real(t, ratio->hi);
+    kvd_table_bounded(t, *ratio);
     kvd_table_real(t, kvd_row_real(rows, i, "top1_share"));
     kvd_table_real(t, kvd_row_real(rows, i, "kl"));
 }

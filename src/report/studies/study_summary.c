@@ -317,16 +317,10 @@ static int table(const kvd_accuracy_entries *all, const candidates *some, kvd_se
         return -1;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving", "saved at 99 % of top-1 [95 %]");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "saving_hi", "to");
+    kvd_table_add_interval(t, 3, "saving", "saved at 99 % of top-1 [95 %]");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "of", "counted in");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "how", "found by");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "kl", "KL, nats [95 %]");
-    kvd_table_interval(t);
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "kl_lo", "from");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "kl_hi", "to");
+    kvd_table_add_interval(t, 3, "kl", "KL, nats [95 %]");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "kl_at", "at share removed");
     for (size_t m = 0; m < some->n && m < MOST_METHODS; m++) {
         const candidate *const c = &some->item[m];
@@ -344,9 +338,7 @@ static int table(const kvd_accuracy_entries *all, const candidates *some, kvd_se
                           : c->searched ? "search"
                           : c->x.grid   ? "best of a grid"
                                         : "measured points");
-        kvd_table_real(t, kvd_entry_real(half, "kl"));
-        kvd_table_real(t, kvd_entry_real(half, "kl_lo"));
-        kvd_table_real(t, kvd_entry_real(half, "kl_hi"));
+        kvd_table_bounded(t, kvd_entry_interval(half, "kl"));
         kvd_table_real(t, removed(half));
     }
     if (some->n > MOST_METHODS)
