@@ -113,9 +113,14 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
             best = i;
     }
     *index = best;
-    return best < r->n_points ? 0
-                              : kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p,
-                                         cfg->rates, largest);
+    if (best == r->n_points)
+        return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
+                        largest);
+    /* A fit reaches the p that it was asked for to within less than a dimension of a head. */
+    if (r->overall_p[best] > cfg->overall_p + 0.01)
+        fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
+                program, cfg->rates, cfg->overall_p, r->overall_p[best]);
+    return 0;
 }
 
 static int make_point(exporting *x, kvd_err *err)

@@ -183,6 +183,9 @@ fails "another axis" 2 "--method zack+kivi,p=0.5 cannot be folded" $z --method z
 fails "a type of rotations" 2 "--dtype cannot be used with --rotations-only" $z --method zack,p=0.5 --rotations-only --dtype f16
 fails "no choice among points" 1 "has 2 points: choose one with --point or --overall-p" $z --rates "$D/r.h5"
 fails "a point too many" 1 "--point 2: '$D/r.h5' has 2 points" $z --rates "$D/r.h5" --point 2
+$z --rates "$D/r.h5" --overall-p 0.4 --rotations-only -q -o "$D/next" 2>"$D/err" && grep -qF "has no point at --overall-p 0.4: 0.5 is taken" "$D/err" &&
+  $z --rates "$D/r.h5" --overall-p 0.3 --rotations-only -q -o "$D/third" 2>"$D/err" && ! [ -s "$D/err" ] &&
+  ok "says that another p is taken" || bad "says that another p is taken" "$(cat "$D/err")"
 fails "a p that is not reached" 1 "--overall-p 0.6: '$D/r.h5' goes up to 0.5" $z --rates "$D/r.h5" --overall-p 0.6
 fails "Q and K of a model with RoPE" 1 "nothing folds: method 'zack,p=0.5,cut=qk' cuts Q and K alone, and RoPE comes after W_Q and W_K" \
   $z --method zack,p=0.5,cut=qk
