@@ -324,10 +324,11 @@ claims: $(BUILD)/bin/kvdim-report $(BUILD)/unpacked
 	@$(BUILD)/bin/kvdim-report $(claim_files) --no-plots -o $(BUILD)/claims | grep 'figures and tables of the papers'
 	@$(PYTHON) scripts/claims.py $(BUILD)/claims/tables/ledger.csv results/ledger.md README.md $(wildcard docs/*.md) $(if $(UPDATE),--update)
 
-# The figure of README from committed results; needs h5py. docs/figures/readings.svg is published-readings.svg of
-# kvdim-report --published results/kvdim-25m/similarity-*.h5.
-readme-figure: $(BUILD)/unpacked
+# The figures of README and docs/results.md from committed results; need h5py and gnuplot.
+readme-figure: $(BUILD)/unpacked $(BUILD)/bin/kvdim-report
 	$(PYTHON) scripts/readme_figure.py docs/figures/quality-by-bytes.svg results/kvdim-25m/methods-sweep/*-on-wikipedia-t4096.h5
+	$(BUILD)/bin/kvdim-report --published results/kvdim-25m/similarity-*.h5 results/kvdim-6m/similarity-*.h5 -q -o $(BUILD)/published
+	cp $(BUILD)/published/figures/published-readings.svg docs/figures/readings.svg
 
 format:
 	clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
