@@ -239,7 +239,21 @@ TEST(test_similarity)
     static size_t few[] = {1000, 1000, 2000};
     kvd_similarity_pair far_pair = pair;
     far_pair.delta_ratio = far_pair.aligned_ratio = far_pair.energy = far;
-    kvd_result item[2] = {{.kind = KVD_RESULT_SIMILARITY}, {.kind = KVD_RESULT_SIMILARITY}};
+    /* One text under two labels, is no pair of texts either. */
+    static char *twice[] = {"a", "copy of a"}, same[] = "xxh3:1", *hashes[] = {same, same};
+    static double equal[4] = {0};
+    kvd_similarity_pair equal_pair = pair;
+    equal_pair.delta_ratio = equal_pair.aligned_ratio = equal_pair.energy = equal;
+    kvd_result item[3] = {{.kind = KVD_RESULT_SIMILARITY},
+                          {.kind = KVD_RESULT_SIMILARITY},
+                          {.kind = KVD_RESULT_SIMILARITY}};
+    item[2].similarity = (kvd_similarity){.n_files = 2,
+                                          .d_head = 4,
+                                          .n_pairs = 1,
+                                          .label = twice,
+                                          .hash = hashes,
+                                          .n_tokens = tokens,
+                                          .pair = &equal_pair};
     item[1].similarity = (kvd_similarity){.n_files = 3,
                                           .d_head = 4,
                                           .n_pairs = 1,
@@ -252,7 +266,7 @@ TEST(test_similarity)
                                           .label = labels,
                                           .n_tokens = tokens,
                                           .pair = &pair};
-    const kvd_results r = {item, 2};
+    const kvd_results r = {item, 3};
     static const struct {
         const char *name;
         size_t n;
