@@ -320,6 +320,10 @@ TEST(test_refused)
     x.setting.method = "cards";
     x.setting.gpus = -3;
     assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    x.setting.method = "endless";
+    x.setting.gpus = 1;
+    x.facts.cache_bytes = INFINITY;
+    assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
     assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
     refused("none", -1, "measured on 1 and on 2 GPUs: say which with --gpus");
     refused("none", 4, "no row of kind iteration on 4 GPUs");
@@ -332,6 +336,7 @@ TEST(test_refused)
     refused("bytes", -1, "row 45: nan bytes per token, 1.6e+10 bytes of weights");
     refused("later", -1, "rows 46 and 47 differ in bytes_per_token: 100000 and nan");
     refused("cards", -1, "row 48: -3 GPUs");
+    refused("endless", -1, "row 49: a cache of inf bytes");
     kvd_costs *c = kvd_costs_load(path, "none", 2, &err);
     assert_non_null(c);
     assert_int_equal(kvd_costs_gpus(c), 2);

@@ -205,6 +205,9 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
           c->weight_bytes < 1e18))
         return kvd_fail(err, "row %zu: %g bytes per token, %g bytes of weights", row,
                         c->bytes_per_token, c->weight_bytes);
+    /* NaN is refused where the cache's size is needed: --memory may replace it. */
+    if (c->cache_bytes >= 1e18)
+        return kvd_fail(err, "row %zu: a cache of %g bytes", row, c->cache_bytes);
     return 0;
 }
 
