@@ -192,7 +192,7 @@ P
   "$PYTHON" -c 'import sys, h5py
 with h5py.File(sys.argv[1], "r+") as f: f["model"].attrs["hash"] = "xxh3:abcdefabcdef00000000000000000000"' "$D/other.h5"
   check "two models of one name" "$report" "$D/in/accuracy-1.h5" "$D/other.h5" --no-plots -q -o "$D/models"
-  [ "$(cut -d, -f1 "$D/models/tables/accuracy.csv" | sed 1d | sort -u | grep -c ' (hash [0-9a-f]\{8\})$')" -eq 2 ] &&
+  [ "$(cut -d, -f2 "$D/models/tables/accuracy.csv" | sed 1d | sort -u | grep -c ' (hash [0-9a-f]\{8\})$')" -eq 2 ] &&
     ok "are told apart" || not_ok "are told apart" "$(cat "$D/models/tables/accuracy.csv")"
 fi
 

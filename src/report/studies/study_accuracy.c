@@ -32,9 +32,9 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
                                      "Quality of predictions; 95 % intervals over sequences", err);
     if (!t)
         return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     if (all->models)
         kvd_table_add_column(t, KVD_CELL_TEXT, 0, "model", "model");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rule", "widths by");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
@@ -59,9 +59,9 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
         const kvd_interval *ratio = &e->file->accuracy.ratio[e->row];
         if (i > 0 && same_reference(e, &all->item[i - 1]))
             continue;
+        kvd_table_text(t, kvd_entry_text(e, "label"));
         if (all->models)
             kvd_table_text(t, e->file->model.name);
-        kvd_table_text(t, kvd_entry_text(e, "label"));
         kvd_table_text(t, kvd_entry_text(e, "method"));
         char setting[100];
         kvd_entry_setting(e, setting, sizeof setting);
