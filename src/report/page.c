@@ -60,6 +60,7 @@ static const char style[] =
     "th{font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}\n"
     ".k{white-space:nowrap}.n{text-align:right;white-space:nowrap}th.n{white-space:normal}"
     "td:not(.k):not(.n){min-width:16rem;overflow-wrap:anywhere}"
+    "td.l:not(.k):not(.n){min-width:64rem}"
     ".shade{background:color-mix(in srgb,var(--mark) calc(var(--s)*.55),transparent)}\n"
     "figure{margin:.8rem 0;padding:.8rem;background:var(--panel);"
     "border:1px solid var(--line);border-radius:6px}"

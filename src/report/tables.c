@@ -485,6 +485,12 @@ done:
 /* Largest number of rows that the page shows without a click. */
 enum { OPEN_ROWS = 6 };
 
+/* Short texts are not wrapped; long ones, such as command lines, get a wide column. */
+static const char *cell_start(size_t length)
+{
+    return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";
+}
+
 void kvd_table_html(const kvd_table *t, kvd_text *out)
 {
     char buf[1024];
@@ -510,7 +516,7 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
             const kvd_table_col *col = &t->col[j];
             const kvd_cell *c = kvd_table_cell(t, i, j);
             if (col->kind == KVD_CELL_TEXT) {
-                kvd_text_raw(out, strlen(c->text) <= 28 ? "<td class=\"k\">" : "<td>");
+                kvd_text_raw(out, cell_start(strlen(c->text)));
                 kvd_text_html(out, c->text);
             } else {
                 double x = col->kind == KVD_CELL_INT ? (double)c->number : c->real;

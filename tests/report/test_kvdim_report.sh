@@ -190,10 +190,13 @@ P
   # Two models of one name: rows tell which model, and each model has its own curves.
   cp "$D/in/accuracy-1.h5" "$D/other.h5"
   "$PYTHON" -c 'import sys, h5py
-with h5py.File(sys.argv[1], "r+") as f: f["model"].attrs["hash"] = "xxh3:abcdefabcdef00000000000000000000"' "$D/other.h5"
+with h5py.File(sys.argv[1], "r+") as f:
+    f["model"].attrs["hash"] = "xxh3:abcdefabcdef00000000000000000000"
+    f["provenance"].attrs["command_line"] = "kvdim-eval" + " a.txt" * 100' "$D/other.h5"
   check "two models of one name" "$report" "$D/in/accuracy-1.h5" "$D/other.h5" --no-plots -q -o "$D/models"
   [ "$(cut -d, -f2 "$D/models/tables/accuracy.csv" | sed 1d | sort -u | grep -c ' (hash [0-9a-f]\{8\})$')" -eq 2 ] &&
     ok "are told apart" || not_ok "are told apart" "$(cat "$D/models/tables/accuracy.csv")"
+  check "a long command line has a wide column" grep -q '<td class="l">kvdim-eval a.txt' "$D/models/index.html"
 fi
 
 # A label is a stranger's text: it must stay text in HTML, Markdown, CSV and on the terminal.
