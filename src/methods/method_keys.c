@@ -216,8 +216,9 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     int member = -1, at = -1;
     if (dot) {
         const size_t len = (size_t)(dot - key);
-        if (m->dims && strlen(m->dims->info.name) == len && !strncmp(key, m->dims->info.name, len))
-            return set_key(m, dot + 1, value, seen, err);
+        if (m->dims && strlen(m->dims->info.name) == len &&
+            !strncmp(key, m->dims->info.name, len) && find_dims_key(dot + 1) >= 0)
+            return set_dims(m, dot + 1, value, seen, err);
         for (int k = 0; k < n; k++)
             if (strlen(all[k].info->name) == len && !strncmp(key, all[k].info->name, len) &&
                 (at = kvd_method_find_key(&all[k], dot + 1)) >= 0)

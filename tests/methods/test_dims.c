@@ -385,6 +385,12 @@ TEST(test_method_text)
         {"kivi,bits=2.5", "method 'kivi': bits = 2.5 is not a whole number"},
         {"kivi,bits=9", "method 'kivi': bits: '9' is not within 1 .. 8"},
         {"h2o,recent=0.1,recent=0.1", "method 'h2o': key 'recent' is given twice"},
+        {"zack+kivi,zack.bits=4",
+         "method 'zack+kivi': unknown key 'zack.bits', known are p, p.qk, p.v, r, ranks, cut, online, "
+         "explicit, bits, group, residual, keep_layers"},
+        {"zack,zack.zack.p=0.5",
+         "method 'zack': unknown key 'zack.zack.p', known are p, p.qk, p.v, r, ranks, cut, online, "
+         "explicit, keep_layers"},
         {"zack+h2o,q=1",
          "method 'zack+h2o': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, "
          "explicit, heavy, recent, keep_layers"},
