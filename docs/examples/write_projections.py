@@ -33,6 +33,9 @@ def main(spectrum, k_pair, v_pair, rank, out):
     with h5py.File(spectrum) as f:
         model = dict(f["model"].attrs)
         rope = f.attrs["rope"]
+        widest = min(f[pair]["R"].shape[3] for pair in (k_pair, v_pair))
+        if not 1 <= rank <= widest:
+            sys.exit(f"RANK {rank}: the bases of '{spectrum}' have 1 .. {widest} components")
         down_k = f[k_pair]["R"][..., :rank]
         down_v = f[v_pair]["R"][..., :rank]
     up_k, up_v = down_k.swapaxes(2, 3), down_v.swapaxes(2, 3)

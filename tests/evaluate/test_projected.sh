@@ -23,6 +23,7 @@ $B/bin/kvdim-spectrum "$D/d.h5" --pair qk,vw,k,v -q -o "$D/s.h5" &&
 $B/bin/kvdim-spectrum "$D/d.h5" --pair k,v --rope before -q -o "$D/before.h5" || { not_ok prepare; exit 1; }
 write() { $PY docs/examples/write_projections.py "$@"; }
 write "$D/s.h5" qk vw 32 "$D/uniform.h5" && write "$D/s.h5" qk vw 64 "$D/full.h5" && write "$D/before.h5" k v 24 "$D/palu.h5" && write "$D/before.h5" k v 64 "$D/palu-full.h5" || { not_ok "write files"; exit 1; }
+refused "a rank beyond the bases" 1 "RANK 65: the bases of '$D/s.h5' have 1 .. 64 components" write "$D/s.h5" qk vw 65 "$D/none.h5"
 
 # ---- the same bases give the same results --------------------------------------------------------
 if pair uniform,p=0.5 "projected,file=$D/uniform.h5" 1e-4 --spectrum "$D/s.h5"; then ok "bases after RoPE equal uniform"; else not_ok "bases after RoPE equal uniform" "$(cat "$D/rows" "$D/err")"; fi
