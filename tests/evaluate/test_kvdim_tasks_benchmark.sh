@@ -220,6 +220,8 @@ printf '{"prompt": "a", "references": ["b"]}\n' >"$D/nometric.jsonl"
 refused 1 "no metric" "nometric.jsonl', line 1: field 'metric' is missing: add it, or give --metric" --benchmark "$D/nometric.jsonl" --method none
 printf '{"prompt": "a", "references": ["b"], "metric": "bleu"}\n' >"$D/bleu.jsonl"
 refused 1 "an unknown metric" "bleu.jsonl', line 1: metric 'bleu' is unknown" --benchmark "$D/bleu.jsonl" --method none
+printf '{"prompt": "a", "references": ["b"], "metric": "exact", "MaxNewToken": 4}\n' >"$D/spelt.jsonl"
+refused 1 "a misspelt field" "spelt.jsonl', line 1: field 'MaxNewToken' is not read: it is spelt 'max_new_tokens'" --benchmark "$D/spelt.jsonl" --method none
 printf '{"input": "a b", "outputs": ["b"], "metric": "bleu"}\n' >"$D/unread.jsonl"
 refused 1 "a metric that the form does not read" "unread.jsonl', line 1: field 'metric' is read in the form general alone, and the form is ruler: remove it, or give --metric NAME" --benchmark "$D/unread.jsonl" --method none
 printf '{"question": "a", "answer": "#### 1", "max_new_tokens": 4}\n' >"$D/unread.jsonl"

@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdint.h>
@@ -404,11 +405,43 @@ static int metric_named(const char *name, kvd_metric *metric, kvd_err *err)
     return kvd_fail(err, "metric '%.40s' is unknown; docs/tasks.md lists all", name);
 }
 
+/* Returns true if two names of fields differ only in case, '_', '-' and a plural s at the end. */
+static bool nearly_same(const char *a, const char *b)
+{
+    for (;;) {
+        a += strspn(a, "_-");
+        b += strspn(b, "_-");
+        if (!*a || !*b || tolower((unsigned char)*a) != tolower((unsigned char)*b))
+            break;
+        a++;
+        b++;
+    }
+    return (!*a || !strcasecmp(a, "s")) && (!*b || !strcasecmp(b, "s"));
+}
+
+/* Refuses a misspelt field, such as max_new_token, which would leave the default in force. */
+static int check_spelling(const json_t *x, kvd_err *err)
+{
+    static const char *const fields[] = {"prompt",  "context",       "question",
+                                         "metric",  "references",    "max_new_tokens",
+                                         "choices", "answer_prefix", "stop"};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)x, name, value)
+    {
+        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+            if (strcmp(name, fields[i]) && nearly_same(name, fields[i]))
+                return kvd_fail(err, "field '%.40s' is not read: it is spelt '%s'", name,
+                                fields[i]);
+    }
+    return 0;
+}
+
 static int read_general(reader *r, kvd_err *err)
 {
     const char *prompt, *context, *question, *prefix, *metric, *stop;
     const json_t *const most = json_object_get(r->x, "max_new_tokens");
-    if (optional_text(r->x, "prompt", &prompt, err) ||
+    if (check_spelling(r->x, err) || optional_text(r->x, "prompt", &prompt, err) ||
         optional_text(r->x, "context", &context, err) ||
         optional_text(r->x, "question", &question, err) ||
         optional_text(r->x, "answer_prefix", &prefix, err) ||
