@@ -294,7 +294,7 @@ static int try_output(const char *path, kvd_err *err)
     if (kvd_output_begin(&out, path, err))
         return -1;
     kvd_output_release(&out, true);
-    return 0;
+    return kvd_h5_check_replaced(path, err);
 }
 
 static int work(kvd_jct_sweep *s, kvd_err *err)

@@ -34,6 +34,13 @@ then ok "inputs are as they were"; else not_ok "inputs are as they were" "$(cat 
 for f in "$D"/*.lock "$D"/*.partial "$D"/*.state "$D"/model/*.lock; do [ -e "$f" ] && not_ok "nothing is left" "$f"; done
 
 # ---- inputs that never end ---------------------------------------------------------------------
+cp "$D/ids.csv" "$D/notes.txt"
+for p in "kvdim-spectrum $D/m.h5" "kvdim-eval $D/model --ids $D/ids.csv --spectrum $D/s.h5 --method zack,p=0.5" \
+  "kvdim-jct $D/model --method none --input-len 8 --output-len 2"; do
+  refused "over a text: ${p%% *}" "notes.txt': it exists and is not an HDF5 file" "$B/bin/"$p -q -o "$D/notes.txt"
+done
+cmp "$D/ids.csv" "$D/notes.txt" && ! ls "$D"/notes.txt.* 2>/dev/null && ok "the text is whole" || not_ok "the text is whole" "$(ls "$D")"
+
 mkfifo "$D/pipe"
 for p in "kvdim-spectrum $D/pipe" "kvdim-fit $D/pipe --overall-p 0.5" "kvdim-similarity $D/s.h5 /dev/zero" \
   "kvdim-collect $D/model --ids $D/pipe" "kvdim-eval $D/model --ids $D/ids.csv --spectrum /dev/zero" "kvdim-report $D/pipe"; do

@@ -259,7 +259,8 @@ static int begin(kvd_h5 *f, const char *path, const kvd_run *run, kvd_err *err)
     if (kvd_output_begin(&f->output, path, err))
         return -1;
     f->writing = true;
-    if (kvd_run_not_an_input(run, path, err) || kvd_run_not_an_input(run, f->output.partial, err)) {
+    if (kvd_run_not_an_input(run, path, err) || kvd_run_not_an_input(run, f->output.partial, err) ||
+        kvd_h5_check_replaced(path, err)) {
         kvd_h5_close(f, true);
         return -1;
     }

@@ -39,9 +39,15 @@ typedef struct {
 } kvd_h5;
 
 /*
- * Creates PATH.partial. Fails if PATH is one of the run's inputs or in an input folder. If
- * kvd_h5_create, kvd_h5_create_locked or kvd_h5_reopen fails, *f is closed; kvd_h5_close is still
- * safe.
+ * Fails if a file at `path` has content, is not an HDF5 file and is not called NAME.h5, such as a
+ * text of the user. Files that do not exist or cannot be read pass.
+ */
+int kvd_h5_check_replaced(const char *path, kvd_err *err);
+
+/*
+ * Creates PATH.partial. Fails if PATH is one of the run's inputs or in an input folder, or if
+ * kvd_h5_check_replaced refuses it. If kvd_h5_create, kvd_h5_create_locked or kvd_h5_reopen fails,
+ * *f is closed; kvd_h5_close is still safe.
  */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);

@@ -288,10 +288,30 @@ static uint64_t little_endian(const unsigned char *p)
     return v;
 }
 
+static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+
+int kvd_h5_check_replaced(const char *path, kvd_err *err)
+{
+    unsigned char head[sizeof signature];
+    const char *const dot = strrchr(path, '.');
+    if (dot && !strcmp(dot, ".h5"))
+        return 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return 0;
+    const ssize_t n = pread(fd, head, sizeof head, 0);
+    close(fd);
+    return n <= 0 || (n == sizeof head && !memcmp(head, signature, sizeof head))
+               ? 0
+               : kvd_fail(err,
+                          "cannot write '%s': it exists and is not an HDF5 file; choose another "
+                          "name, or remove it first",
+                          path);
+}
+
 /* Checks that the file exists, is an HDF5 file, and is not cut off at the end. */
 static int check_start(const char *path, kvd_err *err)
 {
-    static const unsigned char signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     unsigned char head[64] = {0};
     struct stat st;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
