@@ -391,7 +391,10 @@ static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
     if (kvd_field_int(f, calibration_group, "weighted", 0, 1, &whole, err))
         return -1;
     c->weighted = whole == 1;
-    return 0;
+    return c->prune >= 0 && c->prune < 1
+               ? 0
+               : kvd_fail(err, "'%s': %s has prune %g, not 0 <= prune < 1", f->path,
+                          calibration_group, c->prune);
 }
 
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err)

@@ -242,6 +242,11 @@ TEST(test_lies_are_refused)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "method is 'qr', none of svd, tsqr, gram"));
     strcpy(s.method, "tsqr");
+    s.calibration.prune = 1.5;
+    assert_int_equal(save(&s, &err), 0);
+    assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
+    assert_non_null(strstr(err.msg, "/calibration has prune 1.5, not 0 <= prune < 1"));
+    s.calibration.prune = 0;
     /* This d_head is smaller than the matrices in the file. Reading must not go beyond it. */
     s.model.d_head = 5;
     kvd_spectrum small = s;
