@@ -1,5 +1,6 @@
 #include "model/model_info.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +12,8 @@ static void set_text(char *to, size_t size, const char *from)
     snprintf(to, size, "%s", from ? from : "");
 }
 
-void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
-                        const char *dtype)
+/* Returns the last part of `path`, and its length in *n. Slashes at the end do not count. */
+static const char *last_part(const char *path, size_t *n)
 {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/')
@@ -20,12 +21,29 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
     size_t start = end;
     while (start > 0 && path[start - 1] != '/')
         start--;
+    *n = end - start;
+    return path + start;
+}
+
+static bool is_dots(const char *name, size_t n)
+{
+    return name[0] == '.' && (n == 1 || (n == 2 && name[1] == '.'));
+}
+
+void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
+                        const char *dtype)
+{
+    size_t n;
+    const char *name = last_part(path, &n);
+    /* The current folder and the one above it have their names in the full path. */
+    char *const full = is_dots(name, n) ? realpath(path, NULL) : NULL;
+    name = full ? last_part(full, &n) : name;
     memset(m, 0, sizeof *m);
-    size_t n = end - start;
     /* A model name that is too long is cut between two UTF-8 characters. */
     if (n >= sizeof m->name)
-        n = kvd_utf8_first_bad(path + start, sizeof m->name - 1);
-    memcpy(m->name, path + start, n);
+        n = kvd_utf8_first_bad(name, sizeof m->name - 1);
+    memcpy(m->name, name, n);
+    free(full);
     set_text(m->hash, sizeof m->hash, hash);
     set_text(m->family, sizeof m->family, c->family);
     m->n_layers = c->n_layers;

@@ -34,6 +34,12 @@ then ok "inputs are as they were"; else not_ok "inputs are as they were" "$(cat 
 for f in "$D"/*.lock "$D"/*.partial "$D"/*.state "$D"/model/*.lock; do [ -e "$f" ] && not_ok "nothing is left" "$f"; done
 
 # ---- inputs that never end ---------------------------------------------------------------------
+mkdir -p "$D/models--a--b/snapshots"
+refused "a folder of Hugging Face's cache" "models--a--b' holds revisions of a model: give one folder of its snapshots/" \
+  "$B/bin/kvdim-collect" "$D/models--a--b" --ids "$D/ids.csv" --moments -q -o "$D/x.h5"
+"$B/bin/kvdim-collect" "$D/model/." --ids "$D/ids.csv" --moments -q -o "$D/dot.h5" 2>"$D/err"
+is "a model called by a point has the name of its folder" '"model"' "$(attribute "$D/dot.h5" /model/name)"
+
 cp "$D/ids.csv" "$D/notes.txt"
 for p in "kvdim-spectrum $D/m.h5" "kvdim-eval $D/model --ids $D/ids.csv --spectrum $D/s.h5 --method zack,p=0.5" \
   "kvdim-jct $D/model --method none --input-len 8 --output-len 2"; do

@@ -37,13 +37,28 @@ struct kvd_checkpoint {
     size_t weight_group;
 };
 
+/* Refuses a folder of Hugging Face's cache that holds revisions of a model, each in a folder. */
+static int check_not_cache(const char *folder, const char *config, kvd_err *err)
+{
+    struct stat st;
+    char *const inner = kvd_path_in_folder(folder, "snapshots", err);
+    if (!inner)
+        return -1;
+    const bool cache = stat(config, &st) && !stat(inner, &st) && S_ISDIR(st.st_mode);
+    free(inner);
+    return cache
+               ? kvd_fail(err, "'%s' holds revisions of a model: give one folder of its snapshots/",
+                          folder)
+               : 0;
+}
+
 static int open_folder(kvd_checkpoint *c, kvd_err *err)
 {
     int status = -1, single, sharded;
     char *config = kvd_path_in_folder(c->path, "config.json", err);
     char *file = config ? kvd_path_in_folder(c->path, "model.safetensors", err) : NULL;
     char *index = file ? kvd_path_in_folder(c->path, "model.safetensors.index.json", err) : NULL;
-    if (!index || kvd_config_read(config, &c->config, err))
+    if (!index || check_not_cache(c->path, config, err) || kvd_config_read(config, &c->config, err))
         goto done;
     if ((single = kvd_path_exists(file, err)) < 0 || (sharded = kvd_path_exists(index, err)) < 0)
         goto done;
