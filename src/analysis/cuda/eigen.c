@@ -115,8 +115,7 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     const int64_t d = (int64_t)s->d;
     const size_t matrix = s->d * s->d * sizeof(double);
     float ms = 0;
-    if (kvd_cuda_check(cudaMemcpyAsync(s->A, gram, m * matrix, cudaMemcpyHostToDevice, s->stream),
-                       what, err) ||
+    if (kvd_queue_put(s->A, gram, m * matrix, s->stream, what, err) ||
         kvd_cuda_check(cudaEventRecord(s->begin, s->stream), what, err) ||
         /* CUBLAS_FILL_MODE_UPPER selects the triangle that LAPACK's 'U' selects in kvd_gram_svd. */
         solver_check(s->lib->cusolverDnXsyevBatched(
@@ -125,15 +124,9 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
                          s->work_bytes, s->host_work, s->host_bytes, s->info, (int64_t)m),
                      what, err) ||
         kvd_cuda_check(cudaEventRecord(s->end, s->stream), what, err) ||
-        kvd_cuda_check(cudaMemcpyAsync(s->host_info, s->info, m * sizeof(int),
-                                       cudaMemcpyDeviceToHost, s->stream),
-                       what, err) ||
-        kvd_cuda_check(cudaMemcpyAsync(lambda, s->lambda, m * s->d * sizeof(double),
-                                       cudaMemcpyDeviceToHost, s->stream),
-                       what, err) ||
-        kvd_cuda_check(
-            cudaMemcpyAsync(vectors, s->A, m * matrix, cudaMemcpyDeviceToHost, s->stream), what,
-            err) ||
+        kvd_queue_get(s->host_info, s->info, m * sizeof(int), s->stream, what, err) ||
+        kvd_queue_get(lambda, s->lambda, m * s->d * sizeof(double), s->stream, what, err) ||
+        kvd_queue_get(vectors, s->A, m * matrix, s->stream, what, err) ||
         kvd_cuda_check(cudaStreamSynchronize(s->stream), what, err) ||
         kvd_cuda_check(cudaEventElapsedTime(&ms, s->begin, s->end), what, err))
         return -1;

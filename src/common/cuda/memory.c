@@ -28,10 +28,7 @@ void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, cons
                       void *stream, kvd_err *err)
 {
     void *const p = kvd_device_new(m, bytes, what, err);
-    return p && !kvd_cuda_check(cudaMemcpyAsync(p, host, bytes, cudaMemcpyHostToDevice, stream),
-                                what, err)
-               ? p
-               : NULL;
+    return p && !kvd_queue_put(p, host, bytes, stream, what, err) ? p : NULL;
 }
 
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err)
@@ -48,6 +45,27 @@ int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kv
                    kvd_cuda_check(cudaStreamSynchronize(NULL), what, err)
                ? -1
                : 0;
+}
+
+int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
+                  kvd_err *err)
+{
+    return kvd_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), what,
+                          err);
+}
+
+int kvd_queue_get(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
+                  kvd_err *err)
+{
+    return kvd_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), what,
+                          err);
+}
+
+int kvd_queue_copy(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
+                   kvd_err *err)
+{
+    return kvd_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), what,
+                          err);
 }
 
 void kvd_device_release(kvd_device_memory *m)

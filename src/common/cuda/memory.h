@@ -32,6 +32,16 @@ void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, cons
  */
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
+/*
+ * Queue a copy of `bytes` bytes on the stream: from the host to the device, from the device to the
+ * host, and on the device. Host memory must not change or be read before the stream gets there.
+ */
+int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
+                  kvd_err *err);
+int kvd_queue_get(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
+                  kvd_err *err);
+int kvd_queue_copy(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
+                   kvd_err *err);
 /* Frees all arrays of the list. The device on which they are must be current. */
 void kvd_device_release(kvd_device_memory *m);
 

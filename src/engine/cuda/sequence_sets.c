@@ -56,12 +56,8 @@ int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     r->sets.fetched = false;
     for (int g = 0; g <= r->all->n; g++) {
         const size_t t = edge(r->all, g);
-        if (kvd_cuda_check(cudaMemcpyAsync(r->sets.place + g, sets.place + t, sizeof *sets.place,
-                                           cudaMemcpyDeviceToHost, s),
-                           what, err) ||
-            kvd_cuda_check(cudaMemcpyAsync(r->sets.level + g, sets.level + t, sizeof *sets.level,
-                                           cudaMemcpyDeviceToHost, s),
-                           what, err))
+        if (kvd_queue_get(r->sets.place + g, sets.place + t, sizeof *sets.place, s, what, err) ||
+            kvd_queue_get(r->sets.level + g, sets.level + t, sizeof *sets.level, s, what, err))
             return -1;
     }
     return 0;

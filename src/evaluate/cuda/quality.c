@@ -71,15 +71,11 @@ int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *re
                         kvd_err *err)
 {
     if (check_input(q, target, n, vocab, err) ||
-        kvd_cuda_check(
-            cudaMemcpyAsync(q->target, target, n * sizeof *target, cudaMemcpyHostToDevice, stream),
-            what, err) ||
+        kvd_queue_put(q->target, target, n * sizeof *target, stream, what, err) ||
         kvd_cuda_check(
             kvd_quality_rows(logits, reference, q->target, n, (uint32_t)vocab, q->row, stream),
             what, err) ||
-        kvd_cuda_check(
-            cudaMemcpyAsync(q->got, q->row, n * sizeof *q->got, cudaMemcpyDeviceToHost, stream),
-            what, err) ||
+        kvd_queue_get(q->got, q->row, n * sizeof *q->got, stream, what, err) ||
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err) ||
         refuse_not_finite(q->got, n, vocab, err))
         return -1;

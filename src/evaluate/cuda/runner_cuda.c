@@ -111,9 +111,7 @@ static int save_output(void *ctx, const kvd_gpu_attention_in *in, const void *ou
     runner *const self = ctx;
     const size_t bytes = in->n_tokens * (size_t)in->config->n_heads * (size_t)in->config->d_head *
                          kvd_dtype_bytes(in->type);
-    return kvd_cuda_check(
-        cudaMemcpyAsync(kept_at(self, in->layer), out, bytes, cudaMemcpyDeviceToDevice, in->stream),
-        what, err);
+    return kvd_queue_copy(kept_at(self, in->layer), out, bytes, in->stream, what, err);
 }
 
 static int compare_output(void *ctx, const kvd_gpu_attention_in *in, const void *out, kvd_err *err)
@@ -169,9 +167,7 @@ static int add_errors(runner *self, size_t n_tokens, int first_layer, kvd_attent
     const size_t heads = (size_t)error->n_heads,
                  n = (size_t)error->n_layers * KVD_ERROR_PARTS * heads;
     kvd_error_sums *const part = self->host;
-    if (kvd_cuda_check(cudaMemcpyAsync(part, self->error, n * sizeof *part, cudaMemcpyDeviceToHost,
-                                       self->stream),
-                       what, err) ||
+    if (kvd_queue_get(part, self->error, n * sizeof *part, self->stream, what, err) ||
         kvd_cuda_check(cudaStreamSynchronize(self->stream), what, err))
         return -1;
     for (size_t l = (size_t)first_layer; l < (size_t)error->n_layers; l++)
@@ -244,8 +240,7 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 
 static int rows_copy(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err)
 {
-    return kvd_cuda_check(cudaMemcpyAsync(to, from, n * (size_t)r->config->d_model * sizeof *to,
-                                          cudaMemcpyDeviceToDevice, self_of(r)->stream),
+    return kvd_queue_copy(to, from, n * (size_t)r->config->d_model * sizeof *to, self_of(r)->stream,
                           what, err);
 }
 
@@ -258,9 +253,7 @@ static int differ(kvd_model_runner *r, const float *a, const float *b, size_t n,
                        err) ||
         kvd_cuda_check(kvd_differ(a, b, n * (size_t)r->config->d_model, self->flag, self->stream),
                        what, err) ||
-        kvd_cuda_check(
-            cudaMemcpyAsync(&found, self->flag, sizeof found, cudaMemcpyDeviceToHost, self->stream),
-            what, err) ||
+        kvd_queue_get(&found, self->flag, sizeof found, self->stream, what, err) ||
         kvd_cuda_check(cudaStreamSynchronize(self->stream), what, err))
         return -1;
     *yes = found != 0;
@@ -294,9 +287,8 @@ static int logit_change(kvd_model_runner *r, const float *rows, size_t n, double
                                         n * (size_t)r->config->vocab_size, self->change,
                                         self->stream),
                        what, err) ||
-        kvd_cuda_check(cudaMemcpyAsync(part, self->change, KVD_CHANGE_PARTS * sizeof *part,
-                                       cudaMemcpyDeviceToHost, self->stream),
-                       what, err) ||
+        kvd_queue_get(part, self->change, KVD_CHANGE_PARTS * sizeof *part, self->stream, what,
+                      err) ||
         kvd_cuda_check(cudaStreamSynchronize(self->stream), what, err))
         return -1;
     *largest = 0;

@@ -402,9 +402,7 @@ static int busy(void *self, void *stream, kvd_busy *out, kvd_err *err)
                        prepare(self, stream, err) || launch(self, stream, err);
     s->prefill.busy = s->decode.busy = NULL;
     if (failed ||
-        kvd_cuda_check(cudaMemcpyAsync(s->busy_host, s->busy, n * sizeof *s->busy,
-                                       cudaMemcpyDeviceToHost, stream),
-                       "busy times", err) ||
+        kvd_queue_get(s->busy_host, s->busy, n * sizeof *s->busy, stream, "busy times", err) ||
         kvd_cuda_check(cudaStreamSynchronize(stream), "busy times", err))
         return -1;
     for (size_t i = 0; i < n; i++)

@@ -75,10 +75,8 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
      * The copy of pageable host memory has ended when this call returns, so host_row may be
      * overwritten.
      */
-    return kvd_cuda_check(cudaMemcpyAsync(l->rope_row, l->host_row,
-                                          in->n_tokens * sizeof *l->host_row,
-                                          cudaMemcpyHostToDevice, in->stream),
-                          what, err);
+    return kvd_queue_put(l->rope_row, l->host_row, in->n_tokens * sizeof *l->host_row, in->stream,
+                         what, err);
 }
 
 static int through_latents(const kvd_gpu_attention_in *in, const kvd_cache_layer *layer,

@@ -124,10 +124,8 @@ static int put_prompts(const kvd_gpu_attention_in *in, size_t prompt, size_t wid
     for (size_t s = 0; s < in->n_sequences; s++) {
         const size_t first = in->offset[s], n = in->offset[s + 1] - first,
                      rows = prompt < n ? prompt : n - 1;
-        if (rows && kvd_cuda_check(cudaMemcpyAsync(to + first * width, exact + first * width,
-                                                   rows * width * sizeof *to,
-                                                   cudaMemcpyDeviceToDevice, in->stream),
-                                   what, err))
+        if (rows && kvd_queue_copy(to + first * width, exact + first * width,
+                                   rows * width * sizeof *to, in->stream, what, err))
             return -1;
     }
     return 0;

@@ -48,9 +48,7 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
         const size_t kept = (size_t)d_v * width, whole = (size_t)d * width;
         /* cuBLAS computes the transpose: W'^T [model][d_v] = W^T [model][d] A [d][d_v]. */
         if (kvd_gpu_fold_product(w, d, d_v, model, a, v + (size_t)g * whole, temp, err) ||
-            kvd_cuda_check(cudaMemcpyAsync(v + to, temp, kept * sizeof *v, cudaMemcpyDeviceToDevice,
-                                           w->stream),
-                           what, err) ||
+            kvd_queue_copy(v + to, temp, kept * sizeof *v, w->stream, what, err) ||
             (!packed && kvd_cuda_check(cudaMemsetAsync(v + to + kept, 0, (whole - kept) * sizeof *v,
                                                        w->stream),
                                        what, err)))
@@ -78,10 +76,8 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
             return -1;
     }
     l->n_o = c->map.o_pitch;
-    return kvd_cuda_check(cudaMemcpyAsync(l->o, temp,
-                                          (size_t)model * (size_t)c->map.o_pitch * sizeof *temp,
-                                          cudaMemcpyDeviceToDevice, w->stream),
-                          what, err);
+    return kvd_queue_copy(l->o, temp, (size_t)model * (size_t)c->map.o_pitch * sizeof *temp,
+                          w->stream, what, err);
 }
 
 /* Replaces the bias b_V by A_v^T b_V, followed by zeros. */

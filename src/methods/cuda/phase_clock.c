@@ -64,9 +64,7 @@ int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err)
         return 0;
     if (c->n >= c->capacity)
         return kvd_fail(err, "an iteration with %zu phases, room for %zu", c->n, c->capacity - 1);
-    return kvd_cuda_check(cudaMemcpyAsync(c->host, c->device, (c->n + 1) * sizeof *c->device,
-                                          cudaMemcpyDeviceToHost, stream),
-                          what, err);
+    return kvd_queue_get(c->host, c->device, (c->n + 1) * sizeof *c->device, stream, what, err);
 }
 
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t)

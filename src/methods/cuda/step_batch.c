@@ -68,25 +68,17 @@ void kvd_step_batch_release(kvd_step_batch *b)
 
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err)
 {
-    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned,
-                                          (LIVE + STEP_LISTS * b->max_slices) * sizeof(int32_t),
-                                          cudaMemcpyHostToDevice, stream),
-                          what, err);
+    return kvd_queue_put(b->array, b->pinned, (LIVE + STEP_LISTS * b->max_slices) * sizeof(int32_t),
+                         stream, what, err);
 }
 
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err)
 {
     const size_t bytes = b->n_tokens * sizeof(uint32_t);
-    return kvd_cuda_check(cudaMemcpyAsync(b->array, b->pinned,
-                                          (LIVE + LISTS * b->max_slices) * sizeof(int32_t),
-                                          cudaMemcpyHostToDevice, stream),
-                          what, err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(b->device.id, b->host.id, bytes,
-                                                  cudaMemcpyHostToDevice, stream),
-                                  what, err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(b->device.at, b->host.at, bytes,
-                                                  cudaMemcpyHostToDevice, stream),
-                                  what, err)
+    return kvd_queue_put(b->array, b->pinned, (LIVE + LISTS * b->max_slices) * sizeof(int32_t),
+                         stream, what, err) ||
+                   kvd_queue_put(b->device.id, b->host.id, bytes, stream, what, err) ||
+                   kvd_queue_put(b->device.at, b->host.at, bytes, stream, what, err)
                ? -1
                : 0;
 }

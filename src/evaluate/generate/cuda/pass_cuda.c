@@ -88,10 +88,8 @@ static int run(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kv
     if (run_with(g, b, hook, g->hidden, err))
         return -1;
     for (size_t s = 0; s < b->n_sequences; s++)
-        if (kvd_cuda_check(cudaMemcpyAsync(g->last + s * d, g->hidden + (b->offset[s + 1] - 1) * d,
-                                           d * sizeof *g->last, cudaMemcpyDeviceToDevice,
-                                           kvd_gpu_forward_stream(g->forward, 0)),
-                           what, err))
+        if (kvd_queue_copy(g->last + s * d, g->hidden + (b->offset[s + 1] - 1) * d,
+                           d * sizeof *g->last, kvd_gpu_forward_stream(g->forward, 0), what, err))
             return -1;
     return 0;
 }
@@ -102,9 +100,7 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     const size_t d = (size_t)g->config->d_model, vocab = (size_t)g->config->vocab_size;
     const cudaStream_t stream = kvd_gpu_forward_stream(g->forward, 0);
     if (kvd_gpu_forward_logits(g->forward, g->last + from * d, n, g->logits, err) ||
-        kvd_cuda_check(
-            cudaMemcpyAsync(to, g->logits, n * vocab * sizeof *to, cudaMemcpyDeviceToHost, stream),
-            what, err) ||
+        kvd_queue_get(to, g->logits, n * vocab * sizeof *to, stream, what, err) ||
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err))
         return -1;
     for (size_t i = 0; i < n * vocab; i++)

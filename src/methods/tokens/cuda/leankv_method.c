@@ -53,9 +53,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 {
     if (n == 0)
         return 0;
-    return kvd_cuda_check(cudaMemcpyAsync(k->leaving, slot, n * sizeof *k->leaving,
-                                          cudaMemcpyHostToDevice, k->stream),
-                          what, err) ||
+    return kvd_queue_put(k->leaving, slot, n * sizeof *k->leaving, k->stream, what, err) ||
                    kvd_cuda_check(kvd_leankv_give_back(&k->pool, k->leaving, (int)n, k->stream),
                                   what, err)
                ? -1
@@ -203,9 +201,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     }
     if (r->layer < k->pool.n_layers - 1)
         return 0;
-    return kvd_cuda_check(
-        cudaMemcpyAsync(k->seen, k->pool.state, sizeof *k->seen, cudaMemcpyDeviceToHost, r->stream),
-        what, err);
+    return kvd_queue_get(k->seen, k->pool.state, sizeof *k->seen, r->stream, what, err);
 }
 
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)

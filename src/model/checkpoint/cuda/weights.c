@@ -217,9 +217,8 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
         for (size_t i = 0; i < now; i += CHUNK)
             read_cut(c, first + i, now - i < CHUNK ? now - i : CHUNK, buffer + i * bytes,
                      l->scratch + kvd_thread_index() * CHUNK);
-        if (kvd_cuda_check(cudaMemcpyAsync(to + first * bytes, buffer, now * bytes,
-                                           cudaMemcpyHostToDevice, l->stream),
-                           "loading weights", err) ||
+        if (kvd_queue_put(to + first * bytes, buffer, now * bytes, l->stream, "loading weights",
+                          err) ||
             kvd_cuda_check(cudaEventRecord(l->copied[l->turn], l->stream), "loading weights", err))
             return -1;
     }

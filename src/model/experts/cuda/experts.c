@@ -21,10 +21,8 @@ static int route(kvd_gpu_worker *w, kvd_err *err)
 {
     kvd_gpu_expert_buffers *const e = &w->experts;
     if (kvd_gpu_launched(w, kvd_gpu_route(&e->routes, w->stream), KVD_GPU_GATE_UP, err) ||
-        kvd_cuda_check(cudaMemcpyAsync(e->count, e->routes.count,
-                                       e->routes.n_experts * sizeof *e->count,
-                                       cudaMemcpyDeviceToHost, w->stream),
-                       "routed experts", err))
+        kvd_queue_get(e->count, e->routes.count, e->routes.n_experts * sizeof *e->count, w->stream,
+                      "routed experts", err))
         return -1;
     return w->sum ? kvd_gpu_sum_wait(w->sum, w->weights.share.index, w->stream, err)
                   : kvd_cuda_check(cudaStreamSynchronize(w->stream), "routed experts", err);

@@ -197,12 +197,9 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
         for (size_t i = b->offset[s]; i < b->offset[s + 1]; i++)
             w->numbers[i] = kvd_rng_uniform(&r);
     }
-    return kvd_cuda_check(cudaMemcpyAsync(w->target, target, n * sizeof *target,
-                                          cudaMemcpyHostToDevice, w->w.stream),
-                          "targets", err) ||
-                   (w->draws && kvd_cuda_check(cudaMemcpyAsync(w->u, w->numbers, n * sizeof *w->u,
-                                                               cudaMemcpyHostToDevice, w->w.stream),
-                                               "draws", err))
+    return kvd_queue_put(w->target, target, n * sizeof *target, w->w.stream, "targets", err) ||
+                   (w->draws &&
+                    kvd_queue_put(w->u, w->numbers, n * sizeof *w->u, w->w.stream, "draws", err))
                ? -1
                : 0;
 }
@@ -250,9 +247,8 @@ static int loss_back(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
         if (piece_back(w, first, smaller(w->piece, n - first), err))
             return -1;
     return kvd_back_check(w, w->dx, n, w->d, stage_behind(&w->w.config), err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(w->numbers + max, w->loss, n * sizeof *w->loss,
-                                                  cudaMemcpyDeviceToHost, w->w.stream),
-                                  "losses", err)
+                   kvd_queue_get(w->numbers + max, w->loss, n * sizeof *w->loss, w->w.stream,
+                                 "losses", err)
                ? -1
                : 0;
 }

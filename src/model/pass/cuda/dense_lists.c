@@ -115,9 +115,8 @@ int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_se
     }
     for (int c = 0; c < COLUMNS && n; c++) {
         const size_t at = (size_t)c * l->max_sequences;
-        if (kvd_cuda_check(cudaMemcpyAsync((int32_t *)l->array + at, (int32_t *)l->pinned + at,
-                                           n * sizeof(int32_t), cudaMemcpyHostToDevice, stream),
-                           what, err))
+        if (kvd_queue_put((int32_t *)l->array + at, (int32_t *)l->pinned + at, n * sizeof(int32_t),
+                          stream, what, err))
             return -1;
     }
     if (kvd_cuda_check(cudaEventRecord(l->copied, stream), what, err))

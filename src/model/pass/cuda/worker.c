@@ -356,8 +356,7 @@ int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err)
 {
     if (kvd_gpu_join_sums(w, err) ||
-        kvd_cuda_check(cudaMemcpyAsync(bad, w->bad, sizeof *bad, cudaMemcpyDeviceToHost, w->stream),
-                       "forward pass", err))
+        kvd_queue_get(bad, w->bad, sizeof *bad, w->stream, "forward pass", err))
         return -1;
     return w->sum ? kvd_gpu_sum_wait(w->sum, w->weights.share.index, w->stream, err)
                   : kvd_cuda_check(cudaStreamSynchronize(w->stream), "forward pass", err);
