@@ -33,3 +33,11 @@ for folder in $(grep -l '^include ../system.mk' experiments/*/Makefile | xargs -
   # A method that the engine refuses ends the run with a status that stops make.
   ! grep -E -- '--method (minicache|xkv|scissorhands|think|zipcache|[^ ]*\+kvquant)' "$D/wants" >"$D/log" && ok "$n: no method that GPUs refuse" || not_ok "$n: no method that GPUs refuse"
 done
+
+# experiments/leaderboard from end to end with the demo model: an estimate first, one file, a table; a second run makes nothing again.
+board() { make -C experiments/leaderboard BIN="$PWD/$B/bin" OUT="$D/out" TEXTS=data/texts/stories.txt TOKENS=1024 RULER=niah_single_1,fwe LENGTH=300 ITEMS=2 GPU= GROUPS=tokens POINTS_tokens="streaming,recent=0.5/0.25 h2o" TASKS="--max-new-tokens 4" PLOTS=0; }
+check "a leaderboard" board
+says "$log" "3 methods, 2 items of each task." >/dev/null && says "$log" "All will take about" >/dev/null && ok "the estimate" || not_ok "the estimate"
+is "methods and tasks" "none h2o streaming streaming fwe,niah_single_1" "$(sed 1d "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ')$(head -1 "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f13-)"
+check "again" board
+if grep -q "kvdim-tasks" "$log"; then not_ok "a second run makes nothing again"; else ok "a second run makes nothing again"; fi
