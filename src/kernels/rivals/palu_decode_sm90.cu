@@ -31,6 +31,7 @@
 #include <math_constants.h>
 
 #include "common/half.h"
+#include "kernels/cuda/sm90.cuh"
 
 namespace
 {
@@ -91,52 +92,12 @@ struct params {
     long long page_elements;
 };
 
-__device__ __forceinline__ uint32_t smem_address(const void *p)
-{
-    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-__device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(uint32_t bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
 __device__ __forceinline__ void barrier_arrive_at(uint32_t bar, uint32_t rank)
 {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(bar),
                  "r"(rank)
                  : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred done;\nagain:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}\n" ::"r"(bar),
-                 "r"(parity)
-                 : "memory");
-}
-
-__device__ __forceinline__ void named_sync(int id, int threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-__device__ __forceinline__ void named_arrive(int id, int threads)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 __device__ __forceinline__ void cluster_sync()
@@ -152,15 +113,6 @@ __device__ __forceinline__ uint32_t cluster_rank()
     return r;
 }
 
-__device__ __forceinline__ void copy(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(to),
-        "l"(from), "r"(bytes), "r"(bar)
-        : "memory");
-}
-
 /* Copies to shared address `to` of both CTAs of the cluster. */
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint32_t bytes,
                                              uint32_t bar, uint64_t policy)
@@ -172,83 +124,6 @@ __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint
         : "memory");
 }
 
-/* `along_k` and `along_mn` are the bytes between 8 x 8 blocks along K and along M or N. */
-__device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t along_k,
-                                               uint32_t along_mn)
-{
-    return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(along_k >> 4) << 16 |
-           static_cast<uint64_t>(along_mn >> 4) << 32;
-}
-
-#define WGMMA(type)                                                                                       \
-    asm volatile(                                                                                         \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                                                     \
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {"                                 \
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                          \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                \
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                \
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "    \
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127 " \
-        "}, %128, %129, p, 1, 1, 0, 0;\n}\n"                                                              \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),             \
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),         \
-          "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),                   \
-          "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]),                   \
-          "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),                   \
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]),                   \
-          "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),                   \
-          "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),                   \
-          "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),                   \
-          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]),                   \
-          "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]),                   \
-          "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]),                   \
-          "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),                   \
-          "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]),                   \
-          "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]),                   \
-          "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),                   \
-          "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),               \
-          "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),             \
-          "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),             \
-          "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),             \
-          "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])              \
-        : "l"(a), "l"(b), "r"(accumulate))
-
-/* Computes the product A [64][16] B [16][256], and adds it to d if `accumulate` is not 0. */
-template <int dtype>
-__device__ __forceinline__ void rebuild_step(float (&d)[128], uint64_t a, uint64_t b,
-                                             int accumulate)
-{
-    if (dtype == KVD_BF16)
-        WGMMA("bf16");
-    else
-        WGMMA("f16");
-}
-
-template <int left> __device__ __forceinline__ void rebuild_wait()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
-}
-
-template <int dtype>
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    if (dtype == KVD_BF16)
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -257,28 +132,11 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t addre
                  : "memory");
 }
 
-template <int dtype> __device__ __forceinline__ uint32_t pack(float low, float high)
-{
-    uint32_t r;
-    if (dtype == KVD_BF16)
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-
 template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int high)
 {
     const uint32_t x = high ? two >> 16 : two & 0xffff;
     return dtype == KVD_BF16 ? __uint_as_float(x << 16)
                              : __half2float(__ushort_as_half(static_cast<uint16_t>(x)));
-}
-
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-    return r;
 }
 
 /* Place in a ring buffer, and parity of the barrier phase that fills it. */
@@ -364,8 +222,8 @@ __device__ __forceinline__ void produce(const params &p, uint32_t smem)
     const auto push = [&](const char *from, uint32_t bytes) {
         for (uint32_t done = 0; done < bytes; done += PIECE_BYTES) {
             const uint32_t n = min(bytes - done, static_cast<uint32_t>(PIECE_BYTES)), half = n / 2;
-            barrier_wait(empty + at.at * 8, at.parity ^ 1);
-            barrier_expect(full + at.at * 8, n);
+            mbar_wait(empty + at.at * 8, at.parity ^ 1);
+            mbar_arrive_expect(full + at.at * 8, n);
             copy_to_both(ring + at.at * PIECE_BYTES + rank * half, from + done + rank * half, half,
                          full + at.at * 8, policy);
             step(at, p.places);
@@ -379,12 +237,12 @@ __device__ __forceinline__ void produce(const params &p, uint32_t smem)
         const char *v_before = nullptr;
         const uint32_t up_piece = static_cast<uint32_t>(p.rank_k) / 16 * 8192;
         if (turn > 0)
-            barrier_wait(up_full + 8, static_cast<uint32_t>(turn - 1) & 1);
-        barrier_expect(up_full, up_piece);
+            mbar_wait(up_full + 8, static_cast<uint32_t>(turn - 1) & 1);
+        mbar_arrive_expect(up_full, up_piece);
         const char *up =
             reinterpret_cast<const char *>(p.up) + static_cast<size_t>(2 * g + rank) * up_piece;
         for (uint32_t done = 0; done < up_piece; done += 8192)
-            copy(smem + OFF_UP + done, up + done, 8192, up_full);
+            bulk_copy(smem + OFF_UP + done, up + done, 8192, up_full);
 
         int b = request_of(p.prefix, p.batch, x - g * per_group);
         while (x < group_end) {
@@ -440,7 +298,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int at = (16 * warp + row + 8 * (e >> 1)) * (D / 2) + 8 * j + 2 * quad + (e & 1);
-            cs[e] = pack<KVD_F16>(__ldg(p.cosine + at), __ldg(p.sine + at));
+            cs[e] = pack2<false>(__ldg(p.cosine + at), __ldg(p.sine + at));
             if (j < TURNS_KEPT)
                 turn_by[(4 * j + e) % (TURNS_KEPT * 4)] = cs[e];
         }
@@ -448,7 +306,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             reinterpret_cast<uint4 *>(base + OFF_TURN)[(j - TURNS_KEPT) * 128 + tid] =
                 make_uint4(cs[0], cs[1], cs[2], cs[3]);
     }
-    named_sync(5, 256);
+    bar_sync(5, 256);
 
     float d[128];
     /* Number of pieces of latents that were copied before this latent group. */
@@ -457,7 +315,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     for (int turn = 0; x < end; turn++) {
         const int g = x / per_group, group_end = min(end, (g + 1) * per_group), group_begin = x;
         const uint32_t n_run = static_cast<uint32_t>(group_end - group_begin);
-        barrier_wait(up_full, static_cast<uint32_t>(turn) & 1);
+        mbar_wait(up_full, static_cast<uint32_t>(turn) & 1);
 
         int b = request_of(p.prefix, p.batch, x - g * per_group);
         while (x < group_end) {
@@ -492,21 +350,21 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
                 uint32_t before = 0;
                 if (x + i > begin)
-                    named_sync(1 + w, 256);
+                    bar_sync(1 + w, 256);
 #pragma unroll
                 for (uint32_t c = 0; c < k_pieces; c++) {
-                    const uint64_t a = descriptor(ring + at.at * PIECE_BYTES, 1024, 128);
-                    const uint64_t u = descriptor(smem + OFF_UP + c * (4 * 8192), 4096, 128);
-                    barrier_wait(full + at.at * 8, at.parity);
-                    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                    const uint64_t a = wgmma_desc(ring + at.at * PIECE_BYTES, 1024, 128);
+                    const uint64_t u = wgmma_desc(smem + OFF_UP + c * (4 * 8192), 4096, 128);
+                    mbar_wait(full + at.at * 8, at.parity);
+                    wgmma_begin();
 #pragma unroll
                     for (uint32_t k = 0; k < 4; k++)
                         if (c * PIECE_RANKS + k * 16 < rank_k)
-                            rebuild_step<dtype>(d, a + k * (2048 >> 4), u + k * (8192 >> 4),
-                                                (c | k) != 0);
-                    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                            wgmma_ss<dtype == KVD_BF16>(d, a + k * (2048 >> 4), u + k * (8192 >> 4),
+                                                        (c | k) != 0);
+                    wgmma_commit();
                     if (c > 0) {
-                        rebuild_wait<1>();
+                        wgmma_wait<1>();
                         if (lane < 2)
                             barrier_arrive_at(empty + before * 8, lane);
                     }
@@ -514,7 +372,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                     step(at, places);
                 }
                 if (x + i + 1 < end)
-                    named_arrive(2 - w, 256);
+                    bar_arrive(2 - w, 256);
 
                 /* Rotate the queries back by the page's first position. */
                 {
@@ -536,18 +394,21 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                     }
                     char *to = queries + my_query * QUERY_PITCH + (my_pair & 7) / 2 * 64 +
                                my_pair / 16 * 8 + (my_pair & 8) / 2;
-                    *reinterpret_cast<uint32_t *>(to) = pack<dtype>(low[0], low[1]);
-                    *reinterpret_cast<uint32_t *>(to + 64) = pack<dtype>(low[2], low[3]);
-                    *reinterpret_cast<uint32_t *>(to + 32) = pack<dtype>(high[0], high[1]);
-                    *reinterpret_cast<uint32_t *>(to + 96) = pack<dtype>(high[2], high[3]);
+                    *reinterpret_cast<uint32_t *>(to) = pack2<dtype == KVD_BF16>(low[0], low[1]);
+                    *reinterpret_cast<uint32_t *>(to + 64) =
+                        pack2<dtype == KVD_BF16>(low[2], low[3]);
+                    *reinterpret_cast<uint32_t *>(to + 32) =
+                        pack2<dtype == KVD_BF16>(high[0], high[1]);
+                    *reinterpret_cast<uint32_t *>(to + 96) =
+                        pack2<dtype == KVD_BF16>(high[2], high[3]);
                 }
-                rebuild_wait<0>();
+                wgmma_wait<0>();
                 if (lane < 2)
                     barrier_arrive_at(empty + before * 8, lane);
 #pragma unroll
                 for (int e = 0; e < 128; e++)
                     asm volatile("" : "+f"(d[e])::"memory");
-                named_sync(3 + w, 128);
+                bar_sync(3 + w, 128);
 
                 /*
                  * Heads and halves of the dims have separate sums, so that four chains of mma
@@ -587,14 +448,18 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                             low[e] = l * cs.x - u * cs.y;
                             high[e] = u * cs.x + l * cs.y;
                         }
-                        const uint32_t a[4] = {
-                            pack<dtype>(low[0], low[1]), pack<dtype>(low[2], low[3]),
-                            pack<dtype>(low[4], low[5]), pack<dtype>(low[6], low[7])};
-                        mma<dtype>(s[2 * h], a, mine ? q_here.x : 0, mine ? q_here.y : 0);
-                        const uint32_t a2[4] = {
-                            pack<dtype>(high[0], high[1]), pack<dtype>(high[2], high[3]),
-                            pack<dtype>(high[4], high[5]), pack<dtype>(high[6], high[7])};
-                        mma<dtype>(s[2 * h + 1], a2, mine ? q_there.x : 0, mine ? q_there.y : 0);
+                        const uint32_t a[4] = {pack2<dtype == KVD_BF16>(low[0], low[1]),
+                                               pack2<dtype == KVD_BF16>(low[2], low[3]),
+                                               pack2<dtype == KVD_BF16>(low[4], low[5]),
+                                               pack2<dtype == KVD_BF16>(low[6], low[7])};
+                        mma_16816<dtype == KVD_BF16>(s[2 * h], a, mine ? q_here.x : 0,
+                                                     mine ? q_here.y : 0);
+                        const uint32_t a2[4] = {pack2<dtype == KVD_BF16>(high[0], high[1]),
+                                                pack2<dtype == KVD_BF16>(high[2], high[3]),
+                                                pack2<dtype == KVD_BF16>(high[4], high[5]),
+                                                pack2<dtype == KVD_BF16>(high[6], high[7])};
+                        mma_16816<dtype == KVD_BF16>(s[2 * h + 1], a2, mine ? q_there.x : 0,
+                                                     mine ? q_there.y : 0);
                     }
                 }
 #pragma unroll
@@ -618,7 +483,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (row == 0)
                     *reinterpret_cast<float2 *>(tops + warp * QUERIES + 2 * quad) =
                         make_float2(high[0], high[1]);
-                named_sync(3 + w, 128);
+                bar_sync(3 + w, 128);
                 float fade[2] = {top[0], top[1]};
 #pragma unroll
                 for (int i4 = 0; i4 < 4; i4++) {
@@ -636,14 +501,14 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 }
                 uint32_t *const to =
                     reinterpret_cast<uint32_t *>(weights) + (16 * warp + row) * 4 + quad;
-                to[0] = pack<dtype>(s[0][0], s[0][1]);
-                to[32] = pack<dtype>(s[0][2], s[0][3]);
-                named_sync(3 + w, 128);
+                to[0] = pack2<dtype == KVD_BF16>(s[0][0], s[0][1]);
+                to[32] = pack2<dtype == KVD_BF16>(s[0][2], s[0][3]);
+                bar_sync(3 + w, 128);
 
                 /* Warp i computes output elements 16 i .. 16 i + 15 of every 64. */
                 uint32_t b0[4], b1[4];
-                load_transposed(b0, smem_address(weights) + static_cast<uint32_t>(lane) * 16);
-                load_transposed(b1, smem_address(weights) + static_cast<uint32_t>(lane + 32) * 16);
+                load_transposed(b0, kvd_smem(weights) + static_cast<uint32_t>(lane) * 16);
+                load_transposed(b1, kvd_smem(weights) + static_cast<uint32_t>(lane + 32) * 16);
                 at = place_of(sequence + in_run * (k_pieces + v_pieces) + k_pieces +
                                   (in_run + 1 < n_run ? k_pieces : 0),
                               places);
@@ -654,7 +519,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
 #pragma unroll
                 for (int c = 0; c < 4; c++)
                     if (static_cast<uint32_t>(c) < v_pieces) {
-                        barrier_wait(full + at.at * 8, at.parity);
+                        mbar_wait(full + at.at * 8, at.parity);
                         if (c * PIECE_RANKS + 16 * warp < p.rank_v) {
 #pragma unroll
                             for (int k = 0; k < 4; k++)
@@ -674,8 +539,9 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 for (int k = 0; k < 4; k++)
 #pragma unroll
                     for (int c = 0; c < 4; c++)
-                        mma<dtype>(t[k][c], a[c][k], k & 2 ? b1[(k & 1) * 2] : b0[(k & 1) * 2],
-                                   k & 2 ? b1[(k & 1) * 2 + 1] : b0[(k & 1) * 2 + 1]);
+                        mma_16816<dtype == KVD_BF16>(
+                            t[k][c], a[c][k], k & 2 ? b1[(k & 1) * 2] : b0[(k & 1) * 2],
+                            k & 2 ? b1[(k & 1) * 2 + 1] : b0[(k & 1) * 2 + 1]);
 #pragma unroll
                 for (int c = 0; c < 4; c++)
 #pragma unroll
@@ -701,11 +567,11 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 total[0] += __shfl_xor_sync(0xffffffff, total[0], far);
                 total[1] += __shfl_xor_sync(0xffffffff, total[1], far);
             }
-            named_sync(3 + w, 128);
+            bar_sync(3 + w, 128);
             if (row == 0)
                 *reinterpret_cast<float2 *>(tops + warp * QUERIES + 2 * quad) =
                     make_float2(total[0], total[1]);
-            named_sync(3 + w, 128);
+            bar_sync(3 + w, 128);
             if (tid < 4) {
                 float2 sum = make_float2(0, 0);
                 for (int i = 0; i < 4; i++) {
@@ -724,7 +590,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
         if (x < end) {
             __syncwarp();
             if (lane == 0)
-                barrier_arrive(up_full + 8);
+                mbar_arrive(up_full + 8);
         }
     }
 }
@@ -733,24 +599,24 @@ template <int dtype, int rank_k>
 __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant__ params p)
 {
     extern __shared__ __align__(1024) char base[];
-    const uint32_t smem = smem_address(base);
+    const uint32_t smem = kvd_smem(base);
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
-            barrier_init(smem + OFF_FULL + i * 8, 1);
+            mbar_init(smem + OFF_FULL + i * 8, 1);
             /* Number of arrivals: each of 4 warps of one warpgroup arrives, in both CTAs. */
-            barrier_init(smem + OFF_EMPTY + i * 8, 8);
+            mbar_init(smem + OFF_EMPTY + i * 8, 8);
         }
-        barrier_init(smem + OFF_UP_BARRIERS, 1);
-        barrier_init(smem + OFF_UP_BARRIERS + 8, 8);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        mbar_init(smem + OFF_UP_BARRIERS, 1);
+        mbar_init(smem + OFF_UP_BARRIERS + 8, 8);
+        fence_mbar_init();
     }
     cluster_sync();
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        registers_down<56>();
         if (threadIdx.x == 256)
             produce(p, smem);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        registers_up<224>();
         consume<dtype, rank_k>(p, base, smem);
     }
     __syncwarp();
@@ -788,7 +654,7 @@ template <int dtype> __global__ void merge_kernel(const __grid_constant__ params
             sum += p.part[at * p.rank_v + threadIdx.x] * weight;
         }
     p.o[static_cast<long long>(blockIdx.x) * p.rank_v + threadIdx.x] =
-        static_cast<uint16_t>(pack<dtype>(sum / total, 0));
+        static_cast<uint16_t>(pack2<dtype == KVD_BF16>(sum / total, 0));
 }
 
 /* prefix [batch + 1] becomes the number of pages before each request. Runs in one CTA. */
