@@ -328,7 +328,7 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
                   : l->max_tokens > e->spec.max_len ? l->max_tokens
                                                     : e->spec.max_len;
     rows = rows < l->max_batch ? l->max_batch : rows;
-    const bool keys = e->stepwise && kvd_plan_needs(e->plan) & KVD_NEEDS_PRE_ROPE;
+    const unsigned needs = e->stepwise ? kvd_plan_needs(e->plan) : 0;
     if (e->spec.weight_bits)
         return kvd_fail(err, "the CPU engine has no product with weights of %d bits: use a GPU",
                         e->spec.weight_bits);
@@ -349,9 +349,9 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
                      sizeof(float);
     if (resolve_memory(
             e, pages,
-            kvd_cpu_rows_bytes(&e->weights, rows, e->spec.max_len, keys) + scores + logits, err) ||
+            kvd_cpu_rows_bytes(&e->weights, rows, e->spec.max_len, needs) + scores + logits, err) ||
         kvd_cpu_weights_load(&e->weights, c, err) || allocate(e, err) ||
-        kvd_cpu_rows_init(&e->rows, &e->weights, rows, e->spec.max_len, keys, err) ||
+        kvd_cpu_rows_init(&e->rows, &e->weights, rows, e->spec.max_len, needs, err) ||
         (e->stepwise ? kvd_cpu_stepwise_init(&e->caches, e->config, e->plan, l->max_batch,
                                              e->spec.max_len, l->chunk, err)
                      : kvd_cpu_slots_init(&e->slots, &e->weights, e->plan->type, l->max_batch,

@@ -105,8 +105,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
             err, "method '%s' needs activations of calibration text: give --calibration", m->name);
     if ((needs & KVD_NEEDS_INPUT) && !s->checkpoint)
         return kvd_fail(err,
-                        "method '%s' stores the inputs of layers, which kvdim-eval and kvdim-tasks "
-                        "give on the CPU alone",
+                        "method '%s' multiplies inputs of layers by weights of the model, which "
+                        "were not given",
                         m->name);
     if ((needs & KVD_NEEDS_FISHER) && !s->fisher && !(s->drawn && m->needs & KVD_NEEDS_FISHER))
         return kvd_fail(err, "method '%s' needs squared gradients: give --fisher", m->name);

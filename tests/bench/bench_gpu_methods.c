@@ -82,7 +82,7 @@ static void bench(const kvd_checkpoint *c, kvd_jct_methods *m, size_t i, size_t 
                                   .attention = attention,
                                   .graphs = true,
                                   .phases = true};
-    end_on(kvd_jct_method_plan(m, i, KVD_BF16, context, 1, &plan, &err), &err);
+    end_on(kvd_jct_method_plan(m, i, c, true, KVD_BF16, context, 1, &plan, &err), &err);
     kvd_engine *const e = kvd_engine_open_cuda(c, &plan, &spec, &err);
     if (!e) {
         printf("%s: %s\n", m->item[i].label, err.msg);

@@ -433,6 +433,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"allot", false, 0},
                   {"gear,buffer=7", false, 1e-9},
                   {"hetero", false, 0},
+                  {"xquant,bits=6,group=16", false, 0},
+                  {"xquant,bits=6,latent=0", false, 0},
                   {"rotatekv,bits=4,group=32,sink=3", false, 0},
                   {"zack+gear,p=0.3,bits=4", false, 1e-9},
                   {"zack+allot,p=0.3,bits=4", false, 0},

@@ -51,7 +51,7 @@ static const kvd_dims *cut;
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
                      kvd_err *err)
 {
-    const kvd_method_setup setup = {.config = c, .drawn = true};
+    const kvd_method_setup setup = {.config = c, .checkpoint = l->c, .drawn = true};
     kvd_method m;
     if (kvd_method_parse(method, &m, err))
         return -1;
@@ -335,11 +335,15 @@ static void test_rest(void)
     refused(&l, "cachegen", 0, "cachegen,group=10,groups=1,lanes=0: the CUDA engine decodes");
     refused(&b, "waterfill,block=64", 0, "'waterfill' codes keys before RoPE");
     refused(&l, "h2o+kivi", 0, "h2o");
+    refused(&l, "xquant,group=48", 0, "xquant,group=48");
+    refused(&l, "xquant", 32, "'xquant' compresses a prompt in one piece");
+    refused(&b, "xquant", 0, "'xquant' rebuilds keys before RoPE");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
     test_context(&l, "fp8,mantissa=2");
     test_context(&l, "nvfp4");
     test_context(&l, "turboquant,bits=3,qjl=0");
+    test_context(&l, "xquant");
     test_context(&l, "waterfill,block=64");
     test_context(&l, "kvtc,window=0,lanes=1");
     test_context(&l, "cachegen,group=8,groups=8,lanes=1");
@@ -410,6 +414,7 @@ int main(int argc, char **argv)
                                      {"kvquant,bits=3,outliers=0.2", 0.5, 0.01},
                                      {"nvfp4,scale=2", 0.7, 1e-9},
                                      {"waterfill,step=0.05,block=64,sink=2", 0.3, 0.01},
+                                     {"xquant,bits=3,group=16", 0.5, 1e-9},
                                      {"cachegen,bin=0.2,group=8,groups=8,lanes=1", 0.5, 0.01},
                                      {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01}};
     static const test_case full[] = {{"kivi,bits=2,group=32,residual=32", 0.5, 1e-9},
@@ -443,6 +448,12 @@ int main(int argc, char **argv)
                                      {"turboquant,bits=2,qjl=0", 0.5, 1e-9},
                                      {"turboquant,bits=3", 0.7, 1e-9},
                                      {"turboquant,bits=6,qjl=0", 0.5, 1e-9},
+                                     {"xquant", 0.5, 1e-9},
+                                     {"xquant,bits=2,group=64", 0.5, 1e-9},
+                                     {"xquant,bits=3,group=8", 0.5, 1e-9},
+                                     {"xquant,bits=3,latent=0", 0.5, 1e-9},
+                                     /* A near tie moves a whole chunk. Bytes are those held. */
+                                     {"shadowkv,rank=32,outliers=4,budget=0.4", 1, 10},
                                      {"waterfill,step=0.02,block=64", 0.3, 0.01},
                                      {"waterfill,step=0.5,block=64,sink=0", 0.3, 0.01},
                                      {"waterfill,step=0.1,block=64,sink=70", 0.3, 0.01},

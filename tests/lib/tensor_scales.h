@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "methods/bits/bits.h"
-#include "methods/bits/scales.h"
 #include "methods/plan.h"
 
 /*

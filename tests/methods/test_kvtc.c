@@ -7,7 +7,7 @@
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "common/linalg.h"
-#include "methods/bits/kvtc.h"
+#include "methods/bits/bits.h"
 #include "methods/bits/streams.h"
 #include "unit.h"
 

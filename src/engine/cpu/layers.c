@@ -15,13 +15,13 @@ enum {
     ROTATED = 64,
 };
 
-enum { N_BUFFERS = 11 };
+enum { N_BUFFERS = 12 };
 
 /*
- * Computes the sizes in floats of the buffers x, q, k, v, o, q_own, k_own, k_pre, work, cosine and
- * sine.
+ * Computes the sizes in floats of the buffers x, q, k, v, o, q_own, k_own, k_pre, input, work,
+ * cosine and sine.
  */
-static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys,
+static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs,
                          size_t size[N_BUFFERS])
 {
     const kvd_config *const c = w->config;
@@ -36,32 +36,34 @@ static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, 
                                      most * q,
                                      cut * q,
                                      cut * k,
-                                     keys ? most * k : 0,
+                                     needs & KVD_NEEDS_PRE_ROPE ? most * k : 0,
+                                     needs & KVD_NEEDS_INPUT ? most * d : 0,
                                      block * kvd_layer_scratch(c),
                                      tables,
                                      tables};
     memcpy(size, sizes, sizeof sizes);
 }
 
-double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys)
+double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs)
 {
     size_t size[N_BUFFERS];
     double bytes = 0;
-    buffer_sizes(w, most, max_len, keys, size);
+    buffer_sizes(w, most, max_len, needs, size);
     for (size_t i = 0; i < N_BUFFERS; i++)
         bytes += (double)size[i] * sizeof(float);
     return bytes;
 }
 
 int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len,
-                      bool keys, kvd_err *err)
+                      unsigned needs, kvd_err *err)
 {
-    float **const all[N_BUFFERS] = {&r->x,     &r->q,     &r->k,    &r->v,      &r->o,   &r->q_own,
-                                    &r->k_own, &r->k_pre, &r->work, &r->cosine, &r->sine};
+    float **const all[N_BUFFERS] = {&r->x,     &r->q,     &r->k,      &r->v,
+                                    &r->o,     &r->q_own, &r->k_own,  &r->k_pre,
+                                    &r->input, &r->work,  &r->cosine, &r->sine};
     size_t size[N_BUFFERS];
-    buffer_sizes(w, most, max_len, keys, size);
-    *r = (kvd_cpu_rows){.model = w, .most = most, .max_len = max_len, .keys = keys};
-    r->bytes = kvd_cpu_rows_bytes(w, most, max_len, keys);
+    buffer_sizes(w, most, max_len, needs, size);
+    *r = (kvd_cpu_rows){.model = w, .most = most, .max_len = max_len, .needs = needs};
+    r->bytes = kvd_cpu_rows_bytes(w, most, max_len, needs);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!(*all[i] = malloc((size[i] ? size[i] : 1) * sizeof(float))))
             return kvd_no_memory(err, "activations of an iteration", (unsigned long long)r->bytes);
@@ -75,8 +77,8 @@ int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, si
 
 void kvd_cpu_rows_release(kvd_cpu_rows *r)
 {
-    float *const all[] = {r->x,     r->q,     r->k,    r->v,      r->o,   r->q_own,
-                          r->k_own, r->k_pre, r->work, r->cosine, r->sine};
+    float *const all[] = {r->x,     r->q,     r->k,     r->v,    r->o,      r->q_own,
+                          r->k_own, r->k_pre, r->input, r->work, r->cosine, r->sine};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     free(r->position);
@@ -134,20 +136,25 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
     const size_t d = (size_t)c->d_model, kv = (size_t)c->n_kv_heads, d_head = (size_t)c->d_head;
     const size_t wide_k = l->rotates ? kv * d_head : l->cut.at_qk[kv], wide_q = m->group * wide_k,
                  wide_v = l->cut.at_v[kv];
+    const bool stores = r->needs & KVD_NEEDS_INPUT;
     for (size_t i = 0; i < n; i += BLOCK) {
         const size_t rows = n - i < BLOCK ? n - i : BLOCK;
         const kvd_layer_qkv out = {.q = r->q + i * wide_q,
                                    .k = r->k + i * wide_k,
                                    .v = r->v + i * wide_v,
-                                   .k_pre = r->keys ? r->k_pre + i * wide_k : NULL,
+                                   .k_pre =
+                                       r->needs & KVD_NEEDS_PRE_ROPE ? r->k_pre + i * wide_k : NULL,
                                    .cosine = r->cosine + tables,
                                    .sine = r->sine + tables,
                                    .rope_row = r->rope_row + i};
+        float *const normed = stores ? r->input + i * d : r->work;
         const float *x = r->x + i * d;
         if (kvd_config_norms_inputs(c)) {
-            normalise(c, &l->w, KVD_PART_NORM_ATTENTION, x, rows, r->work);
-            x = r->work;
+            normalise(c, &l->w, KVD_PART_NORM_ATTENTION, x, rows, normed);
+            x = normed;
             kvd_cpu_mark(clock, KVD_PHASE_NORM);
+        } else if (stores) {
+            memcpy(normed, x, rows * d * sizeof *x);
         }
         kvd_layer_project(x, &l->w, KVD_PART_Q, rows, d, wide_q, out.q, 0);
         kvd_layer_project(x, &l->w, KVD_PART_K, rows, d, wide_k, out.k, 0);

@@ -4,12 +4,13 @@
 
 #include "engine/cpu/clock.h"
 #include "engine/cpu/weights.h"
+#include "methods/axis.h"
 #include "methods/iteration.h"
 
 typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
-    bool keys;
+    unsigned needs; /* bits of kvd_needs: KVD_NEEDS_PRE_ROPE, KVD_NEEDS_INPUT */
     /* Residual stream, [most][d_model]. */
     float *x;
     /* Products with W_Q, W_K and W_V, one row for each of up to `most` tokens. */
@@ -18,8 +19,8 @@ typedef struct {
     float *q_cut, *k_cut;
     /* Memory of q_cut and k_cut, unused in layers where these point to q and k. */
     float *q_own, *k_own;
-    /* Keys before RoPE. Allocated only if kvd_cpu_rows_init was called with `keys`. */
-    float *k_pre;
+    /* Keys before RoPE, and inputs of the layer [most][d_model]. Allocated if `needs` has them. */
+    float *k_pre, *input;
     /* Attention output. A query head is as wide as the kept dimensions of V of its KV head. */
     float *o;
     float *work;          /* scratch memory, [block][kvd_layer_scratch] */
@@ -29,10 +30,10 @@ typedef struct {
 } kvd_cpu_rows;
 
 /* Returns the bytes that kvd_cpu_rows_init allocates. */
-double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, bool keys);
-/* If `keys` is true, keys before RoPE are stored too. */
+double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs);
+/* `needs` is that of kvd_cpu_rows. */
 int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len,
-                      bool keys, kvd_err *err);
+                      unsigned needs, kvd_err *err);
 void kvd_cpu_rows_release(kvd_cpu_rows *r);
 
 /* Fills `position` and `rope_row` of every token of the iteration. */

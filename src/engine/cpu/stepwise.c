@@ -90,6 +90,7 @@ int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it
                                  .v = rows->v,
                                  .k_pre =
                                      c->positions == KVD_POSITIONS_ROPE ? rows->k_pre : rows->k,
+                                 .input = rows->needs & KVD_NEEDS_INPUT ? rows->input : NULL,
                                  .start = s->start,
                                  .whole = s->whole,
                                  .window = kvd_config_window(c, layer)};

@@ -250,15 +250,15 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 }
 
 /*
- * Computes a product with the residual stream after its norm. In models with norms of branches,
- * w->normed already holds that input.
+ * Computes the product p of the residual stream after its norm. `normed` is true if w->normed
+ * already holds that input.
  */
-static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain,
+static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
     p->n = n;
     p->in = (size_t)e->w.config.d_model;
-    p->x = kvd_config_norms_branches(&e->w.config) ? e->w.normed : NULL;
+    p->x = normed ? e->w.normed : NULL;
     p->residual = e->w.x;
     p->gain = gain;
     p->eps = e->w.config.norm_eps;
@@ -346,6 +346,18 @@ static const float *gain_before(const kvd_gpu_worker *w, int l)
                                                  : NULL;
 }
 
+/*
+ * Writes the input of layer l to w->normed. Needed for layer 0 of models with norms of branches,
+ * and for every layer of other models if the cache's method reads these inputs.
+ */
+static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
+{
+    return kvd_cuda_check(kvd_gpu_norm(KVD_NORM_RMS, KVD_BF16, w->x, NULL, gain_before(w, l), NULL,
+                                       w->config.norm_eps, n, (size_t)w->config.d_model, w->normed,
+                                       kvd_gpu_stage_before(l), w->bad, w->stream),
+                          what, err);
+}
+
 /* Returns the 4-bit codes of a layer, or zeros if its weights have 16 bits. */
 static kvd_layer_codes codes_of(const kvd_cuda_engine *e, int l)
 {
@@ -357,8 +369,13 @@ static int few_attention(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, k
 {
     kvd_gpu_worker *const w = &e->w;
     const kvd_gpu_layer *const m = &w->weights.layer[l];
-    const kvd_paged_rows rows = {
-        .layer = l, .x = w->qkv, .ld = (size_t)m->n_qkv, .steps = n, .stream = w->stream};
+    const kvd_paged_rows rows = {.layer = l,
+                                 .x = w->qkv,
+                                 .ld = (size_t)m->n_qkv,
+                                 .input = e->cache.hook.wants_input ? w->normed : NULL,
+                                 .steps = n,
+                                 .stream = w->stream};
+    const bool branches = kvd_config_norms_branches(&w->config);
     kvd_phase attention;
     const kvd_layer_codes codes = codes_of(e, l);
     kvd_few_rows qkv = {.kind = KVD_FEW_STORE,
@@ -366,7 +383,9 @@ static int few_attention(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, k
                         .w = m->qkv,
                         .codes = codes.qkv,
                         .y = w->qkv};
-    if (norm_and(e, &qkv, n, m->norm[0], kvd_gpu_stage_before(l), *open, err) ||
+    if ((rows.input && !branches && write_input(w, l, n, err)) ||
+        norm_and(e, &qkv, n, m->norm[0], rows.input || branches, kvd_gpu_stage_before(l), *open,
+                 err) ||
         (!e->cache.hook.wants_raw &&
          kvd_gpu_finish_qkv(w, l, n, &e->cache.hook, kvd_clock_end_by(&e->clock, KVD_PHASE_QKV),
                             err)) ||
@@ -423,19 +442,11 @@ static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_e
         return -1;
     if (m->expert)
         return few_experts(e, l, n, open, err);
-    return norm_and(e, &gate_up, n, m->norm[1], stage, *open, err) ||
+    return norm_and(e, &gate_up, n, m->norm[1], kvd_config_norms_branches(&w->config), stage, *open,
+                    err) ||
                    into_residual(e, n, &down, open, err)
                ? -1
                : 0;
-}
-
-/* Computes the input of the first layer in models with norms of branches. */
-static int first_input(const kvd_gpu_worker *w, size_t n, kvd_err *err)
-{
-    return kvd_cuda_check(kvd_gpu_norm(KVD_NORM_RMS, KVD_BF16, w->x, NULL, gain_before(w, 0), NULL,
-                                       w->config.norm_eps, n, (size_t)w->config.d_model, w->normed,
-                                       kvd_gpu_stage_before(0), w->bad, w->stream),
-                          what, err);
 }
 
 /* Computes the logits after all layers. */
@@ -446,8 +457,8 @@ static int few_logits(kvd_cuda_engine *e, size_t n, kvd_phase open, kvd_err *err
     const double cap = w->config.logit_softcap;
     kvd_few_rows head = {
         .kind = KVD_FEW_LOGITS, .out = vocab, .w = w->weights.head, .y = e->logits};
-    if (norm_and(e, &head, n, w->weights.norm_final, kvd_gpu_stage_before(w->config.n_layers), open,
-                 err))
+    if (norm_and(e, &head, n, w->weights.norm_final, kvd_config_norms_branches(&w->config),
+                 kvd_gpu_stage_before(w->config.n_layers), open, err))
         return -1;
     return cap > 0 ? kvd_cuda_check(kvd_gpu_softcap(e->logits, n * vocab, (float)cap, w->stream),
                                     what, err)
@@ -463,7 +474,7 @@ static int few_steps(kvd_cuda_engine *e, size_t n, kvd_err *err)
     w->position = w->rope_row = e->batch.device.step_at;
     w->queued = NULL;
     if (kvd_gpu_embedding(w, n, err) ||
-        (kvd_config_norms_branches(&w->config) && first_input(w, n, err)))
+        (kvd_config_norms_branches(&w->config) && write_input(w, 0, n, err)))
         return -1;
     for (int l = 0; l < layers; l++)
         if (few_layer(e, l, n, &open, err))

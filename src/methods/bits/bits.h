@@ -112,6 +112,54 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
 /*
+ * Matrices of method xquant for K or V of one layer, with X the inputs of the layer: the cache
+ * stores Y = X down^T, and K or V is Y up^T. The open method owns the arrays.
+ */
+typedef struct {
+    const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
+    const float *up;   /* [n_kv_heads * d_head][rank] */
+    size_t rank;
+} kvd_xquant_matrices;
+kvd_xquant_matrices kvd_xquant_matrices_of(const void *self, int layer, kvd_side side);
+
+/* Group of principal components that method kvtc chose, for tests and reports. */
+typedef struct {
+    uint16_t first, size; /* index of the first component, and number of components */
+    uint8_t bits;         /* bits per component; 0 if the group is not stored */
+} kvd_kvtc_group;
+
+/*
+ * Sets `*groups` to the groups of K or V of one layer, in ascending order of components, and
+ * returns their number. The open method owns `*groups`. The groups contain all n_kv_heads * d_head
+ * components.
+ */
+size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
+
+/*
+ * Scales of fp8 and nvfp4, which divide all numbers of a tensor by one factor before coding. Set of
+ * numbers that share a scale: all numbers (the scale is then 1), one layer, or one KV head
+ * of one layer.
+ */
+typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
+
+/* Calibrated scales. Must be the first member of the private data of fp8 and nvfp4. */
+typedef struct {
+    size_t n_kv_heads;
+    float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
+} kvd_scales;
+
+/*
+ * Sets the scales so that the largest magnitude among the first `rows` calibration tokens, divided
+ * by the scale, is `largest`. Keys and values have separate scales. If all numbers are 0, the scale
+ * is 1. With KVD_SCALE_ONE, `*s` is not read. The caller must call kvd_scales_release, after a
+ * failure too.
+ */
+int kvd_scales_make(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup *s, size_t rows,
+                    float largest, kvd_err *err);
+float kvd_scales_at(const kvd_scales *scales, kvd_side side, int layer, int kv_head);
+void kvd_scales_release(kvd_scales *scales);
+
+/*
  * GPU code of kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet, allot, gear, hetero and
  * rotatekv. The address is NULL in a build without CUDA.
  */
@@ -119,5 +167,7 @@ extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
 /* GPU code of waterfill and kvtc, and of cachegen, as kvd_gpu_packed. */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
+/* GPU code of xquant, as kvd_gpu_packed. */
+extern const struct kvd_gpu_kind kvd_gpu_xquant KVD_IF_LINKED;
 
 #endif

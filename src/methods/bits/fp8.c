@@ -8,7 +8,6 @@
 
 #include "methods/bits/bits.h"
 #include "methods/bits/minifloat.h"
-#include "methods/bits/scales.h"
 
 enum { MANTISSA, SCALE, ROWS };
 static const kvd_parameter parameters[] = {

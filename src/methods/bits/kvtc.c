@@ -12,8 +12,8 @@
 
 #include "common/linalg.h"
 #include "common/rng.h"
+#include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
-#include "methods/bits/kvtc.h"
 #include "methods/bits/rans.h"
 
 enum { BITS, SINK, WINDOW, BLOCK, LANES, ROWS };

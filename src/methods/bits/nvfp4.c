@@ -12,7 +12,6 @@
 
 #include "methods/bits/bits.h"
 #include "methods/bits/minifloat.h"
-#include "methods/bits/scales.h"
 
 enum { SCALE, ROWS };
 static const kvd_parameter parameters[] = {

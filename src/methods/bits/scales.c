@@ -1,4 +1,4 @@
-#include "methods/bits/scales.h"
+#include "methods/bits/bits.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -111,7 +111,29 @@ static int decompose(const xquant *q, matrices *m, kvd_err *err)
     return info ? kvd_fail(err, "no decomposition of weights: LAPACK returned %d", (int)info) : 0;
 }
 
-static int open_layer(const xquant *q, const kvd_checkpoint *c, int layer, kvd_err *err)
+static void set_unit(float *x, size_t n)
+{
+    for (size_t i = 0; i < n * n; i++)
+        x[i] = i % (n + 1) ? 0 : 1;
+}
+
+/*
+ * Replaces the weights m->up [wide][d_model] by two factors of the sizes that decompose gives, of
+ * which one is the unit matrix. The factors suffice to measure times.
+ */
+static int draw(const xquant *q, matrices *m, kvd_err *err)
+{
+    const size_t d = (size_t)q->config->d_model, wide = q->wide;
+    float **const unit = wide < d ? &m->up : &m->down;
+    m->down = wide < d ? m->up : NULL;
+    const size_t n = wide < d ? wide : d;
+    if (!(*unit = malloc(n * n * sizeof **unit)))
+        return kvd_no_memory(err, "a decomposition of weights", n * n * sizeof **unit);
+    set_unit(*unit, n);
+    return 0;
+}
+
+static int open_layer(const xquant *q, const kvd_checkpoint *c, int layer, bool drawn, kvd_err *err)
 {
     static const kvd_part part[KVD_N_SIDES] = {KVD_PART_K, KVD_PART_V};
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -120,7 +142,7 @@ static int open_layer(const xquant *q, const kvd_checkpoint *c, int layer, kvd_e
             read_part(c, part[side], true, layer, &m->bias, err) ||
             (side == KVD_KEYS && q->config->qk_norm &&
              read_part(c, KVD_PART_NORM_K, false, layer, &m->norm, err)) ||
-            (q->latent && decompose(q, m, err)))
+            (q->latent && (drawn ? draw(q, m, err) : decompose(q, m, err))))
             return -1;
     }
     return 0;
@@ -131,6 +153,11 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     const kvd_config *const c = s->config;
     const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head, d = (size_t)c->d_model;
     const bool latent = v->value[LATENT] > 0;
+    if (c->latent)
+        return kvd_fail(err,
+                        "'xquant' stores inputs from which whole K and V are computed: a %s model "
+                        "caches one latent vector per token instead",
+                        c->family);
     if (!latent && d > 2 * wide)
         return kvd_fail(err,
                         "latent=0 stores %zu numbers per token and layer, but K and V have %zu: "
@@ -150,13 +177,20 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                   .of = calloc((size_t)c->n_layers * KVD_N_SIDES, sizeof *q->of)};
     int status = q->of ? 0 : kvd_no_memory(err, "weights", sizeof *q->of);
     for (int l = 0; !status && l < c->n_layers; l++)
-        status = open_layer(q, s->checkpoint, l, err);
+        status = open_layer(q, s->checkpoint, l, s->drawn, err);
     if (status) {
         close(q);
         return -1;
     }
     *self = q;
     return 0;
+}
+
+kvd_xquant_matrices kvd_xquant_matrices_of(const void *self, int layer, kvd_side side)
+{
+    const xquant *const q = self;
+    const matrices *const m = &q->of[(size_t)layer * KVD_N_SIDES + (size_t)side];
+    return (kvd_xquant_matrices){m->down, m->up, q->rank};
 }
 
 /*
@@ -223,6 +257,7 @@ const kvd_bits_method kvd_bits_xquant = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PRE_ROPE | KVD_NEEDS_INPUT,
+            .gpu = &kvd_gpu_xquant,
         },
     .keys_before_rope = true,
     .all_heads = true,

@@ -200,6 +200,7 @@ static int make_host(kvd_gpu_cache *c, const kvd_plan *plan, kvd_err *err)
                            &c->host->cache.hook, err))
         return -1;
     c->hook.wants_pre = c->host->bridge.hook.wants_pre;
+    c->hook.wants_input = c->host->bridge.hook.wants_input;
     return 0;
 }
 

@@ -35,6 +35,8 @@ typedef struct {
     /* Keys before RoPE, with ld_pre elements per token. NULL unless hook.wants_pre is set. */
     const void *k_pre;
     size_t ld_pre;
+    /* Inputs of the layer, bf16 [tokens][d_model]. NULL unless hook.wants_input is set. */
+    const void *input;
     /* Number of decode steps, which come first in the batch, one token each. */
     size_t steps;
     /*

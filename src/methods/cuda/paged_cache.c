@@ -603,6 +603,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                               .ld = in->ld,
                               .k_pre = in->k_pre,
                               .ld_pre = in->ld_pre,
+                              .input = in->input,
                               .steps = c->batch->n_steps,
                               .prompts = c->batch->n_slices - c->batch->n_steps,
                               .stream = in->stream};

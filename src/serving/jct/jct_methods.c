@@ -225,27 +225,28 @@ void kvd_jct_methods_release(kvd_jct_methods *m)
     memset(m, 0, sizeof *m);
 }
 
-int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, kvd_dtype type,
-                        size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err)
+int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, bool gpu,
+                        kvd_dtype type, size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err)
 {
     const kvd_jct_method *const x = &m->item[i];
     *plan = kvd_point_plan(x->point);
-    const kvd_method_setup setup = {.config = m->config,
-                                    .model = m->info,
-                                    .model_path = m->model_path,
-                                    .checkpoint =
-                                        plan->channels && plan->channels->stacks ? weights : NULL,
-                                    /*
+    const bool factors = !gpu && plan->channels && plan->channels->stacks;
+    const kvd_method_setup setup = {
+        .config = m->config,
+        .model = m->info,
+        .model_path = m->model_path,
+        .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
+        /*
                                      * Methods that rotate heads have rotations of their own. Other
                                      * methods may read the singular values of random rotations.
                                      */
-                                    .spectrum = x->point->method->dims ? x->point->method->spectrum
-                                                : m->made              ? &m->spectrum[0]
-                                                                       : NULL,
-                                    .calibration = m->calibrated ? &m->calibration : NULL,
-                                    .fisher = m->weighted ? &m->fisher : NULL,
-                                    .seed = seed,
-                                    .drawn = m->drawn};
+        .spectrum = x->point->method->dims ? x->point->method->spectrum
+                    : m->made              ? &m->spectrum[0]
+                                           : NULL,
+        .calibration = m->calibrated ? &m->calibration : NULL,
+        .fisher = m->weighted ? &m->fisher : NULL,
+        .seed = seed,
+        .drawn = m->drawn};
     plan->type = type;
     plan->seed = seed;
     /* Only methods that do more than remove dimensions need the prompt length. */

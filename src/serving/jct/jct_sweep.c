@@ -192,7 +192,7 @@ static int open_engine(kvd_jct_sweep *s, candidate *c, kvd_err *err)
                                   .attention = cfg->attention,
                                   .weight_bits = c->method->weight_bits,
                                   .phases = cfg->phases};
-    if (kvd_jct_method_plan(&s->methods, c->number, s->gpu[0] ? NULL : s->checkpoint, cfg->type,
+    if (kvd_jct_method_plan(&s->methods, c->number, s->checkpoint, s->gpu[0], cfg->type,
                             s->longest_input, s->run.seed, &c->plan, err))
         return -1;
     c->open = true;

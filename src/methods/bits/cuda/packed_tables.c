@@ -6,9 +6,9 @@
 #include "methods/bits/cuda/packed_decode.h"
 #include <stdlib.h>
 
+#include "methods/bits/bits.h"
 #include "methods/bits/kvquant.h"
 #include "methods/bits/levels.h"
-#include "methods/bits/scales.h"
 
 static const char what[] = "coded cache";
 

@@ -39,6 +39,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
     for (int g = 0; g < groups; g++)
         for (int side = 0; side < 2; side++) {
             const int rank = to->rank[side][g];
+            at -= s->joint && side ? KVD_PAGE_TOKENS * rank : 0;
             for (int h = g * s->heads; h < (g + 1) * s->heads; h++) {
                 head[h].latent[side] = at;
                 head[h].rank[side] = rank;
@@ -50,7 +51,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
     /* In memory, the latents of a token are K of all groups, then V of all groups. */
-    for (int side = 0; side < 2; side++)
+    for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {
                 source[runs] = (side * groups + g) * s->wide + r;

@@ -52,6 +52,11 @@ typedef struct {
      * smaller rank have gaps after them. Must be set before kvd_latent_store_init.
      */
     int wide;
+    /*
+     * True if K and V are rebuilt from the same latents, which are stored once, as those of K. The
+     * ranks of K and V must be equal. Must be set before kvd_latent_store_init.
+     */
+    bool joint;
     /* Offset of each run in a token's latents in memory: [n_layers][n_runs]. NULL if wide is 0. */
     int32_t *source;
     uint16_t *pool;

@@ -46,6 +46,11 @@ typedef struct {
      */
     const void *q_pre, *k_pre;
     size_t ld_pre;
+    /*
+     * [n_tokens][d_model] Input of the products that give Q, K and V; NULL unless the hook set
+     * wants_input.
+     */
+    const void *input;
     size_t window; /* sliding window in tokens; 0: none */
     /* Device array of the attention sink logits of this GPU's query heads, or NULL. */
     const float *sinks;
@@ -66,6 +71,7 @@ struct kvd_gpu_attention {
      */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
+    int wants_input;
     /*
      * True if `run` wants the output of the QKV projection, and then adds bias, norms and RoPE
      * itself.

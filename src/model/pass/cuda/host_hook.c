@@ -54,7 +54,8 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
     kvd_host_hook *const h = (kvd_host_hook *)(void *)self;
     const size_t d = (size_t)in->config->d_head;
     const size_t width_q = (size_t)in->config->n_heads * d,
-                 width_k = (size_t)in->config->n_kv_heads * d;
+                 width_k = (size_t)in->config->n_kv_heads * d,
+                 width_in = (size_t)in->config->d_model;
     const kvd_attention_in host = {.config = in->config,
                                    .layer = in->layer,
                                    .n_sequences = in->n_sequences,
@@ -66,6 +67,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                                    .v = h->v,
                                    .q_pre = h->q_pre,
                                    .k_pre = h->k_pre,
+                                   .input = h->input,
                                    .start = in->start,
                                    .whole = in->whole,
                                    .window = in->window,
@@ -80,6 +82,7 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                    fetch(h, in, in->v, in->ld, width_k, h->v, err) ||
                    (h->q_pre && (fetch(h, in, in->q_pre, in->ld_pre, width_q, h->q_pre, err) ||
                                  fetch(h, in, in->k_pre, in->ld_pre, width_k, h->k_pre, err))) ||
+                   (h->input && fetch(h, in, in->input, width_in, width_in, h->input, err)) ||
                    h->inner->run(h->inner, &host, h->out, err) || put_back(h, in, width_q, out, err)
                ? -1
                : 0;
@@ -89,19 +92,21 @@ int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_shar
                        kvd_dtype pass, size_t max_tokens, kvd_attention *inner, kvd_err *err)
 {
     const size_t n = max_tokens, width_q = (size_t)c->n_heads * (size_t)c->d_head;
-    const size_t width_k = (size_t)c->n_kv_heads * (size_t)c->d_head;
+    const size_t width_k = (size_t)c->n_kv_heads * (size_t)c->d_head,
+                 width_in = inner->wants_input ? (size_t)c->d_model : 0;
     memset(h, 0, sizeof *h);
     h->hook.run = run;
     h->hook.wants_pre = inner->wants_pre;
+    h->hook.wants_input = inner->wants_input;
     h->inner = inner;
-    if (inner->wants_input)
-        return kvd_fail(err, "%s needs the inputs of layers: give --device cpu", what);
     if (share->count > 1)
         return kvd_fail(err, "%s wants all heads on one GPU, not on %d", what, share->count);
     return (h->q = floats(n, width_q, err)) && (h->k = floats(n, width_k, err)) &&
                    (h->v = floats(n, width_k, err)) && (h->out = floats(n, width_q, err)) &&
-                   (pass == KVD_F32 || (h->narrow = floats(n, width_q, err))) &&
+                   (pass == KVD_F32 ||
+                    (h->narrow = floats(n, width_q > width_in ? width_q : width_in, err))) &&
                    (!c->sinks || (h->sinks = floats(1, (size_t)c->n_heads, err))) &&
+                   (!width_in || (h->input = floats(n, width_in, err))) &&
                    (!inner->wants_pre ||
                     ((h->q_pre = floats(n, width_q, err)) && (h->k_pre = floats(n, width_k, err))))
                ? 0
@@ -110,7 +115,8 @@ int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_shar
 
 void kvd_host_hook_release(kvd_host_hook *h)
 {
-    void *const all[] = {h->q, h->k, h->v, h->q_pre, h->k_pre, h->out, h->narrow, h->sinks};
+    void *const all[] = {h->q,     h->k,   h->v,      h->q_pre, h->k_pre,
+                         h->input, h->out, h->narrow, h->sinks};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     memset(h, 0, sizeof *h);

@@ -14,6 +14,7 @@ typedef struct {
     kvd_attention *inner;
     /* Host buffers for max_tokens tokens each. */
     float *q, *k, *v, *q_pre, *k_pre, *out;
+    float *input; /* NULL unless `inner` set wants_input */
     float *sinks; /* [n_heads] */
     /* Host buffer for conversion from and to bf16; NULL in a float32 pass. */
     void *narrow;

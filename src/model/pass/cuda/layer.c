@@ -335,6 +335,7 @@ static int attention(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_a
                                      .q_pre = hook->wants_pre ? pre : NULL,
                                      .k_pre = hook->wants_pre ? pre + q * bytes : NULL,
                                      .ld_pre = rotates(w) ? q + k : q + 2 * k,
+                                     .input = hook->wants_input ? w->normed : NULL,
                                      .window = kvd_config_window(&w->config, layer),
                                      .sinks = w->weights.layer[layer].sinks,
                                      .stream = w->stream,

@@ -1,0 +1,404 @@
+/*
+ * Method xquant in the CUDA engine. A matrix product turns the inputs of a layer into vectors Y,
+ * which are quantised and stored. Every decode step decodes the vectors of a layer to bf16 and
+ * multiplies them by `up`, which gives K and V of the layer in bf16 pages that all layers share.
+ * Prompts attend to their own exact K and V, and their vectors are quantised after that.
+ */
+#include "methods/bits/cuda/xquant.h"
+
+#include <stdlib.h>
+
+#include "methods/bits/cuda/packed.h"
+#include "methods/cuda/fold.h"
+#include "methods/dims/cuda/latent_store.h"
+#include "methods/method.h"
+#include "model/checkpoint/cuda/random.h"
+
+static const char what[] = "coded inputs";
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    /* Tables of latents for one layer; its pool has the decoded vectors of one layer at a time. */
+    kvd_latent_store store;
+    kvd_gpu_worker *w;
+    kvd_xquant_form form;
+    kvd_xquant_page page;
+    size_t wide; /* n_kv_heads * d_head */
+    /*
+     * Matrices of all layers in bf16, each `in_layer` elements: `down` of K and V [pitch][d_model]
+     * unless the vectors are the inputs themselves, then `up` of K and of V [wide][rank].
+     */
+    uint16_t *matrix;
+    size_t in_layer, up_at;
+    /* Vectors of new tokens [max_tokens][pitch], or NULL if these are the inputs. */
+    uint16_t *rows;
+    int32_t *table; /* page table of the ring buffers, device [max_slices][max_pages] */
+    uint32_t *codes;
+    uint16_t *ring;
+    size_t pages, slots;
+    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
+    double held;
+} xquant;
+
+static xquant *of(const kvd_gpu_method *m)
+{
+    return (xquant *)(uintptr_t)m;
+}
+
+/* Returns the number of bf16 numbers of a token in a layer. */
+static size_t pitch_of(const xquant *q)
+{
+    return (size_t)q->form.rank * (q->form.channels ? 2 : 1);
+}
+
+static size_t in_ring(const xquant *q)
+{
+    return (size_t)q->form.ring_pages * KVD_PAGE_TOKENS * pitch_of(q);
+}
+
+static double slot_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const xquant *const q = of(m);
+    const kvd_xquant_form *const f = &q->form;
+    const size_t n = q->tokens[slot], keys = n / (size_t)f->group * (size_t)f->group;
+    const double vector = (double)f->rank * f->bits,
+                 token = vector + 32.0 * kvd_xquant_pieces(f->rank, f->group),
+                 channels = (double)keys * vector + (double)keys / f->group * f->rank * 32 +
+                            (double)((n - keys) * q->wide) * 16;
+    return m->cache->config->n_layers * ((double)n * token + (f->channels ? channels : 0));
+}
+
+static double held(const kvd_gpu_method *m)
+{
+    return of(m)->held;
+}
+
+static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    (void)m;
+    for (size_t i = it->n_steps; i < it->n_slices; i++)
+        if (it->slice[i].before || !it->slice[i].emits)
+            return kvd_fail(
+                err, "method 'xquant' compresses a prompt in one piece: it goes without chunks");
+    return 0;
+}
+
+static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    xquant *const q = of(m);
+    (void)err;
+    for (size_t i = 0; i < it->n_slices; i++)
+        q->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
+    q->held = 0;
+    for (size_t s = 0; s < q->slots; s++)
+        q->held += slot_bits(m, s) / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            q->tokens[it->slice[i].slot] = 0;
+    return 0;
+}
+
+static kvd_xquant_args steps_of(const kvd_gpu_method *m, const kvd_paged_rows *r)
+{
+    const xquant *const q = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    const size_t layer = (size_t)r->layer;
+    return (kvd_xquant_args){.form = q->form,
+                             .page = q->page,
+                             .codes = q->codes + layer * q->pages * (size_t)q->page.words,
+                             .ring = q->ring + layer * q->slots * in_ring(q),
+                             .pages = q->store.pool,
+                             .n = (int32_t)r->steps,
+                             .max_pages = (int32_t)c->pages->max_pages,
+                             .kv_len = c->batch->device.kv_len,
+                             .slot = c->batch->device.slot,
+                             .page_table = c->pages->device,
+                             .longest = (int32_t)c->max_len,
+                             .n_sms = c->n_sms};
+}
+
+static kvd_xquant_args prompts_of(const kvd_gpu_method *m, const kvd_paged_rows *r)
+{
+    const xquant *const q = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    kvd_xquant_args a = steps_of(m, r);
+    a.n = (int32_t)r->prompts;
+    a.kv_len += r->steps;
+    a.slot += r->steps;
+    a.start = c->batch->device.start + r->steps;
+    a.page_table += r->steps * c->pages->max_pages;
+    a.rows = (q->rows ? q->rows : (const uint16_t *)r->input) + r->steps * pitch_of(q);
+    a.longest = 1;
+    for (size_t i = 0; i < r->prompts; i++)
+        a.longest = c->batch->host.q_len[r->steps + i] > a.longest
+                        ? c->batch->host.q_len[r->steps + i]
+                        : a.longest;
+    return a;
+}
+
+/* Stores the queries and the vectors of decode steps, the vectors in the ring buffer. */
+static int put_steps(const xquant *q, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_paged_cache *const c = q->method.cache;
+    const kvd_xquant_args to = steps_of(&q->method, r);
+    const bool applies_rope = c->hook.wants_raw && c->cosine;
+    kvd_latent_put_args a = {.s = kvd_latent_store_slices(&q->store, false, r->steps),
+                             .n_heads = c->share->n_heads,
+                             .d_head = c->config->d_head,
+                             .q = r->x,
+                             .ld_q = r->ld,
+                             .cosine = applies_rope ? c->cosine : NULL,
+                             .sine = applies_rope ? c->sine : NULL,
+                             .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+                             .position = c->batch->device.step_at,
+                             .to_q = c->q_steps,
+                             .latent = q->rows ? q->rows : r->input,
+                             .ld_latent = pitch_of(q)};
+    kvd_latent_store_describe(&q->store, r->layer, &a);
+    a.s.page_table = q->table;
+    a.pool = to.ring;
+    return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
+}
+
+/* Stores Q, K and V of prompts, uncompressed, in the pages that their attention reads. */
+static int put_prompts(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
+{
+    kvd_paged_rows rest = *r;
+    rest.x = (const uint16_t *)r->x + r->steps * r->ld;
+    rest.steps = 0;
+    return kvd_paged_cache_append(c, &rest, kvd_paged_cache_pool(c, r->layer), c->pages->device,
+                                  err);
+}
+
+static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const xquant *const q = of(m);
+    kvd_paged_cache *const c = m->cache;
+    const size_t n = r->prompts ? c->batch->n_tokens : r->steps;
+    if (r->layer == 0 && r->steps &&
+        kvd_cuda_check(kvd_packed_ring_table(c->batch->device.slot, (int32_t)r->steps,
+                                             (int32_t)c->pages->max_pages, q->form.ring_pages,
+                                             q->table, r->stream),
+                       what, err))
+        return -1;
+    if (kvd_clock_end(c->clock, kvd_paged_cache_behind(c), r->stream, err) ||
+        (q->rows && kvd_gpu_product(q->w, r->input, q->matrix + (size_t)r->layer * q->in_layer,
+                                    KVD_BF16, n, (size_t)c->config->d_model, pitch_of(q), q->rows,
+                                    KVD_BF16, 0, KVD_GPU_QKV, err)) ||
+        kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err))
+        return -1;
+    return (r->prompts && put_prompts(c, r, err)) || (r->steps && put_steps(q, r, err)) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
+               ? -1
+               : 0;
+}
+
+static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const xquant *const q = of(m);
+    if (!r->steps)
+        return 0;
+    const kvd_xquant_args a = steps_of(m, r);
+    const kvd_latent_restore_args up =
+        kvd_latent_store_restored(&q->store, r->layer, false, r->steps);
+    return kvd_cuda_check(kvd_xquant_restore(&a, r->stream), what, err) ||
+                   kvd_cuda_check(kvd_latent_restore(&up, r->stream), "K and V from inputs", err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    if (r->prompts) {
+        const kvd_xquant_args a = prompts_of(m, r);
+        if (kvd_cuda_check(kvd_xquant_code(&a, r->stream), what, err))
+            return -1;
+    }
+    const kvd_xquant_args a = steps_of(m, r);
+    return r->steps ? kvd_cuda_check(kvd_xquant_code(&a, r->stream), what, err) : 0;
+}
+
+/*
+ * Returns device memory filled with random numbers, so that steps whose prompts were not computed
+ * can be timed. Returns NULL on failure.
+ */
+static void *filled(xquant *q, size_t bytes, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    void *const p = kvd_device_new(&q->store.memory, bytes, "the cache", err);
+    return p && !kvd_cuda_check(
+                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream),
+                    what, err)
+               ? p
+               : NULL;
+}
+
+static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    xquant *const q = of(m);
+    const size_t layers = (size_t)m->cache->config->n_layers;
+    q->pages = pages + 1; /* the last page is for rows that pad a batch */
+    q->slots = slots;
+    if (!(q->tokens = calloc(slots, sizeof *q->tokens)))
+        return kvd_no_memory(err, what, slots * sizeof *q->tokens);
+    return (q->codes = filled(q, layers * q->pages * (size_t)q->page.words * sizeof *q->codes,
+                              stream, err)) &&
+                   (q->ring =
+                        filled(q, layers * slots * in_ring(q) * sizeof *q->ring, stream, err)) &&
+                   (q->store.pool =
+                        filled(q, q->pages * KVD_PAGE_TOKENS * pitch_of(q) * sizeof *q->store.pool,
+                               stream, err))
+               ? 0
+               : -1;
+}
+
+static void release(kvd_gpu_method *m)
+{
+    xquant *const q = of(m);
+    kvd_latent_store_release(&q->store);
+    free(q->tokens);
+    free(q);
+}
+
+/* Writes the matrices of a layer in bf16 to `to`. */
+static void convert_layer(const xquant *q, int layer, uint16_t *to)
+{
+    const size_t rank = (size_t)q->form.rank, d = (size_t)q->method.cache->config->d_model;
+    for (int side = 0; side < KVD_N_SIDES; side++) {
+        const kvd_xquant_matrices m =
+            kvd_xquant_matrices_of(q->method.plan->bits_self, layer, (kvd_side)side);
+        if (m.down)
+            kvd_from_f32(KVD_BF16, m.down, to + (size_t)side * rank * d, rank * d);
+        kvd_from_f32(KVD_BF16, m.up, to + q->up_at + (size_t)side * q->wide * rank, q->wide * rank);
+    }
+}
+
+static int make_matrices(xquant *q, kvd_err *err)
+{
+    const size_t layers = (size_t)q->method.cache->config->n_layers, rank = (size_t)q->form.rank,
+                 bytes = q->in_layer * sizeof *q->matrix;
+    uint16_t *const host = malloc(bytes);
+    int status = host ? 0 : kvd_no_memory(err, what, bytes);
+    q->matrix = status ? NULL : kvd_device_new(&q->store.memory, layers * bytes, what, err);
+    for (size_t l = 0; q->matrix && !status && l < layers; l++) {
+        convert_layer(q, (int)l, host);
+        status = kvd_device_put(q->matrix + l * q->in_layer, host, bytes, what, err);
+        q->store.layer[l].up = q->matrix + l * q->in_layer + q->up_at;
+        for (int side = 0; side < KVD_N_SIDES; side++)
+            for (int g = 0; g < q->method.cache->config->n_kv_heads; g++)
+                q->store.layer[l].matrix[side][g] =
+                    (int)(((size_t)side * q->wide + (size_t)(g * q->method.cache->config->d_head)) *
+                          rank);
+    }
+    free(host);
+    return q->matrix && !status ? 0 : -1;
+}
+
+static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
+{
+    kvd_paged_cache *const c = q->method.cache;
+    const size_t layers = (size_t)c->config->n_layers, d = (size_t)c->config->d_model;
+    const kvd_xquant_matrices of_keys = kvd_xquant_matrices_of(plan->bits_self, 0, KVD_KEYS);
+    const int32_t group = (int32_t)kvd_gpu_packed_value(plan, "group");
+    q->form = (kvd_xquant_form){.rank = (int32_t)of_keys.rank,
+                                .bits = (int32_t)kvd_gpu_packed_value(plan, "bits"),
+                                .group = group,
+                                .channels = of_keys.down != NULL};
+    q->form.ring_pages = q->form.channels && group > KVD_PAGE_TOKENS ? group / KVD_PAGE_TOKENS : 1;
+    q->page = kvd_xquant_page_of(&q->form);
+    q->wide = (size_t)(c->config->n_kv_heads * c->config->d_head);
+    q->up_at = of_keys.down ? pitch_of(q) * d : 0;
+    q->in_layer = q->up_at + KVD_N_SIDES * q->wide * of_keys.rank;
+    q->method.page_bytes = layers * (size_t)q->page.words * sizeof *q->codes +
+                           KVD_PAGE_TOKENS * pitch_of(q) * sizeof *q->store.pool;
+    q->method.slot_bytes = layers * in_ring(q) * sizeof *q->ring;
+    if (kvd_latent_store_begin(&q->store, c, c->config->n_kv_heads, err))
+        return -1;
+    q->store.joint = !q->form.channels;
+    for (size_t l = 0; l < layers; l++) {
+        q->store.layer[l].rank[KVD_KEYS][0] = q->store.layer[l].rank[KVD_VALUES][0] = q->form.rank;
+        q->store.layer[l].applies_rope = c->config->positions == KVD_POSITIONS_ROPE;
+    }
+    const kvd_step_batch *const b = c->batch;
+    return make_matrices(q, err) || kvd_latent_store_init(&q->store, q->w->stream, err) ||
+                   (q->form.channels &&
+                    !(q->rows = kvd_device_new(&q->store.memory,
+                                               b->max_tokens * pitch_of(q) * sizeof *q->rows, what,
+                                               err))) ||
+                   !(q->table = kvd_device_new(
+                         &q->store.memory, b->max_slices * c->pages->max_pages * sizeof *q->table,
+                         what, err))
+               ? -1
+               : 0;
+}
+
+/* Returns true if the kernels take groups of this many tokens. */
+static bool has_group(const kvd_plan *plan)
+{
+    const int group = (int)kvd_gpu_packed_value(plan, "group");
+    return group % KVD_PAGE_TOKENS == 0 || KVD_PAGE_TOKENS % group == 0;
+}
+
+static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+{
+    const int rank = (int)kvd_xquant_matrices_of(plan->bits_self, 0, KVD_KEYS).rank;
+    if (!has_group(plan))
+        return kvd_fail(err,
+                        "xquant,group=%g: the CUDA engine codes groups of a divisor or a multiple "
+                        "of %d numbers",
+                        kvd_gpu_packed_value(plan, "group"), KVD_PAGE_TOKENS);
+    if (rank % KVD_WIDTH_STEP)
+        return kvd_fail(
+            err, "'xquant' with vectors of %d numbers: the CUDA engine takes multiples of %d", rank,
+            KVD_WIDTH_STEP);
+    return !kvd_gpu_fold_packs(c->config) || c->config->rope_local_theta > 0
+               ? kvd_fail(
+                     err,
+                     "'xquant' rebuilds keys before RoPE, which the CUDA engine does not do in "
+                     "models with biases or norms of Q and K, partial RoPE or two RoPE bases")
+               : 0;
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                       kvd_err *err)
+{
+    if (check(plan, cache, err))
+        return -1;
+    xquant *const q = calloc(1, sizeof *q);
+    if (!q)
+        return kvd_no_memory(err, what, sizeof *q);
+    q->method = (kvd_gpu_method){.cache = cache,
+                                 .plan = plan,
+                                 .one_layer = true,
+                                 .anywhere = true,
+                                 .apart = 1u << KVD_PHASE_ROTATE,
+                                 .make = make,
+                                 .begin = begin,
+                                 .ended = ended,
+                                 .held = held,
+                                 .bits = slot_bits,
+                                 .append = append,
+                                 .appended = appended,
+                                 .attended = attended,
+                                 .free = release};
+    q->w = cache->worker;
+    cache->hook.wants_input = 1;
+    /* The cache releases the method, even after a failure. */
+    *m = &q->method;
+    return describe(q, plan, err);
+}
+
+static bool generates(const kvd_plan *plan)
+{
+    return has_group(plan);
+}
+
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_SINKS | KVD_GPU_SCALE;
+}
+
+const kvd_gpu_kind kvd_gpu_xquant = {
+    .computes = computes, .generates = generates, .open = open_method};
