@@ -400,9 +400,11 @@ static void test_windows(const request *r, size_t n, bool quick)
 
 /*
  * usage: gpu_engine_packed [quick] [windows]
+ *        gpu_engine_packed METHOD
  *
  *   quick    small cases, for compute-sanitizer
  *   windows  only a model with sliding windows
+ *   METHOD   only cases of one model whose text begins with METHOD
  */
 int main(int argc, char **argv)
 {
@@ -480,6 +482,11 @@ int main(int argc, char **argv)
         return 0;
     }
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    for (size_t i = 0; argc > 1 && i < sizeof full / sizeof *full; i++)
+        if (!strncmp(full[i].method, argv[1], strlen(argv[1])))
+            test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, &full[i], 1);
+    if (argc > 1 && !quick && strcmp(argv[1], "windows") != 0)
+        return failures ? 1 : 0;
     test_windows(quick ? few : all, quick ? 3 : 12, quick);
     if (argc > 1 && strcmp(argv[argc - 1], "windows") == 0)
         return failures ? 1 : 0;
