@@ -477,6 +477,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"quest,budget=0.3,page=8", false, 0},
                   {"quest,budget=0.5,page=64", false, 0},
                   {"alisa,budget=0.4", false, 0},
+                  {"shadowkv,budget=0.2,rank=32,outliers=2,local=1", false, 0},
+                  {"shadowkv,budget=16,chunk=4,outliers=3", false, 0},
                   {"mpcache,threshold=0.004,budget=0.4,small=8", false, 0.1},
                   {"a2ats,size=64,rows=250,budget=0.1,sink=4,local=16,relative=64", false, 0.05},
                   {"minicache", true, 0},

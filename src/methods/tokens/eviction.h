@@ -189,7 +189,12 @@ typedef enum {
      * clusters of tokens, at two levels, of the tokens that the prompt's last rows leave
      * (mpcache.c)
      */
-    KVD_READ_CLUSTERS
+    KVD_READ_CLUSTERS,
+    /*
+     * pages of a prompt, by the products of a query with the means of their keys; keys of the
+     * prompt are stored in low rank (shadowkv.c)
+     */
+    KVD_READ_LANDMARKS
 } kvd_read_ranking;
 
 /*
@@ -217,6 +222,12 @@ typedef struct {
      */
     int32_t large;
     double first, alpha, rows, threshold;
+    /*
+     * With KVD_READ_LANDMARKS: rank of the keys of a prompt, and the numbers of pages of the prompt
+     * whose keys stay exact, in addition to the `budget` tokens: those with the least alike keys,
+     * and the last whole ones. `budget` is a fraction of the prompt.
+     */
+    int32_t rank, outliers, last;
 } kvd_read_rule;
 
 /* Centroids of keys before RoPE, for KVD_READ_CODES. Host arrays of all layers and KV heads. */

@@ -249,6 +249,16 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status ? -1 : 0;
 }
 
+static kvd_read_rule read_rule(const kvd_parameter_values *v)
+{
+    return (kvd_read_rule){.budget = v->value[BUDGET],
+                           .page = (size_t)v->value[CHUNK],
+                           .ranking = KVD_READ_LANDMARKS,
+                           .rank = (int32_t)v->value[RANK],
+                           .outliers = (int32_t)v->value[OUTLIERS],
+                           .last = (int32_t)v->value[LOCAL]};
+}
+
 const kvd_tokens_method kvd_tokens_shadowkv = {
     .info =
         {
@@ -257,7 +267,9 @@ const kvd_tokens_method kvd_tokens_shadowkv = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
+            .gpu = &kvd_gpu_selection,
         },
+    .read_rule = read_rule,
     .open = open,
     .close = free,
     .state_bytes = state_bytes,

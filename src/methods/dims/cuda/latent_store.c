@@ -188,3 +188,60 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
         if (it->slice[i].last)
             s->tokens[it->slice[i].slot] = 0;
 }
+
+static int solved(cusolverStatus_t s, kvd_err *err)
+{
+    return s == CUSOLVER_STATUS_SUCCESS
+               ? 0
+               : kvd_fail(err, "decompositions of prompts: cuSOLVER status %d", (int)s);
+}
+
+int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory *memory,
+                           cudaStream_t stream, kvd_err *err)
+{
+    const size_t numbers = (size_t)n * (size_t)d;
+    s->d = d;
+    s->n = n;
+    if (!(s->lib = kvd_cusolver_load(err)) || solved(s->lib->cusolverDnCreate(&s->handle), err) ||
+        solved(s->lib->cusolverDnCreateParams(&s->params), err) ||
+        solved(s->lib->cusolverDnSetStream(s->handle, stream), err) ||
+        solved(s->lib->cusolverDnXsyevBatched_bufferSize(
+                   s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
+                   CUDA_R_32F, NULL, d, CUDA_R_32F, NULL, CUDA_R_32F, &s->work_bytes,
+                   &s->host_bytes, n),
+               err))
+        return -1;
+    if (!(s->host_work = malloc(s->host_bytes ? s->host_bytes : 1)))
+        return kvd_no_memory(err, what, s->host_bytes);
+    return (s->value = kvd_device_new(memory, numbers * sizeof *s->value, what, err)) &&
+                   (s->info = kvd_device_new(memory, (size_t)n * sizeof *s->info, what, err)) &&
+                   (s->work = kvd_device_new(memory, s->work_bytes, what, err))
+               ? 0
+               : -1;
+}
+
+void kvd_latent_solver_close(kvd_latent_solver *s)
+{
+    if (s->params)
+        (void)s->lib->cusolverDnDestroyParams(s->params);
+    if (s->handle)
+        (void)s->lib->cusolverDnDestroy(s->handle);
+    free(s->host_work);
+    *s = (kvd_latent_solver){0};
+}
+
+int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
+                          cudaStream_t stream, kvd_err *err)
+{
+    return solved(s->lib->cusolverDnXsyevBatched(
+                      s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, s->d,
+                      CUDA_R_32F, matrix, s->d, CUDA_R_32F, s->value, CUDA_R_32F, s->work,
+                      s->work_bytes, s->host_work, s->host_bytes, s->info, s->n),
+                  err) ||
+                   kvd_cuda_check(cudaMemcpyAsync(host_info, s->info,
+                                                  (size_t)s->n * sizeof *s->info,
+                                                  cudaMemcpyDeviceToHost, stream),
+                                  what, err)
+               ? -1
+               : 0;
+}

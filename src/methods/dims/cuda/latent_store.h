@@ -7,6 +7,7 @@
 #ifndef KVD_METHODS_DIMS_CUDA_LATENT_STORE_H
 #define KVD_METHODS_DIMS_CUDA_LATENT_STORE_H
 
+#include "common/cuda/libraries.h"
 #include "methods/cuda/paged_cache.h"
 #include "methods/dims/cuda/latents.h"
 
@@ -109,5 +110,31 @@ void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 
 /* Updates `tokens` and `held`. Must be called after each iteration. */
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
+
+/* Computes eigenvectors of `n` symmetric matrices [d][d] at once, by cuSOLVER. */
+typedef struct {
+    const kvd_cusolver *lib;
+    cusolverDnHandle_t handle;
+    cusolverDnParams_t params;
+    int d, n;
+    float *value;
+    int *info; /* status of each matrix, device [n] */
+    void *work, *host_work;
+    size_t work_bytes, host_bytes;
+} kvd_latent_solver;
+
+/*
+ * `*s` must be zeroed before. Device arrays belong to `memory`. The caller must call
+ * kvd_latent_solver_close, also after a failure.
+ */
+int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory *memory,
+                           cudaStream_t stream, kvd_err *err);
+void kvd_latent_solver_close(kvd_latent_solver *s);
+/*
+ * Queues the replacement of the matrices by their eigenvectors, column-major and in rising order of
+ * their eigenvalues, and the copy of their status to host_info [n]: 0, or an error of cuSOLVER.
+ */
+int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
+                          cudaStream_t stream, kvd_err *err);
 
 #endif

@@ -30,6 +30,16 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
+/* Returns the position of row t of a request, negative if the row is left as it is. */
+__device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
+{
+    return a.position ? __ldg(a.position +
+                              static_cast<size_t>(blockIdx.y) *
+                                  static_cast<size_t>(a.max_pages * KVD_PAGE_TOKENS) +
+                              t)
+                      : t;
+}
+
 /*
  * Applies RoPE to the numbers c that the lane holds of tokens `token` + lane / 4 and `token` + lane
  * / 4 + 8. d_head is 16 * W16.
@@ -41,7 +51,8 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
     const int half = 8 * W16;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const size_t from = static_cast<size_t>(min(token + lane / 4 + 8 * i, length - 1)) * half;
+        const int t = position_of(a, min(token + lane / 4 + 8 * i, length - 1));
+        const size_t from = static_cast<size_t>(max(t, 0)) * half;
 #pragma unroll
         for (int n = 0; n < 2 * W16; n++) {
             if (a.interleaved) {
@@ -121,7 +132,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
               units = (length + 15) / 16, part = PARTS ? part_of(a.max_rank) : rank;
-    const bool applies_rope = side == 0 && a.cosine, zeroes = !a.newest;
+    const bool applies_rope = side == 0 && a.cosine, zeroes = !a.newest && !a.position;
     const int pitch = pitch_of(part);
     const uint16_t *const matrix =
         static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
@@ -151,7 +162,9 @@ __global__ void __launch_bounds__(THREADS, 2)
             reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.pages) + page * a.page +
                                          h.page[side] + octet * 8 * width) +
             lane;
-        const bool there[2] = {token + lane / 4 < length, token + lane / 4 + 8 < length};
+        const int row = token + lane / 4;
+        const bool there[2] = {row < length && position_of(a, row) >= 0,
+                               row + 8 < length && position_of(a, row + 8) >= 0};
         if (!PARTS && h.matrix[side] < 0) {
 #pragma unroll 4
             for (int r = 0; r < rank / 8; r++) {

@@ -114,6 +114,11 @@ typedef struct {
     int32_t newest;
     /* Device memory: kv_len is [n], page_table is [n][max_pages]. */
     const int32_t *kv_len, *page_table;
+    /*
+     * Position of each row, [n][max_pages * KVD_PAGE_TOKENS], in device memory. Rows with a
+     * negative position are left as they are. NULL: rows have the positions 0, 1, 2 ...
+     */
+    const int32_t *position;
     /* Slot of each request, [n], in device memory. If NULL, all requests use the same matrices. */
     const int32_t *slot;
     /* Number of elements of the matrices of one slot. */

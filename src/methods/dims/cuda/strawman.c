@@ -24,11 +24,6 @@ static strawman *self_of(kvd_gpu_method *m)
     return (strawman *)(void *)m;
 }
 
-static int solved(cusolverStatus_t s, kvd_err *err)
-{
-    return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
-}
-
 /*
  * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d], or replaces it if `first`. Rows
  * are ld elements apart, matrices `stride` elements.
@@ -75,20 +70,9 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
 /* Replaces the Gram matrices in s->gram by their eigenvectors. */
 static int decompose(const strawman *s, size_t prompt, int layer, cudaStream_t stream, kvd_err *err)
 {
-    const int d = s->method.cache->config->d_head;
     const size_t at =
         (prompt * (size_t)s->method.cache->config->n_layers + (size_t)layer) * (size_t)s->n;
-    return solved(s->lib->cusolverDnXsyevBatched(
-                      s->solver, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
-                      CUDA_R_32F, s->gram, d, CUDA_R_32F, s->value, CUDA_R_32F, s->work,
-                      s->work_bytes, s->host_work, s->host_bytes, s->info, s->n),
-                  err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(s->host_info + at, s->info,
-                                                  (size_t)s->n * sizeof *s->info,
-                                                  cudaMemcpyDeviceToHost, stream),
-                                  what, err)
-               ? -1
-               : 0;
+    return kvd_latent_solver_run(&s->solver, s->gram, s->host_info + at, stream, err);
 }
 
 /*
@@ -329,33 +313,12 @@ static double bits(const kvd_gpu_method *m, size_t slot)
 static void release(kvd_gpu_method *m)
 {
     strawman *const s = self_of(m);
-    if (s->params)
-        (void)s->lib->cusolverDnDestroyParams(s->params);
-    if (s->solver)
-        (void)s->lib->cusolverDnDestroy(s->solver);
+    kvd_latent_solver_close(&s->solver);
     (void)cudaFreeHost(s->host_info);
     kvd_strawman_levels_release(s);
-    free(s->host_work);
     free(s->layer_at);
     kvd_latent_store_release(&s->store);
     free(s);
-}
-
-static int open_solver(strawman *s, kvd_err *err)
-{
-    const int64_t d = s->method.cache->config->d_head;
-    if (!(s->lib = kvd_cusolver_load(err)))
-        return -1;
-    return solved(s->lib->cusolverDnCreate(&s->solver), err) ||
-                   solved(s->lib->cusolverDnCreateParams(&s->params), err) ||
-                   solved(s->lib->cusolverDnSetStream(s->solver, s->w->stream), err) ||
-                   solved(s->lib->cusolverDnXsyevBatched_bufferSize(
-                              s->solver, s->params, CUSOLVER_EIG_MODE_VECTOR,
-                              CUBLAS_FILL_MODE_UPPER, d, CUDA_R_32F, NULL, d, CUDA_R_32F, NULL,
-                              CUDA_R_32F, &s->work_bytes, &s->host_bytes, s->n),
-                          err)
-               ? -1
-               : 0;
 }
 
 /* Allocates the arrays that decompositions need. */
@@ -367,13 +330,8 @@ static int make_solver_arrays(strawman *s, kvd_err *err)
                  info =
                      c->batch->max_slices * (size_t)c->config->n_layers * n * sizeof *s->host_info,
                  padded = c->batch->max_slices * n * d * (size_t)s->wide * sizeof *s->padded;
-    if (!(s->host_work = malloc(s->host_bytes ? s->host_bytes : 1)))
-        return kvd_no_memory(err, what, s->host_bytes);
     return (!s->store.wide || (s->padded = kvd_device_new(m, padded, what, err))) &&
                    (s->gram = kvd_device_new(m, n * d * d * sizeof *s->gram, what, err)) &&
-                   (s->value = kvd_device_new(m, n * d * sizeof *s->value, what, err)) &&
-                   (s->info = kvd_device_new(m, n * sizeof *s->info, what, err)) &&
-                   (s->work = kvd_device_new(m, s->work_bytes, what, err)) &&
                    !kvd_cuda_check(cudaMallocHost((void **)&s->host_info, info), what, err)
                ? 0
                : -1;
@@ -484,7 +442,9 @@ static int open_strawman(strawman *s, kvd_err *err)
         return -1;
     s->store.slot_bytes = s->method.slot_bytes = s->store.matrix_slot * sizeof *s->matrix;
     if (kvd_latent_store_init(&s->store, s->w->stream, err) || make_arrays(s, err) ||
-        (!s->shared && (open_solver(s, err) || make_solver_arrays(s, err))) ||
+        (!s->shared && (kvd_latent_solver_open(&s->solver, c->config->d_head, s->n,
+                                               &s->store.memory, s->w->stream, err) ||
+                        make_solver_arrays(s, err))) ||
         (s->method.plan->channels->stacks && make_stacks(s, err)) ||
         (s->method.plan->widths_low && kvd_strawman_levels_make(s, err)))
         return -1;

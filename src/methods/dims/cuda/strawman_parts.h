@@ -2,7 +2,6 @@
 #ifndef KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
 #define KVD_METHODS_DIMS_CUDA_STRAWMAN_PARTS_H
 
-#include "common/cuda/libraries.h"
 #include "methods/dims/cuda/latent_store.h"
 
 /*
@@ -61,16 +60,10 @@ typedef struct {
     uint16_t *queries;
     /* Device array [max_tokens][n][wide] of K and V of the prompts after projection. */
     uint16_t *cut;
-    float *gram, *value;
+    float *gram;
     /* W_O W_O^T of every KV head, device [n_layers][n_kv_heads][d_head][d_head], or NULL. */
     float *outputs;
-    const kvd_cusolver *lib;
-    cusolverDnHandle_t solver;
-    cusolverDnParams_t params;
-    void *work, *host_work;
-    size_t work_bytes, host_bytes;
-    /* Status of the n eigenvalue decompositions of a layer, on the device. */
-    int *info;
+    kvd_latent_solver solver;
     /* Status of all eigenvalue decompositions, in pinned host memory, [max_slices][n_layers][n]. */
     int *host_info;
     size_t prompts; /* number of prompts in the running iteration */

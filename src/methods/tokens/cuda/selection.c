@@ -49,7 +49,10 @@ static bool copies(const selection *e)
 /* Returns the bytes by which steps choose among the tokens of a page in one layer. */
 static size_t side_of_page(const selection *e)
 {
-    const size_t bounds = KVD_PAGE_TOKENS / e->rule.page * 2 * (size_t)e->one.d_qk[0];
+    const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
+                 bounds = pages * 2 * (size_t)e->one.d_qk[0];
+    if (kvd_selection_has_shadow(e)) /* mean keys, and a byte each, in whole 16 bytes */
+        return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
                     : looks_up(e) ? KVD_PAGE_TOKENS * sizeof(uint16_t)
                                   : bounds * sizeof(uint16_t));
@@ -67,7 +70,8 @@ static size_t cached_in_all(const selection *e, size_t slot, size_t n)
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     selection *const e = of(m);
-    (void)err;
+    if (kvd_selection_has_shadow(e) && kvd_selection_shadow_ended(e, it, err))
+        return -1;
     for (size_t s = 0; s < e->n_slots; s++)
         e->held[s] = e->tokens[s];
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -193,7 +197,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const selection *const e = of(m);
     const kvd_step_batch *const b = m->cache->batch;
-    if (recalls(e))
+    if (recalls(e) || kvd_selection_has_shadow(e))
         return 0;
     if (r->steps) {
         const kvd_selection s = kvd_selection_of_rows(e, r->layer, 0, r->steps);
@@ -258,6 +262,9 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
     const selection *const e = of(m);
     const kvd_selection s = kvd_selection_of_rows(e, 0, 0, n);
     const kvd_decode_args a = decode_args(e, n);
+    if (kvd_selection_has_shadow(e))
+        return kvd_selection_shadow_lengths(e, &s, stream, err) || plan(e, &a, stream, err) ? -1
+                                                                                            : 0;
     if (kvd_cuda_check(
             kvd_selection_lengths(&s, m->cache->batch->device.live, e->len, e->heads, stream), what,
             err))
@@ -275,6 +282,8 @@ static int choose(const selection *e, const kvd_selection *s, const kvd_selected
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
 {
     kvd_clock *const clock = e->method.cache->clock;
+    if (kvd_selection_has_shadow(e))
+        return kvd_selection_shadow_choose(e, s, to, r, err);
     if (!varies(e))
         return kvd_cuda_check(kvd_selection_choose(s, to, r->stream), what, err) ||
                        kvd_clock_end(clock, KVD_PHASE_COMPRESS, r->stream, err)
@@ -330,7 +339,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     if (!e->tokens || !e->held || !e->unread)
         return kvd_no_memory(err, what, 3 * e->n_slots * sizeof *e->held);
     e->stream = stream;
-    if (kvd_selection_is_late(e) && kvd_selection_late_make(e, err))
+    if ((kvd_selection_is_late(e) && kvd_selection_late_make(e, err)) ||
+        (kvd_selection_has_shadow(e) && kvd_selection_shadow_make(e, err)))
         return -1;
     e->sides = kvd_device_new(&e->memory, bytes, "what steps choose by", err);
     return e->sides ? kvd_cuda_check(cudaMemsetAsync(e->sides, 0, bytes, stream), what, err) : -1;
@@ -439,9 +449,9 @@ static int make_work(selection *e, kvd_err *err)
     e->row_pages = (read + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
     e->to.row_pages = (int32_t)e->row_pages;
     const size_t scores = e->rows * most *
-                          (looks_up(e)                ? (size_t)e->one.group
-                           : kvd_selection_is_late(e) ? 2
-                                                      : 1);
+                          (looks_up(e) || kvd_selection_has_shadow(e) ? (size_t)e->one.group
+                           : kvd_selection_is_late(e)                 ? 2
+                                                                      : 1);
     const size_t tables = e->rows * (copies(e) ? e->row_pages : max_pages);
     return (e->to.score = kvd_device_new(m, scores * sizeof *e->to.score, what, err)) &&
                    (e->to.chosen =
@@ -454,7 +464,8 @@ static int make_work(selection *e, kvd_err *err)
                    !kvd_device_zero(e->to.table, tables * sizeof *e->to.table, what, err) &&
                    (!copies(e) || !make_rows(e, err)) &&
                    ((!recalls(e) && !kvd_selection_is_late(e)) || !make_sums(e, err)) &&
-                   (!varies(e) || !make_read(e, err)) && (!looks_up(e) || !make_codes(e, err))
+                   (!varies(e) || !make_read(e, err)) && (!looks_up(e) || !make_codes(e, err)) &&
+                   (!kvd_selection_has_shadow(e) || !kvd_selection_shadow_work(e, err))
                ? 0
                : -1;
 }
@@ -465,7 +476,9 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     const kvd_attn_map *const map = &c->layer[0].map;
     kvd_attn_heads one = {map->group, 1, c->config->d_head, {map->d_qk[0]}, {map->d_v[0]}, 0};
     const kvd_read_rule rule = plan->tokens->read_rule(&plan->tokens_values);
-    const char *const key = rule.ranking == KVD_READ_CLUSTERS ? "small" : "page";
+    const char *const key = rule.ranking == KVD_READ_CLUSTERS    ? "small"
+                            : rule.ranking == KVD_READ_LANDMARKS ? "chunk"
+                                                                 : "page";
     if (rule.page < 1 || KVD_PAGE_TOKENS % rule.page)
         return kvd_fail(err,
                         "'%s' with %s = %zu: the CUDA engine has pages of %d tokens, %s must "
@@ -490,6 +503,8 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
         e->method.attended = attended;
     if (kvd_selection_is_late(e))
         kvd_selection_late_describe(e);
+    if (kvd_selection_has_shadow(e) && kvd_selection_shadow_describe(e, err))
+        return -1;
     return make_work(e, err);
 }
 
@@ -499,6 +514,7 @@ static void release(kvd_gpu_method *m)
     kvd_device_release(&e->memory);
     (void)cudaFreeHost(e->read);
     kvd_selection_late_free(e);
+    kvd_selection_shadow_free(e);
     free(e->unread);
     free(e->tokens);
     free(e->held);
@@ -535,8 +551,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 /* True if the engine can generate text with the plan. Other plans can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
-    const size_t page = plan->tokens->read_rule(&plan->tokens_values).page;
-    return !kvd_gpu_method_beside_tokens(plan) && KVD_PAGE_TOKENS % page == 0;
+    const kvd_read_rule rule = plan->tokens->read_rule(&plan->tokens_values);
+    return !kvd_gpu_method_beside_tokens(plan) && KVD_PAGE_TOKENS % rule.page == 0 &&
+           (rule.ranking != KVD_READ_LANDMARKS || rule.page < KVD_PAGE_TOKENS);
 }
 
 static unsigned computes(const kvd_plan *plan)

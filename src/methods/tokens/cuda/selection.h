@@ -18,12 +18,18 @@
  * two levels (mpcache.c). The last rows of a prompt have dropped some of its tokens before, in
  * every layer other ones.
  *
- * With KVD_READ_BOUNDS and KVD_READ_RECENT, the number of tokens that a step reads follows from the
- * number of cached tokens alone, so the attention of all layers has one plan. Otherwise it follows
- * from the choice, and every layer has a plan. Attention treats each KV head as a request, whose
- * page_table lists the chosen pages. A page of the cache (64 tokens) that has KV heads of one width
- * is a sequence of pages of one KV head. If `page` is 64, attention therefore reads the chosen
- * pages in place. Otherwise their rows are copied to `rows` first.
+ * With KVD_READ_LANDMARKS, the score of a selection page of the prompt is the largest share, over
+ * the query heads, that its mean key has in a softmax over all such pages (shadowkv.c). Pages with
+ * unlike keys, the last ones of the prompt and all later tokens are always read, with exact keys.
+ * The keys of other tokens are latent vectors, from which `rows` are rebuilt after the choice.
+ *
+ * With KVD_READ_BOUNDS, KVD_READ_RECENT and KVD_READ_LANDMARKS, the number of tokens that a step
+ * reads follows from the numbers of tokens of the request and its prompt alone, so the attention of
+ * all layers has one plan. Otherwise it follows from the choice, and every layer has a plan.
+ * Attention treats each KV head as a request, whose page_table lists the chosen pages. A page of
+ * the cache (64 tokens) that has KV heads of one width is a sequence of pages of one KV head. If
+ * `page` is 64, attention therefore reads the chosen pages in place. Otherwise their rows are
+ * copied to `rows` first.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
@@ -164,6 +170,47 @@ cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *t
 /* Does the work of kvd_selection_choose with KVD_READ_CODES. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
+/*
+ * State of a layer with KVD_READ_LANDMARKS, on the device. `bounds` of kvd_selection has, for each
+ * page of the pool, the mean keys in bf16 [n_kv_heads][64 / page][d_qk], then a byte
+ * [n_kv_heads][64 / page] that is 1 if the keys of a selection page are exact; `side` bytes in all.
+ */
+typedef struct {
+    int32_t *prompt; /* [n_slots] number of tokens of the prompt */
+    size_t side;
+    /* Elements of a latent vector, and latents, [page of the pool][64 * rank] (latents.h). */
+    int32_t rank;
+    const uint16_t *latents;
+    /*
+     * Outputs for each row of kvd_selected: latents of the tokens that are read, in row_pages
+     * pages, and their positions [row_pages * 64], -1 for tokens with exact keys.
+     */
+    uint16_t *gathered;
+    int32_t *position;
+    /*
+     * Output of kvd_selection_landmark_lengths: slot * n_layers * n_kv_heads + KV head of each row.
+     */
+    int32_t *matrix;
+    int32_t n_layers;
+} kvd_selection_shadow;
+
+/*
+ * Computes the mean keys of whole prompts, which are in the pool, and chooses the selection pages
+ * whose keys stay exact. `score` is scratch as in kvd_selected. `longest` is the largest kv_len.
+ */
+cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
+                                    float *score, int32_t longest, cudaStream_t stream);
+/* Does the work of kvd_selection_lengths with KVD_READ_LANDMARKS. */
+cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
+                                           const int32_t *live, int32_t *len, int32_t *heads,
+                                           cudaStream_t stream);
+/*
+ * Does the work of kvd_selection_choose with KVD_READ_LANDMARKS, and gathers the latents of the
+ * chosen tokens. The keys in `rows` of tokens with a position in x->position are not yet those of
+ * the method. `score` has a row for every query head.
+ */
+cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
+                                           const kvd_selected *to, cudaStream_t stream);
 /* Copies the rows of the tokens in `chosen` to `rows`. The functions that choose call it. */
 cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
@@ -193,6 +240,35 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
     p.chosen = wanted > newest ? wanted - newest : 0;
     p.chosen = p.chosen < p.all - p.newest ? p.chosen : p.all - p.newest;
     return p;
+}
+
+/*
+ * With KVD_READ_LANDMARKS: numbers of selection pages of a prompt that have a mean key, of those
+ * with exact keys among them, and of the others that a step chooses.
+ */
+typedef struct {
+    size_t all, outliers, chosen;
+} kvd_selection_marks;
+
+KVD_ON_BOTH static inline kvd_selection_marks kvd_selection_marks_of(const kvd_read_rule *r,
+                                                                     size_t prompt)
+{
+    const size_t pages = prompt / r->page, last = (size_t)r->last,
+                 budget = r->budget < 1 ? (size_t)(r->budget * (double)prompt) : (size_t)r->budget,
+                 wanted = budget / r->page;
+    kvd_selection_marks m;
+    m.all = pages > last ? pages - last : 0;
+    m.outliers = (size_t)r->outliers < m.all ? (size_t)r->outliers : m.all;
+    m.chosen = wanted < m.all - m.outliers ? wanted : m.all - m.outliers;
+    return m;
+}
+
+/* Returns the number of tokens that a step reads of n cached ones. */
+KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, size_t prompt,
+                                                      size_t n)
+{
+    const kvd_selection_marks m = kvd_selection_marks_of(r, prompt);
+    return n - (m.all - m.outliers - m.chosen) * r->page;
 }
 
 /* Returns true if the number of tokens that a step reads follows from the choice. */
@@ -226,7 +302,10 @@ KVD_ON_BOTH static inline size_t kvd_selection_most(const kvd_read_rule *r, size
                  most = r->ranking == KVD_READ_CODES
                             ? (size_t)r->sink + (size_t)r->newest + group * budget
                             : (kvd_selection_wanted(r, small) + 2) * r->page;
-    return !kvd_selection_varies(r) ? kvd_selection_tokens(r, n) : most < n ? most : n;
+    return r->ranking == KVD_READ_LANDMARKS ? n
+           : !kvd_selection_varies(r)       ? kvd_selection_tokens(r, n)
+           : most < n                       ? most
+                                            : n;
 }
 
 #ifdef __cplusplus

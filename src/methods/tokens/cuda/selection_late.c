@@ -1,7 +1,13 @@
 /*
- * Methods whose prompts drop tokens, the same ones in all KV heads of a layer, and whose steps read
- * clusters of the others (mpcache.c), in the CUDA engine. All layers share page numbers, and the
- * pages of a request have room for the layer with the most tokens.
+ * Methods that compress prompts and whose steps read a part of what stays, in the CUDA engine.
+ *
+ * mpcache drops tokens, the same ones in all KV heads of a layer, and reads clusters of the others.
+ * All layers share page numbers, and the pages of a request have room for the layer with the most
+ * tokens.
+ *
+ * shadowkv decomposes the keys of a prompt: phase compress. A step chooses selection pages (phase
+ * compress), and rebuilds the keys of their tokens from latents (phase restore). The pages of the
+ * cache keep the exact keys of all tokens, of which steps read those that the method keeps exact.
  */
 #include <stdlib.h>
 
@@ -9,7 +15,7 @@
 #include "methods/tokens/cuda/selection_method.h"
 #include "methods/tokens/tokens.h"
 
-static const char what[] = "selection of clusters";
+static const char what[] = "compression of prompts";
 
 typedef kvd_selection_method selection;
 
@@ -181,4 +187,353 @@ void kvd_selection_late_describe(selection *e)
     e->method.mean = mean;
     e->method.append = append;
     e->method.attended = drop_tokens;
+}
+
+static kvd_selection_shadow shadow_of(const selection *e, int layer)
+{
+    kvd_selection_shadow x = e->shadow.of;
+    x.latents =
+        e->shadow.latents + (size_t)layer * e->pool_pages * (size_t)(KVD_PAGE_TOKENS * x.rank);
+    return x;
+}
+
+/* Returns the basis of a request in a layer, [wide][rank]. */
+static uint16_t *basis_of(const selection *e, size_t slot, int layer)
+{
+    return e->shadow.basis +
+           (slot * e->layers + (size_t)layer) * e->shadow.wide * (size_t)e->shadow.of.rank;
+}
+
+static int begin_shadow(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    selection *const e = of(m);
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        if (i >= it->n_steps && s->before)
+            return kvd_fail(err,
+                            "method '%s' compresses a prompt in one piece: it goes without chunks",
+                            m->plan->tokens->info.name);
+        if (i < it->n_steps && s->before != e->tokens[s->slot])
+            return kvd_fail(err,
+                            "method '%s' cannot go on after %u tokens of request %u, which were "
+                            "never computed",
+                            m->plan->tokens->info.name, s->before, s->request);
+    }
+    e->shadow.prompts = it->n_slices - it->n_steps;
+    return 0;
+}
+
+int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *err)
+{
+    for (size_t i = 0; i < e->shadow.prompts * e->layers; i++)
+        if (e->shadow.info[i])
+            return kvd_fail(err, "layer %zu, request %u: eigenvalues did not converge, info %d",
+                            i % e->layers, it->slice[it->n_steps + i / e->layers].request,
+                            e->shadow.info[i]);
+    for (size_t i = it->n_steps; i < it->n_slices; i++)
+        e->shadow.prompt[it->slice[i].slot] = it->slice[i].n;
+    return 0;
+}
+
+/*
+ * Computes C = A B of column-major matrices, A [m x k] and C [m x n], or C = A B^T if `turns`. A
+ * and B are bf16, C is of `type`.
+ */
+static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k, const void *a,
+                    size_t lda, const void *b, size_t ldb, void *c, cudaDataType type, kvd_err *err)
+{
+    const kvd_gpu_worker *const w = e->method.cache->worker;
+    const float one = 1, zero = 0;
+    return kvd_cublas_check(w->lib->cublasGemmEx(w->blas, CUBLAS_OP_N,
+                                                 turns ? CUBLAS_OP_T : CUBLAS_OP_N, (int)m, (int)n,
+                                                 (int)k, &one, a, CUDA_R_16BF, (int)lda, b,
+                                                 CUDA_R_16BF, (int)ldb, &zero, c, type, (int)m,
+                                                 CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                            what, err);
+}
+
+/*
+ * Computes the basis of the i-th prompt, and the latents of its keys before RoPE, in
+ * e->shadow.rows.
+ */
+static int decompose(selection *e, const kvd_paged_rows *r, size_t i, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    const kvd_step_batch *const b = c->batch;
+    const size_t wide = e->shadow.wide, rank = (size_t)e->shadow.of.rank,
+                 ld = r->k_pre ? r->ld_pre : r->ld,
+                 start = r->steps + (size_t)b->host.start[r->steps + i],
+                 tokens = (size_t)b->host.q_len[r->steps + i];
+    const uint16_t *const x =
+        (r->k_pre ? (const uint16_t *)r->k_pre
+                  : (const uint16_t *)r->x + c->share->n_heads * c->config->d_head) +
+        start * ld;
+    uint16_t *const basis = basis_of(e, (size_t)b->host.slot[r->steps + i], r->layer);
+    return multiply(e, true, wide, wide, tokens, x, ld, x, ld, e->shadow.gram, CUDA_R_32F, err) ||
+                   kvd_latent_solver_run(&e->shadow.solver, e->shadow.gram,
+                                         e->shadow.info + i * e->layers + (size_t)r->layer,
+                                         r->stream, err) ||
+                   kvd_cuda_check(kvd_latent_leading(e->shadow.gram, e->shadow.leading, 1,
+                                                     (int32_t)wide, (int32_t)rank, basis, NULL,
+                                                     r->stream),
+                                  what, err) ||
+                   multiply(e, false, rank, tokens, wide, basis, rank, x, ld,
+                            e->shadow.rows + (start - r->steps) * rank, CUDA_R_16BF, err)
+               ? -1
+               : 0;
+}
+
+static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    selection *const e = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    const kvd_step_batch *const b = c->batch;
+    if (!r->prompts)
+        return 0;
+    const kvd_selection s = kvd_selection_of_rows(e, r->layer, r->steps, r->prompts);
+    const kvd_selection_shadow x = shadow_of(e, r->layer);
+    const size_t vectors = (size_t)(KVD_PAGE_TOKENS * x.rank);
+    int32_t longest = 1;
+    for (size_t i = 0; i < r->prompts; i++) {
+        const int32_t n = b->host.q_len[r->steps + i];
+        longest = n > longest ? n : longest;
+        if (decompose(e, r, i, err))
+            return -1;
+    }
+    const kvd_latent_put_args put = {.s = {.n = (int32_t)r->prompts,
+                                           .max_pages = (int32_t)c->pages->max_pages,
+                                           .most = longest,
+                                           .start = b->device.start + r->steps,
+                                           .q_len = b->device.q_len + r->steps,
+                                           .kv_len = s.kv_len,
+                                           .page_table = s.page_table},
+                                     .latent = e->shadow.rows,
+                                     .ld_latent = (size_t)x.rank,
+                                     .run = e->shadow.run,
+                                     .n_runs = x.rank / 8,
+                                     .pool = e->shadow.latents +
+                                             (size_t)r->layer * e->pool_pages * vectors,
+                                     .page_elements = vectors};
+    return kvd_cuda_check(kvd_latent_put(&put, r->stream), what, err) ||
+                   kvd_cuda_check(kvd_selection_landmarks(&s, &x, e->to.score, longest, r->stream),
+                                  what, err)
+               ? -1
+               : 0;
+}
+
+int kvd_selection_shadow_lengths(const selection *e, const kvd_selection *s, cudaStream_t stream,
+                                 kvd_err *err)
+{
+    const kvd_selection_shadow x = shadow_of(e, 0);
+    return kvd_cuda_check(kvd_selection_landmark_lengths(s, &x, e->method.cache->batch->device.live,
+                                                         e->len, e->heads, stream),
+                          what, err);
+}
+
+int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
+                                const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    const kvd_selection_shadow x = shadow_of(e, r->layer);
+    const kvd_latent_restore_args a = {
+        .n = (int32_t)(r->steps * e->kv),
+        .max_pages = to->row_pages,
+        .n_kv_heads = 1,
+        .d_head = c->config->d_head,
+        .max_rank = x.rank,
+        .kv_len = to->len,
+        .page_table = to->table,
+        .position = x.position,
+        .slot = x.matrix,
+        .matrix_slot = (size_t)(c->config->d_head * x.rank),
+        .head = e->shadow.head,
+        .latents = x.gathered,
+        .matrix = e->shadow.basis + (size_t)r->layer * e->shadow.wide * (size_t)x.rank,
+        .latent_page = (size_t)(KVD_PAGE_TOKENS * x.rank),
+        .page = (size_t)e->one.page_elements,
+        .cosine = c->cosine,
+        .sine = c->sine,
+        .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+        .pages = to->rows,
+        .n_sms = c->n_sms};
+    return kvd_cuda_check(kvd_selection_choose_landmarks(s, &x, to, r->stream), what, err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+                   kvd_cuda_check(kvd_latent_restore(&a, r->stream), "keys from latents", err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+/*
+ * Numbers of tokens of a slot with n tokens: with keys in low rank, and of those read by no step.
+ */
+static size_t in_low_rank(const selection *e, size_t slot)
+{
+    const kvd_selection_marks m = kvd_selection_marks_of(&e->rule, e->shadow.prompt[slot]);
+    return (m.all - m.outliers) * e->rule.page;
+}
+
+static size_t unread_of(const selection *e, size_t slot)
+{
+    const size_t n = e->held[slot];
+    return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
+}
+
+/* Counts as the CPU does: keys in low rank, and the bases of the request. */
+static double shadow_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const selection *const e = of_const(m);
+    const size_t n = e->held[slot], wide = e->shadow.wide, kept = e->shadow.kept,
+                 low = n ? in_low_rank(e, slot) : 0;
+    return n ? 16.0 * (double)e->layers *
+                   ((double)(low * kept) + (double)((n - low) * wide) + (double)(n * wide) +
+                    (double)(wide * kept))
+             : 0;
+}
+
+/*
+ * Keys in low rank have fewer bits than an entry of the cache. The difference of those that a step
+ * does not read is negative.
+ */
+static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
+{
+    const selection *const e = of_const(m);
+    return -16.0 * (double)(e->layers * unread_of(e, slot)) *
+           ((double)e->shadow.wide - (double)e->shadow.kept);
+}
+
+static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, double *unread)
+{
+    const selection *const e = of_const(m);
+    *side = e->held[slot] ? 16.0 * (double)(e->layers * in_low_rank(e, slot) / e->rule.page) *
+                                (double)e->shadow.wide
+                          : 0;
+    *unread = (double)unread_of(e, slot);
+}
+
+/* Returns the bytes on the device: whole K and V of all tokens, latents, mean keys and bases. */
+static double shadow_held(const kvd_gpu_method *m)
+{
+    const selection *const e = of_const(m);
+    const double token = 2.0 * (double)(2 * e->shadow.wide + (size_t)e->shadow.of.rank) +
+                         (double)e->side / KVD_PAGE_TOKENS,
+                 once = 2.0 * (double)(e->shadow.wide * (size_t)e->shadow.of.rank);
+    double bytes = 0;
+    for (size_t s = 0; s < e->n_slots; s++)
+        bytes += e->held[s] ? (double)e->layers * ((double)e->held[s] * token + once) : 0;
+    return bytes;
+}
+
+static int make_tables(selection *e, kvd_err *err)
+{
+    const int32_t rank = e->shadow.of.rank;
+    kvd_device_memory *const m = &e->memory;
+    const kvd_latent_basis leading = {(int32_t)e->shadow.kept, rank, 0};
+    const kvd_latent_head head = {.matrix = {0, -1}, .rank = {rank, 0}};
+    int32_t *const run = malloc((size_t)rank / 8 * sizeof *run);
+    if (!run)
+        return kvd_no_memory(err, what, (size_t)rank / 8 * sizeof *run);
+    for (int32_t i = 0; i < rank / 8; i++)
+        run[i] = 8 * i * KVD_PAGE_TOKENS;
+    const size_t bytes = (size_t)rank / 8 * sizeof *run;
+    const int status = !(e->shadow.leading = kvd_device_new(m, sizeof leading, what, err)) ||
+                       kvd_device_put(e->shadow.leading, &leading, sizeof leading, what, err) ||
+                       !(e->shadow.head = kvd_device_new(m, sizeof head, what, err)) ||
+                       kvd_device_put(e->shadow.head, &head, sizeof head, what, err) ||
+                       !(e->shadow.run = kvd_device_new(m, bytes, what, err)) ||
+                       kvd_device_put(e->shadow.run, run, bytes, what, err);
+    free(run);
+    return status ? -1 : 0;
+}
+
+int kvd_selection_shadow_work(selection *e, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    kvd_device_memory *const m = &e->memory;
+    kvd_selection_shadow *const x = &e->shadow.of;
+    const size_t wide = e->shadow.wide, rank = (size_t)x->rank,
+                 tokens = e->rows * e->row_pages * KVD_PAGE_TOKENS,
+                 info = c->batch->max_slices * e->layers * sizeof *e->shadow.info;
+    if (!(x->gathered = kvd_device_new(m, tokens * rank * sizeof *x->gathered, what, err)) ||
+        !(x->position = kvd_device_new(m, tokens * sizeof *x->position, what, err)) ||
+        !(x->matrix = kvd_device_new(m, e->rows * sizeof *x->matrix, what, err)) ||
+        kvd_device_zero(x->position, tokens * sizeof *x->position, what, err) ||
+        kvd_device_zero(x->matrix, e->rows * sizeof *x->matrix, what, err) ||
+        !(e->shadow.rows =
+              kvd_device_new(m, c->batch->max_tokens * rank * sizeof *e->shadow.rows, what, err)) ||
+        !(e->shadow.gram = kvd_device_new(m, wide * wide * sizeof *e->shadow.gram, what, err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)&e->shadow.info, info), what, err))
+        return -1;
+    return make_tables(e, err) || kvd_latent_solver_open(&e->shadow.solver, (int)wide, 1, m,
+                                                         c->worker->stream, err)
+               ? -1
+               : 0;
+}
+
+int kvd_selection_shadow_describe(selection *e, kvd_err *err)
+{
+    kvd_paged_cache *const c = e->method.cache;
+    const kvd_config *const m = c->config;
+    const size_t wide = e->kv * (size_t)m->d_head, rank = (size_t)e->rule.rank,
+                 kept = rank < wide ? rank : wide;
+    const bool partial =
+        m->rope_dims && m->rope_dims < m->d_head && m->rope_layout != KVD_ROPE_INTERLEAVED;
+    if (e->rule.page == KVD_PAGE_TOKENS)
+        return kvd_fail(err,
+                        "shadowkv,chunk=%zu: the CUDA engine takes chunks of 1, 2, 4, 8, 16 or 32 "
+                        "tokens",
+                        e->rule.page);
+    if (kept > 768)
+        return kvd_fail(err, "shadowkv,rank=%zu: the CUDA engine has keys of rank up to 768", kept);
+    if (partial || m->rope_local_theta > 0)
+        return kvd_fail(err, "'shadowkv' in a model with %s: the CUDA engine does not run it",
+                        partial ? "partial RoPE" : "two RoPE bases");
+    c->hook.wants_pre = !c->hook.wants_raw;
+    e->shadow.wide = wide;
+    e->shadow.kept = kept;
+    e->shadow.of.rank = (int32_t)((kept + 15) / 16 * 16);
+    e->shadow.of.side = e->side;
+    e->shadow.of.n_layers = (int32_t)e->layers;
+    const size_t latent = (size_t)e->shadow.of.rank * sizeof(uint16_t);
+    e->method.whole_prompts = true;
+    e->method.anywhere = false;
+    e->method.page_bytes += e->layers * KVD_PAGE_TOKENS * latent;
+    e->method.slot_bytes = e->layers * wide * latent;
+    e->method.begin = begin_shadow;
+    e->method.attended = compress;
+    e->method.bits = shadow_bits;
+    e->method.unseen = shadow_unseen;
+    e->method.reads = shadow_reads;
+    e->method.held = shadow_held;
+    return 0;
+}
+
+int kvd_selection_shadow_make(selection *e, kvd_err *err)
+{
+    kvd_device_memory *const m = &e->memory;
+    const size_t rank = (size_t)e->shadow.of.rank,
+                 basis = e->n_slots * e->layers * e->shadow.wide * rank,
+                 latents = e->layers * e->pool_pages * KVD_PAGE_TOKENS * rank;
+    if (!(e->shadow.prompt = calloc(e->n_slots, sizeof *e->shadow.prompt)))
+        return kvd_no_memory(err, what, e->n_slots * sizeof *e->shadow.prompt);
+    return (e->shadow.of.prompt =
+                kvd_device_new(m, e->n_slots * sizeof *e->shadow.of.prompt, what, err)) &&
+                   !kvd_device_zero(e->shadow.of.prompt, e->n_slots * sizeof *e->shadow.of.prompt,
+                                    what, err) &&
+                   (e->shadow.basis =
+                        kvd_device_new(m, basis * sizeof *e->shadow.basis, "bases of keys", err)) &&
+                   !kvd_device_zero(e->shadow.basis, basis * sizeof *e->shadow.basis, what, err) &&
+                   (e->shadow.latents = kvd_device_new(m, latents * sizeof *e->shadow.latents,
+                                                       "latents of keys", err)) &&
+                   !kvd_device_zero(e->shadow.latents, latents * sizeof *e->shadow.latents, what,
+                                    err)
+               ? 0
+               : -1;
+}
+
+void kvd_selection_shadow_free(selection *e)
+{
+    kvd_latent_solver_close(&e->shadow.solver);
+    (void)cudaFreeHost(e->shadow.info);
+    free(e->shadow.prompt);
 }

@@ -1,12 +1,13 @@
 /*
  * State of methods whose decode steps read a part of the cache, shared by selection.c and
- * selection_late.c. The latter drops tokens of prompts (KVD_READ_CLUSTERS), so that layers hold
- * different numbers of tokens.
+ * selection_late.c. The latter compresses prompts: with KVD_READ_CLUSTERS it drops tokens, so that
+ * layers hold different numbers of tokens; with KVD_READ_LANDMARKS it stores keys in low rank.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 
 #include "methods/cuda/paged_cache.h"
+#include "methods/dims/cuda/latent_store.h"
 #include "methods/tokens/cuda/selection.h"
 
 typedef struct {
@@ -54,6 +55,24 @@ typedef struct {
         float *mass;
         int32_t *kept;
     } late;
+    /* Data of KVD_READ_LANDMARKS. Arrays are on the device unless another place is named. */
+    struct {
+        kvd_selection_shadow of; /* of layer 0 */
+        size_t wide, kept;       /* n_kv_heads * d_head, and the rank without padding */
+        size_t *prompt;          /* host [n_slots]: number of tokens of the prompt */
+        /* Leading right singular vectors of the keys of prompts, [n_slots][layers][wide][rank]. */
+        uint16_t *basis;
+        uint16_t *latents; /* [layers][pool_pages][64 * rank] */
+        uint16_t *rows;    /* latents of new tokens, [max_tokens][rank] */
+        float *gram;       /* [wide][wide] */
+        /* Tables for the kernels of latents.h. */
+        kvd_latent_basis *leading;
+        kvd_latent_head *head;
+        int32_t *run;
+        kvd_latent_solver solver;
+        int *info;      /* pinned [max_slices][layers]: status of the decompositions */
+        size_t prompts; /* number of prompts in the running iteration */
+    } shadow;
     cudaStream_t stream;
     int32_t *len, *heads;
     kvd_selected to;
@@ -85,5 +104,28 @@ int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_late_free(kvd_selection_method *e);
 /* Stores the numbers of cached tokens of request i after an iteration. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
+
+/* Returns true if keys of prompts are stored in low rank. */
+static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
+{
+    return e->rule.ranking == KVD_READ_LANDMARKS;
+}
+/* Fails if the model or a parameter does not fit, else sets the callbacks of e->method. */
+int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
+/*
+ * kvd_selection_shadow_make allocates the arrays of e->shadow that depend on the slots and the
+ * pages of the pool, kvd_selection_shadow_work all others. The latter requires rows and row_pages.
+ */
+int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
+int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
+void kvd_selection_shadow_free(kvd_selection_method *e);
+/* Fails if a decomposition failed, else stores the lengths of the iteration's prompts. */
+int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it, kvd_err *err);
+/* Writes the numbers of tokens that steps read. */
+int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
+                                 cudaStream_t stream, kvd_err *err);
+/* Chooses what steps read and rebuilds its keys. Marks the ends of the phases. */
+int kvd_selection_shadow_choose(const kvd_selection_method *e, const kvd_selection *s,
+                                const kvd_selected *to, const kvd_paged_rows *r, kvd_err *err);
 
 #endif
