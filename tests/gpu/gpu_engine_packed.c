@@ -337,7 +337,6 @@ static void test_rest(void)
     refused(&l, "h2o+kivi", 0, "h2o");
     refused(&l, "xquant,group=48", 0, "xquant,group=48");
     refused(&l, "xquant", 32, "'xquant' compresses a prompt in one piece");
-    refused(&b, "xquant", 0, "'xquant' rebuilds keys before RoPE");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
     test_context(&l, "fp8,mantissa=2");
@@ -367,6 +366,28 @@ static const kvd_shape gemma = {"gemma3, window 70", "gemma3_text", "made up",
                                 GEMMA "\"head_dim\":64}"},
                        wide = {"gemma3, window 70, heads of 256", "gemma3_text", "made up",
                                GEMMA "\"head_dim\":256}"};
+
+/* A made-up model with norms of K. */
+static const kvd_shape qwen3 = {
+    "qwen3", "qwen3", "made up",
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_act\":\"silu\","
+    "\"hidden_size\":128,\"intermediate_size\":96,\"head_dim\":32,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"attention_bias\":false,"
+    "\"rope_theta\":10000.0,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
+    "\"vocab_size\":300,\"tie_word_embeddings\":false}"};
+
+/* Tests methods that rebuild keys in models with biases of K, and with norms of K. */
+static void test_norms(const request *r, size_t n, const test_case *t, size_t n_cases)
+{
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&qwen3, 5, &err);
+    test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", r, n, 2, t, n_cases);
+    if (c)
+        test_checkpoint(c, qwen3.name, r, n, 2, t, n_cases);
+    else
+        report(0, qwen3.name, err.msg);
+    kvd_checkpoint_close(c);
+}
 
 static void test_windows(const request *r, size_t n, bool quick)
 {
@@ -475,6 +496,8 @@ int main(int argc, char **argv)
                                        {"hetero,k=4,v=3", 0.6, 1e-9}};
     static const test_case nvfp4[] = {{"nvfp4", 0.5, 1e-9},
                                       {"cachegen,bin=0.1,group=8,groups=8,lanes=1", 0.5, 0.01}};
+    static const test_case rebuilt[] = {{"xquant,bits=4,group=16", 0.5, 1e-9},
+                                        {"shadowkv,rank=32,outliers=1,budget=0.4", 1, 10}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
@@ -485,6 +508,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; argc > 1 && i < sizeof full / sizeof *full; i++)
         if (!strncmp(full[i].method, argv[1], strlen(argv[1])))
             test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, &full[i], 1);
+    if (argc > 1 && !strcmp(argv[1], "xquant"))
+        test_norms(few, 3, rebuilt, 2);
     if (argc > 1 && !quick && strcmp(argv[1], "windows") != 0)
         return failures ? 1 : 0;
     test_windows(quick ? few : all, quick ? 3 : 12, quick);
@@ -497,6 +522,7 @@ int main(int argc, char **argv)
     }
     test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, full, sizeof full / sizeof *full);
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, kivi, 1);
+    test_norms(few, 3, rebuilt, 2);
     test_model("tests/data/families/mistral-full", "mistral-full", few, 3, 2, kivi, 1);
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, nvfp4, 2);
     test_model("tests/data/families/opt-before", "opt-before", shorter, 3, 2, kvquant, 1);

@@ -113,12 +113,15 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
 
 /*
  * Matrices of method xquant for K or V of one layer, with X the inputs of the layer: the cache
- * stores Y = X down^T, and K or V is Y up^T. The open method owns the arrays.
+ * stores Y = X down^T, and K or V is Y up^T, plus `bias`, after the RMS norm of K. The open method
+ * owns the arrays.
  */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
     const float *up;   /* [n_kv_heads * d_head][rank] */
     size_t rank;
+    const float *bias; /* [n_kv_heads * d_head], or NULL */
+    const float *norm; /* gains of the norm of K, or NULL */
 } kvd_xquant_matrices;
 kvd_xquant_matrices kvd_xquant_matrices_of(const void *self, int layer, kvd_side side);
 

@@ -190,7 +190,7 @@ kvd_xquant_matrices kvd_xquant_matrices_of(const void *self, int layer, kvd_side
 {
     const xquant *const q = self;
     const matrices *const m = &q->of[(size_t)layer * KVD_N_SIDES + (size_t)side];
-    return (kvd_xquant_matrices){m->down, m->up, q->rank};
+    return (kvd_xquant_matrices){m->down, m->up, q->rank, m->bias, m->norm};
 }
 
 /*

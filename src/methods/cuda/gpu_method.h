@@ -224,6 +224,11 @@ typedef struct kvd_gpu_kind {
      */
     bool (*generates)(const kvd_plan *plan);
     /*
+     * Returns true if this code has keys before RoPE also in models in which hook.wants_raw is not
+     * set, those with biases or norms of K or with partial RoPE. NULL: never.
+     */
+    bool (*before_rope)(const kvd_plan *plan);
+    /*
      * Creates the method in `*m`. The error names the unsupported method, parameter or shape. The
      * cache owns `*m` even if the call fails.
      */

@@ -107,7 +107,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     else if (p->keep_first + p->keep_last > 0)
         reason = "the engine does not keep layers whole";
     else if ((kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) && !cut && !rebuilds &&
-             !kvd_gpu_fold_packs(c))
+             !kvd_gpu_fold_packs(c) && !(kind && kind->before_rope && kind->before_rope(p)))
         reason = "the engine has no keys before RoPE in models with biases or norms of Q and K, or "
                  "with partial RoPE";
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p) : rebuilds)

@@ -7,9 +7,9 @@
 #include "methods/bits/cuda/xquant.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "methods/bits/cuda/packed.h"
-#include "methods/cuda/fold.h"
 #include "methods/dims/cuda/latent_store.h"
 #include "methods/method.h"
 #include "model/checkpoint/cuda/random.h"
@@ -30,6 +30,11 @@ typedef struct {
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
+    /*
+     * Biases of K and V and gains of the norm of K, device [n_layers][2 wide + d_head]. NULL if the
+     * model has none.
+     */
+    float *finish;
     /* Vectors of new tokens [max_tokens][pitch], or NULL if these are the inputs. */
     uint16_t *rows;
     int32_t *table; /* page table of the ring buffers, device [max_slices][max_pages] */
@@ -184,7 +189,7 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (kvd_clock_end(c->clock, kvd_paged_cache_behind(c), r->stream, err) ||
         (q->rows && kvd_gpu_product(q->w, r->input, q->matrix + (size_t)r->layer * q->in_layer,
                                     KVD_BF16, n, (size_t)c->config->d_model, pitch_of(q), q->rows,
-                                    KVD_BF16, 0, KVD_GPU_QKV, err)) ||
+                                    KVD_BF16, 0, KVD_GPU_ATTENTION, err)) ||
         kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err))
         return -1;
     return (r->prompts && put_prompts(c, r, err)) || (r->steps && put_steps(q, r, err)) ||
@@ -193,14 +198,25 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
+static kvd_latent_restore_args restored(const xquant *q, const kvd_paged_rows *r)
+{
+    const kvd_config *const c = q->method.cache->config;
+    kvd_latent_restore_args a = kvd_latent_store_restored(&q->store, r->layer, false, r->steps);
+    if (!q->finish)
+        return a;
+    a.bias = q->finish + (size_t)r->layer * (2 * q->wide + (size_t)c->d_head);
+    a.gain = c->qk_norm ? a.bias + 2 * q->wide : NULL;
+    a.eps = (float)c->norm_eps;
+    return a;
+}
+
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const xquant *const q = of(m);
     if (!r->steps)
         return 0;
     const kvd_xquant_args a = steps_of(m, r);
-    const kvd_latent_restore_args up =
-        kvd_latent_store_restored(&q->store, r->layer, false, r->steps);
+    const kvd_latent_restore_args up = restored(q, r);
     return kvd_cuda_check(kvd_xquant_restore(&a, r->stream), what, err) ||
                    kvd_cuda_check(kvd_latent_restore(&up, r->stream), "K and V from inputs", err) ||
                    kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
@@ -295,6 +311,33 @@ static int make_matrices(xquant *q, kvd_err *err)
     return q->matrix && !status ? 0 : -1;
 }
 
+/* Makes q->finish. A missing bias is 0. */
+static int make_finish(xquant *q, kvd_err *err)
+{
+    const kvd_config *const c = q->method.cache->config;
+    const size_t d = (size_t)c->d_head, each = 2 * q->wide + d,
+                 bytes = (size_t)c->n_layers * each * sizeof *q->finish;
+    if (!c->bias_qkv && !c->qk_norm)
+        return 0;
+    float *const host = calloc(1, bytes);
+    if (!host)
+        return kvd_no_memory(err, what, bytes);
+    for (int l = 0; l < c->n_layers; l++)
+        for (int side = 0; side < KVD_N_SIDES; side++) {
+            const kvd_xquant_matrices m =
+                kvd_xquant_matrices_of(q->method.plan->bits_self, l, (kvd_side)side);
+            float *const to = host + (size_t)l * each;
+            if (m.bias)
+                memcpy(to + (size_t)side * q->wide, m.bias, q->wide * sizeof *to);
+            if (m.norm)
+                memcpy(to + 2 * q->wide, m.norm, d * sizeof *to);
+        }
+    const int status = !(q->finish = kvd_device_new(&q->store.memory, bytes, what, err)) ||
+                       kvd_device_put(q->finish, host, bytes, what, err);
+    free(host);
+    return status ? -1 : 0;
+}
+
 static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
 {
     kvd_paged_cache *const c = q->method.cache;
@@ -321,7 +364,8 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
         q->store.layer[l].applies_rope = c->config->positions == KVD_POSITIONS_ROPE;
     }
     const kvd_step_batch *const b = c->batch;
-    return make_matrices(q, err) || kvd_latent_store_init(&q->store, q->w->stream, err) ||
+    return make_matrices(q, err) || make_finish(q, err) ||
+                   kvd_latent_store_init(&q->store, q->w->stream, err) ||
                    (q->form.channels &&
                     !(q->rows = kvd_device_new(&q->store.memory,
                                                b->max_tokens * pitch_of(q) * sizeof *q->rows, what,
@@ -352,11 +396,14 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
         return kvd_fail(
             err, "'xquant' with vectors of %d numbers: the CUDA engine takes multiples of %d", rank,
             KVD_WIDTH_STEP);
-    return !kvd_gpu_fold_packs(c->config) || c->config->rope_local_theta > 0
-               ? kvd_fail(
-                     err,
-                     "'xquant' rebuilds keys before RoPE, which the CUDA engine does not do in "
-                     "models with biases or norms of Q and K, partial RoPE or two RoPE bases")
+    const kvd_config *const m = c->config;
+    const bool partial =
+        m->rope_dims && m->rope_dims < m->d_head && m->rope_layout != KVD_ROPE_INTERLEAVED;
+    return m->qk_norm_whole || partial || m->rope_local_theta > 0
+               ? kvd_fail(err, "'xquant' in a model with %s: the CUDA engine does not run it",
+                          m->qk_norm_whole ? "a norm over all heads of K"
+                          : partial        ? "partial RoPE"
+                                           : "two RoPE bases")
                : 0;
 }
 
@@ -400,5 +447,11 @@ static unsigned computes(const kvd_plan *plan)
     return KVD_GPU_SINKS | KVD_GPU_SCALE;
 }
 
+static bool before_rope(const kvd_plan *plan)
+{
+    (void)plan;
+    return true;
+}
+
 const kvd_gpu_kind kvd_gpu_xquant = {
-    .computes = computes, .generates = generates, .open = open_method};
+    .computes = computes, .generates = generates, .before_rope = before_rope, .open = open_method};

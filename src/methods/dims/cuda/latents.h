@@ -128,6 +128,13 @@ typedef struct {
     const void *latents, *matrix;
     /* Number of elements of a page of latents, and of a page of the cache. */
     size_t latent_page, page;
+    /*
+     * Device memory, or NULL: added to K and to V before norms, [2 n_kv_heads][d_head], K first;
+     * and gains [d_head] of the RMS norm of each head of K before RoPE, with `eps`. Not used for
+     * latents without a matrix.
+     */
+    const float *bias, *gain;
+    float eps;
     /* RoPE tables, [position][d_head / 2]. If NULL, keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;

@@ -563,8 +563,13 @@ static unsigned computes(const kvd_plan *plan)
                : 0;
 }
 
+static bool before_rope(const kvd_plan *plan)
+{
+    return plan->tokens == &kvd_tokens_shadowkv;
+}
+
 const kvd_gpu_kind kvd_gpu_selection = {
-    .computes = computes, .generates = generates, .open = open_method};
+    .computes = computes, .generates = generates, .before_rope = before_rope, .open = open_method};
 
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err)
