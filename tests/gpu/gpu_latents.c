@@ -38,6 +38,11 @@ typedef struct {
     uint16_t *latents, *matrix;
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
+    /*
+     * Host copies of the members of kvd_latent_restore_args, NULL unless test_finished sets them.
+     */
+    const int32_t *position;
+    const float *bias, *gain;
 } problem;
 
 static kvd_rng rng;
@@ -211,6 +216,25 @@ typedef struct {
     int zeros;
 } restored_head;
 
+/* Returns the position of row t of request b. Rows after the last one have position t. */
+static int position_of(const problem *p, int b, int t)
+{
+    return p->position && t < p->c->kv_len[b] ? p->position[b * MAX_PAGES * 64 + t] : t;
+}
+
+/* Adds the bias of a head to a row, and applies the norm of keys. */
+static void finish_row(const problem *p, int g, int side, double *y)
+{
+    const int d = p->c->d;
+    double sum = 0;
+    for (int i = 0; p->bias && i < d; i++)
+        y[i] += (double)p->bias[(side * p->c->kv + g) * d + i];
+    for (int i = 0; i < d; i++)
+        sum += y[i] * y[i];
+    for (int i = 0; p->gain && side == 0 && i < d; i++)
+        y[i] *= (double)p->gain[i] / sqrt(sum / d + 1e-5);
+}
+
 static void restore_row(const problem *p, int b, int g, int side, int t, double *y)
 {
     const int rank = p->c->rank[side], w = side ? p->map.d_v[g] : p->c->d;
@@ -222,8 +246,10 @@ static void restore_row(const problem *p, int b, int g, int side, int t, double 
         for (int i = 0; i < w; i++)
             y[i] += x * (double)bf16_wide(m[i * rank + r]);
     }
+    if (m)
+        finish_row(p, g, side, y);
     if (side == 0 && p->c->turns && t < p->c->kv_len[b])
-        turn(p, t, y);
+        turn(p, position_of(p, b, t), y);
 }
 
 static restored_head check_restored(const problem *p, const uint16_t *got, int b, int g, int side)
@@ -232,6 +258,11 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     restored_head h = {.zeros = 1};
     double y[KVD_WIDTH_MAX];
     for (int t = 0; t < (p->c->kv_len[b] + 7) / 8 * 8; t++) {
+        const bool stays = position_of(p, b, t) < 0 || (p->position && t >= p->c->kv_len[b]);
+        for (int i = 0; stays && i < w; i++)
+            h.zeros = h.zeros && got[page_index(p, b, t, g, side, i)] == 0xffff;
+        if (stays)
+            continue;
         restore_row(p, b, g, side, t, y);
         for (int i = 0; i < w; i++) {
             const double x = (double)bf16_wide(got[page_index(p, b, t, g, side, i)]);
@@ -252,11 +283,10 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
  * Tests the kernel that rebuilds K and V from latents. All CPU threads compute the references,
  * because one would take minutes.
  */
-static void test_restore(const problem *p)
+static void test_restored(const problem *p, const kvd_latent_restore_args *a, const char *what)
 {
     const latent_case *const c = p->c;
-    const kvd_latent_restore_args a = restored(p);
-    check(kvd_latent_restore(&a, NULL), "restore");
+    check(kvd_latent_restore(a, NULL), "restore");
     uint16_t *const got = fetch(p->pages, PAGES * p->page);
     const int heads = c->n * c->kv * 2;
     restored_head *const h = need((size_t)heads * sizeof *h), sum = {.zeros = 1};
@@ -269,10 +299,59 @@ static void test_restore(const problem *p)
         sum.square += h[i].square;
         sum.n += h[i].n;
     }
-    report(sum.off < 0x1p-8 && sum.zeros && sum.square > 0.1 * sum.n, c->name, "restore", sum.off,
+    report(sum.off < 0x1p-8 && sum.zeros && sum.square > 0.1 * sum.n, c->name, what, sum.off,
            0x1p-8);
     free(h);
     free(got);
+}
+
+static void test_restore(const problem *p)
+{
+    const kvd_latent_restore_args a = restored(p);
+    test_restored(p, &a, "restore");
+}
+
+/*
+ * Tests rows with positions of their own, of which those with a negative one must stay as they are,
+ * and biases and norms of K.
+ */
+static void test_finished(problem *p)
+{
+    const latent_case *const c = p->c;
+    const size_t heads = (size_t)(2 * c->kv * c->d), rows = MOST * MAX_PAGES * 64;
+    float *const bias = need(heads * sizeof *bias), *const gain = need((size_t)c->d * sizeof *gain);
+    int32_t *const position = need(rows * sizeof *position);
+    kvd_latent_restore_args a = restored(p);
+    for (size_t i = 0; i < heads; i++)
+        bias[i] = (float)kvd_rng_normal(&rng);
+    for (int i = 0; i < c->d; i++)
+        gain[i] = (float)(1 + 0.3 * kvd_rng_normal(&rng));
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < MAX_PAGES * 64; t++)
+            position[b * MAX_PAGES * 64 + t] =
+                t % 5 == 3 || t >= c->kv_len[b] ? -1 : c->kv_len[b] - 1 - t;
+    void *const device[] = {on_device(bias, heads * sizeof *bias),
+                            on_device(gain, (size_t)c->d * sizeof *gain),
+                            on_device(position, rows * sizeof *position)};
+    p->bias = bias;
+    p->gain = gain;
+    p->position = position;
+    a.bias = device[0];
+    a.gain = device[1];
+    a.eps = 1e-5F;
+    a.position = device[2];
+    fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
+    test_restored(p, &a, "positions, biases and norms");
+    p->bias = p->gain = NULL;
+    p->position = NULL;
+    /* Later tests read the pages. */
+    a = restored(p);
+    check(kvd_latent_restore(&a, NULL), "restore");
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        check(cudaFree(device[i]), "cudaFree");
+    free(bias);
+    free(gain);
+    free(position);
 }
 
 /*
@@ -565,6 +644,7 @@ int main(int argc, char **argv)
         make(&p, &cases[i]);
         test_restore(&p);
         test_newest(&p);
+        test_finished(&p);
         test_put(&p);
         if (!p.c->direct && p.c->group == 1)
             test_gather(&p);
