@@ -674,11 +674,11 @@ static void test_refused(void)
     kvd_err err = {""};
     kvd_checkpoint *const c = open_or_end("data/models/kvdim-6m");
     kvd_engine_spec s = spec_of(&set, 100);
-    if (kvd_method_parse("think", &m, &err))
+    if (kvd_method_parse("lower", &m, &err))
         test_result(0, "refused", "%s", err.msg);
     tokens = m.plan;
     tokens.type = KVD_BF16;
-    refused(c, &tokens, &s, "think");
+    refused(c, &tokens, &s, "lower");
     refused(c, &wide, &s, "f32");
     s.limits.pages = (size_t)1 << 30;
     refused(c, &none, &s, "1073741824 pages");

@@ -473,8 +473,12 @@ int main(int argc, char **argv)
                                      {"turboquant,bits=6,qjl=0", 0.5, 1e-9},
                                      {"xquant", 0.5, 1e-9},
                                      {"xquant,bits=2,group=64", 0.5, 1e-9},
+                                     {"xquant,bits=8,group=32", 0.5, 1e-9},
                                      {"xquant,bits=3,group=8", 0.5, 1e-9},
                                      {"xquant,bits=3,latent=0", 0.5, 1e-9},
+                                     /* Bytes of pruned keys are those of padded widths. */
+                                     {"think,window=16", 0.5, 0.2},
+                                     {"think,window=8,p=0.8", 0.5, 0.3},
                                      /* A near tie moves a whole chunk. Bytes are those held. */
                                      {"shadowkv,rank=32,outliers=4,budget=0.4", 1, 10},
                                      {"waterfill,step=0.02,block=64", 0.3, 0.01},
@@ -497,6 +501,8 @@ int main(int argc, char **argv)
     static const test_case nvfp4[] = {{"nvfp4", 0.5, 1e-9},
                                       {"cachegen,bin=0.1,group=8,groups=8,lanes=1", 0.5, 0.01}};
     static const test_case rebuilt[] = {{"xquant,bits=4,group=16", 0.5, 1e-9},
+                                        {"xquant,bits=8,group=64", 0.5, 1e-9},
+                                        {"think,window=8,p=0.5", 0.5, 0.3},
                                         {"shadowkv,rank=32,outliers=1,budget=0.4", 1, 10}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};
     int devices = 0;
@@ -509,7 +515,7 @@ int main(int argc, char **argv)
         if (!strncmp(full[i].method, argv[1], strlen(argv[1])))
             test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, &full[i], 1);
     if (argc > 1 && !strcmp(argv[1], "xquant"))
-        test_norms(few, 3, rebuilt, 2);
+        test_norms(few, 3, rebuilt, sizeof rebuilt / sizeof *rebuilt);
     if (argc > 1 && !quick && strcmp(argv[1], "windows") != 0)
         return failures ? 1 : 0;
     test_windows(quick ? few : all, quick ? 3 : 12, quick);
@@ -522,7 +528,7 @@ int main(int argc, char **argv)
     }
     test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, full, sizeof full / sizeof *full);
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, kivi, 1);
-    test_norms(few, 3, rebuilt, 2);
+    test_norms(few, 3, rebuilt, sizeof rebuilt / sizeof *rebuilt);
     test_model("tests/data/families/mistral-full", "mistral-full", few, 3, 2, kivi, 1);
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, nvfp4, 2);
     test_model("tests/data/families/opt-before", "opt-before", shorter, 3, 2, kvquant, 1);

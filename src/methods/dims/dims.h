@@ -202,6 +202,7 @@ void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
 int kvd_widths_uniform(kvd_widths *w, double p);
 
 /* Implementations in the CUDA engine. NULL if the program is linked without GPU code. */
-extern const struct kvd_gpu_kind kvd_gpu_palu KVD_IF_LINKED, kvd_gpu_strawman KVD_IF_LINKED;
+extern const struct kvd_gpu_kind kvd_gpu_palu KVD_IF_LINKED, kvd_gpu_strawman KVD_IF_LINKED,
+    kvd_gpu_think KVD_IF_LINKED;
 
 #endif

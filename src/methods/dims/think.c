@@ -70,6 +70,7 @@ const kvd_channels_method kvd_channels_think = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_QUERIES,
+            .gpu = &kvd_gpu_think,
         },
     .prune = prune,
 };

@@ -1,6 +1,7 @@
 /*
- * Method zdc in the CUDA engine: functions that the engine calls in every iteration and every layer
- * (zdc.h).
+ * Methods zdc and think in the CUDA engine: functions that the engine calls in every iteration and
+ * every layer (zdc.h). The pruned tokens of think are the less important ones: their keys have
+ * fewer columns, and their values are whole.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -87,6 +88,13 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                : 0;
 }
 
+/* Returns the bytes of the orders of channels of a slot in a layer (think). */
+static size_t order_bytes(const kvd_zdc *z)
+{
+    const kvd_paged_cache *const c = z->method.cache;
+    return z->window ? (size_t)(c->share->n_kv_heads * c->config->d_head) * sizeof *z->order : 0;
+}
+
 static double held_by(const kvd_zdc *z, size_t slot)
 {
     double bytes = 0;
@@ -94,7 +102,7 @@ static double held_by(const kvd_zdc *z, size_t slot)
         const double low = (double)z->host_low[slot * kvd_zdc_layers(z) + l];
         bytes += low * z->layer[l].entry[KVD_ZDC_LOW] +
                  ((double)z->slot[slot].tokens - low) * z->layer[l].entry[KVD_ZDC_HIGH] +
-                 sizeof *z->n_low;
+                 (double)(sizeof *z->n_low + order_bytes(z));
     }
     return bytes;
 }
@@ -103,8 +111,10 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_zdc *const z = of(m);
     (void)err;
-    for (size_t i = 0; i < it->n_slices; i++)
-        z->slot[it->slice[i].slot].tokens = it->slice[i].before + it->slice[i].n;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        kvd_zdc_slot *const to = &z->slot[it->slice[i].slot];
+        to->tokens = to->counted = it->slice[i].before + it->slice[i].n;
+    }
     for (size_t s = 0; s < z->n_slots; s++)
         z->slot[s].held = z->slot[s].tokens ? held_by(z, s) : 0;
     for (size_t i = 0; i < it->n_slices; i++)
@@ -389,7 +399,7 @@ static int open_zdc(kvd_zdc *z, kvd_err *err)
     kvd_gpu_method *const m = &z->method;
     if (!(z->layer = calloc(kvd_zdc_layers(z), sizeof *z->layer)))
         return kvd_no_memory(err, what, kvd_zdc_layers(z) * sizeof *z->layer);
-    if (kvd_dims_fits(m->plan->dims_low, m->cache->config, err) || kvd_zdc_make(z, err))
+    if (kvd_dims_fits(z->dims_low, m->cache->config, err) || kvd_zdc_make(z, err))
         return -1;
     for (size_t l = 0; l < kvd_zdc_layers(z); l++)
         m->page_bytes += (size_t)m->cache->layer[l].map.page_elements * sizeof(uint16_t);
@@ -398,19 +408,18 @@ static int open_zdc(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
+/* Creates the method with the callbacks of zdc. On failure returns NULL. */
+static kvd_zdc *create(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
 {
-    if (other_member(plan))
-        return kvd_fail(
-            err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
-            plan->tokens->info.name, other_member(plan));
-    if (2 * c->share->n_heads > KVD_HEADS_MAX)
-        return kvd_fail(
-            err, "two widths of tokens: the CUDA engine takes up to %d heads, the model has %d",
-            KVD_HEADS_MAX / 2, c->share->n_heads);
-    kvd_zdc *const z = calloc(1, sizeof *z);
+    kvd_zdc *const z = 2 * c->share->n_heads > KVD_HEADS_MAX ? NULL : calloc(1, sizeof *z);
+    if (!z && 2 * c->share->n_heads > KVD_HEADS_MAX)
+        kvd_fail(err,
+                 "two widths of tokens: the CUDA engine takes up to %d heads, the model has %d",
+                 KVD_HEADS_MAX / 2, c->share->n_heads);
+    else if (!z)
+        kvd_no_memory(err, what, sizeof *z);
     if (!z)
-        return kvd_no_memory(err, what, sizeof *z);
+        return NULL;
     *m = &z->method; /* the cache releases *m, even after a failure */
     z->method = (kvd_gpu_method){.cache = c,
                                  .plan = plan,
@@ -429,7 +438,203 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .append = append,
                                  .attend_steps = attend_steps,
                                  .free = release};
+    return z;
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
+{
+    if (other_member(plan))
+        return kvd_fail(
+            err, "the CUDA engine runs '%s' with methods of the dims axis alone, not with '%s'",
+            plan->tokens->info.name, other_member(plan));
+    kvd_zdc *const z = create(plan, c, m, err);
+    if (!z)
+        return -1;
+    z->dims_low = plan->dims_low;
     return open_zdc(z, err);
+}
+
+/* ---- method think ---- */
+
+enum { P, WINDOW }; /* indices of parameters, as in think.c */
+
+static size_t low_of(const kvd_zdc *z, size_t prompt)
+{
+    return prompt > z->window ? prompt - z->window : 0;
+}
+
+/* As begin, for prompts whose last tokens are important in every layer. */
+static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    kvd_zdc *const z = of(m);
+    const size_t layers = kvd_zdc_layers(z);
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        const size_t known = z->slot[s->slot].tokens;
+        int32_t *const n_low = z->host_low + s->slot * layers;
+        if (i >= it->n_steps && (s->before || !s->emits))
+            return kvd_fail(
+                err,
+                "request %u: %u tokens of a prompt after %u; 'think' prunes a prompt in one piece",
+                s->request, s->n, s->before);
+        if (i < it->n_steps && known && known <= s->before)
+            continue;
+        for (size_t l = 0; l < layers; l++)
+            n_low[l] = (int32_t)low_of(z, i < it->n_steps ? s->before : s->n);
+        if (i < it->n_steps && kvd_cuda_check(cudaMemcpyAsync(z->n_low + s->slot * layers, n_low,
+                                                              layers * sizeof *n_low,
+                                                              cudaMemcpyHostToDevice, z->stream),
+                                              what, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int append_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_zdc *const z = of(m);
+    if (append(m, r, err))
+        return -1;
+    if (!r->steps)
+        return 0;
+    const kvd_decode_args d = decode_args(z, r->layer, r->steps);
+    const kvd_zdc_reorder_args a = {.pages = pages_of(z, r->layer, 0),
+                                    .map = m->cache->layer[r->layer].map,
+                                    .batch = (int32_t)r->steps,
+                                    .pitch = d.max_pages,
+                                    .end = d.kv_len,
+                                    .table = d.page_table,
+                                    .order = z->order,
+                                    .q = m->cache->q_steps,
+                                    .store = z->store + z->layer[r->layer].at};
+    return kvd_cuda_check(kvd_zdc_reorder(&a, r->stream), "order of channels", err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_ROTATE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    kvd_zdc *const z = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    kvd_zdc_move_args move = move_args(z, r);
+    const kvd_zdc_channels_args a = {.pages = pages_of(z, r->layer, r->steps),
+                                     .map = c->layer[r->layer].map,
+                                     .batch = (int32_t)r->prompts,
+                                     .n_q8 = (int32_t)c->batch->n_q8,
+                                     .window = (int32_t)z->window,
+                                     .q_start = c->batch->device.q_start + r->steps,
+                                     .q_len = c->batch->device.q_len + r->steps,
+                                     .q = c->q_prompts,
+                                     .from = kvd_paged_cache_pool(c, r->layer),
+                                     .order = z->order,
+                                     .level = z->level,
+                                     .place = z->place};
+    move.order = z->order;
+    return kvd_cuda_check(kvd_zdc_channels(&a, r->stream), "importance of channels", err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+                   kvd_cuda_check(kvd_zdc_move(&move, r->stream), what, err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err)
+               ? -1
+               : 0;
+}
+
+/* Counts as methods/entries.c does: a bit for every channel of a KV head with pruned keys. */
+static double think_bits(const kvd_gpu_method *m, size_t slot)
+{
+    const kvd_zdc *const z = of_const(m);
+    const size_t kv = (size_t)m->cache->share->n_kv_heads, d = (size_t)m->cache->config->d_head,
+                 n = z->slot[slot].counted, low = (size_t)z->host_low[slot * kvd_zdc_layers(z)];
+    return n ? (double)(kvd_zdc_layers(z) * kv) *
+                   (16.0 * (double)(low * (z->kept + d) + (n - low) * 2 * d) +
+                    (double)(low ? d : 0))
+             : 0;
+}
+
+static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
+                      kvd_err *err)
+{
+    kvd_zdc *const z = of(m);
+    const size_t d = (size_t)m->cache->config->d_head,
+                 bytes = slots * kvd_zdc_layers(z) * order_bytes(z), n = bytes / sizeof *z->order;
+    int16_t *const order = malloc(bytes);
+    if (!order)
+        return kvd_no_memory(err, what, bytes);
+    /* Requests whose prompts were not computed have the channels in order. */
+    for (size_t i = 0; i < n; i++)
+        order[i] = (int16_t)(i % d);
+    const int status = !(z->order = kvd_device_new(&z->memory, bytes, what, err)) ||
+                       kvd_device_put(z->order, order, bytes, what, err);
+    free(order);
+    return status ? -1 : kvd_zdc_make_pool(z, pages, slots, stream, err);
+}
+
+static void release_think(kvd_gpu_method *m)
+{
+    free(of(m)->own_low.head);
+    release(m);
+}
+
+/* Sets the widths of pruned tokens: whole values, and the channels of keys that stay. */
+static int set_widths(kvd_zdc *z, kvd_err *err)
+{
+    const kvd_config *const c = z->method.cache->config;
+    const size_t heads = (size_t)c->n_layers * (size_t)c->n_kv_heads;
+    z->own_low = (kvd_dims){.n_layers = c->n_layers,
+                            .n_kv_heads = c->n_kv_heads,
+                            .d_head = c->d_head,
+                            .heads = 1,
+                            .method = "think"};
+    if (!(z->own_low.head = calloc(heads, sizeof *z->own_low.head)))
+        return kvd_no_memory(err, what, heads * sizeof *z->own_low.head);
+    for (size_t i = 0; i < heads; i++) {
+        z->own_low.head[i].d_qk = (int)z->kept;
+        z->own_low.head[i].d_v = c->d_head;
+    }
+    z->dims_low = &z->own_low;
+    return 0;
+}
+
+/* Returns the name of a member of the plan other than think, or NULL. */
+static const char *think_beside(const kvd_plan *plan)
+{
+    return plan->layers   ? plan->layers->info.name
+           : plan->tokens ? plan->tokens->info.name
+           : plan->bits   ? plan->bits->info.name
+           : plan->dims   ? plan->dims->method
+                          : NULL;
+}
+
+static int open_think(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
+{
+    const char *const other = think_beside(plan);
+    if (other)
+        return kvd_fail(err, "the CUDA engine runs 'think' alone, not with '%s'", other);
+    kvd_zdc *const z = create(plan, c, m, err);
+    if (!z)
+        return -1;
+    const double *const v = plan->channels_values.value;
+    const size_t d = (size_t)c->config->d_head;
+    z->window = (size_t)v[WINDOW];
+    z->kept = d - (size_t)(v[P] * (double)d);
+    z->method.make = make_think;
+    z->method.begin = begin_think;
+    z->method.bits = think_bits;
+    z->method.append = append_think;
+    z->method.appended = NULL;
+    z->method.attended = attended_think;
+    z->method.free = release_think;
+    z->method.apart = 1u << KVD_PHASE_ROTATE;
+    if (set_widths(z, err) || open_zdc(z, err))
+        return -1;
+    z->method.lse = NULL;
+    z->method.slot_bytes += kvd_zdc_layers(z) * order_bytes(z);
+    return 0;
+}
+
+static bool think_generates(const kvd_plan *plan)
+{
+    return !think_beside(plan);
 }
 
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer)
@@ -464,4 +669,5 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m)
 }
 
 const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true, .runs = runs, .open = open_method},
-                   kvd_gpu_zdc_received = {.runs = runs, .open = open_method};
+                   kvd_gpu_zdc_received = {.runs = runs, .open = open_method},
+                   kvd_gpu_think = {.generates = think_generates, .open = open_think};

@@ -107,6 +107,44 @@ cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream)
  */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
+/*
+ * Arguments of kvd_zdc_channels: the whole prompts of a batch, in one layer, for method think
+ * (methods/dims/think.c). Keys are stored with their channels in falling order of importance, so
+ * that pruned channels are the last columns.
+ */
+typedef struct {
+    kvd_zdc_pages pages;
+    kvd_attn_map map; /* of `from`; all KV heads have the same width */
+    int32_t batch, n_q8, window;
+    /* First row and number of tokens of each prompt, device [batch]. */
+    const int32_t *q_start, *q_len;
+    const void *q;    /* queries in the blocked layout, device */
+    const void *from; /* pages that hold the prompts, device */
+    /*
+     * Output, device [slots][n_layers][n_kv_heads][d_qk]: channel that each column of K has. Equal
+     * scores are in the order of their channels.
+     */
+    int16_t *order;
+    /* Outputs as those of kvd_zdc_choose: the last `window` tokens are important. */
+    uint8_t *level;
+    int32_t *place;
+} kvd_zdc_channels_args;
+cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t stream);
+
+/* Arguments of kvd_zdc_reorder: decode steps in one layer. */
+typedef struct {
+    kvd_zdc_pages pages;
+    kvd_attn_map map; /* of important tokens */
+    int32_t batch, pitch;
+    const int32_t *end;   /* device [batch], as in kvd_zdc_lists_args */
+    const int32_t *table; /* device [batch][pitch] */
+    const int16_t *order; /* output of kvd_zdc_channels */
+    void *q;              /* device [batch][q_pitch]: queries */
+    void *store;          /* device pages of the layer */
+} kvd_zdc_reorder_args;
+/* Puts the channels of the queries and of the newest key into the order of the request. */
+cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *args, cudaStream_t stream);
+
 /* Arguments of kvd_zdc_move: the whole prompts of a batch, in one layer. */
 typedef struct {
     kvd_zdc_pages pages;
@@ -115,6 +153,7 @@ typedef struct {
     const int32_t *q_start, *q_len;
     const uint8_t *level; /* device: output of kvd_zdc_choose */
     const int32_t *place;
+    const int16_t *order;     /* output of kvd_zdc_channels, or NULL: columns stay in their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     /*
      * Device pages that hold the prompts before the move. All tokens have the columns of important

@@ -80,7 +80,7 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
 /* Returns the projections of this GPU's KV heads for less important tokens. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 {
-    const kvd_dims *const dims = z->method.plan->dims_low;
+    const kvd_dims *const dims = z->dims_low;
     return &dims->head[layer * dims->n_kv_heads + z->method.cache->share->first_kv_head];
 }
 

@@ -22,6 +22,8 @@ typedef struct {
 
 typedef struct {
     size_t tokens;
+    /* `tokens` at the end of the latest iteration, even if the request finished in it. */
+    size_t counted;
     /*
      * Bytes of cache at the end of the latest iteration, even if the request finished in that
      * iteration.
@@ -36,6 +38,15 @@ typedef struct {
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
     size_t n_slots;
+    /* Widths of less important tokens: those of the plan, or `own` of method think. */
+    const kvd_dims *dims_low;
+    kvd_dims own_low;
+    /*
+     * With method think: order of the channels of keys, device [slots][n_layers][n_kv_heads]
+     * [d_head]; number of newest prompt tokens that are important; number of channels that stay.
+     */
+    int16_t *order;
+    size_t window, kept;
     kvd_zdc_head *head; /* device [n_layers][n_kv_heads] */
     uint16_t *store;
     /* The page list of slot s starts with page own + s. */

@@ -140,6 +140,19 @@ __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, i
     }
 }
 
+/* Returns columns 8 block .. 8 block + 7 of K of token i of a page, in the order of the request. */
+__device__ uint4 reordered(const uint16_t *keys, const int16_t *order, int i, int wide, int block)
+{
+    uint32_t two[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const int x = order[8 * block + 2 * e], y = order[8 * block + 2 * e + 1];
+        two[e] = keys[zdc_in_page(i, wide, x / 8) + x % 8] |
+                 (uint32_t)keys[zdc_in_page(i, wide, y / 8) + y % 8] << 16;
+    }
+    return make_uint4(two[0], two[1], two[2], two[3]);
+}
+
 __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_zdc_move_args a)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, n = a.q_len[b], n_low = zdc_low(a.pages, b);
@@ -160,10 +173,14 @@ __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_
         (size_t)a.pages.table[(size_t)b * (size_t)a.pages.pitch + blockIdx.x] * a.page;
     for (int side = 0; side < 2; side++) {
         const int wide = head.width[KVD_ZDC_HIGH][side], width = head.width[store][side];
+        const uint16_t *const rows = page + head.in_page[KVD_ZDC_HIGH][side];
         for (int block = (int)threadIdx.x / KVD_PAGE_TOKENS; block < width / 8;
              block += MOVE / KVD_PAGE_TOKENS) {
-            const uint4 x = *reinterpret_cast<const uint4 *>(
-                page + head.in_page[KVD_ZDC_HIGH][side] + zdc_in_page(i, wide, block));
+            const uint4 x =
+                a.order && side == 0
+                    ? reordered(rows, zdc_order(a.order, a.pages, b, a.n_kv_heads, g, wide), i,
+                                wide, block)
+                    : *reinterpret_cast<const uint4 *>(rows + zdc_in_page(i, wide, block));
             *reinterpret_cast<uint4 *>(
                 static_cast<uint16_t *>(a.store) +
                 piece(a, b, first, place, head.in_page[store][side], width, block)) =

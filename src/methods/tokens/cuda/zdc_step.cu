@@ -1,6 +1,7 @@
 /*
- * Decode steps of method zdc. In merge_kernel, a warp handles a query head of a request, and every
- * lane 8 columns.
+ * Decode steps of methods zdc and think, and the order of channels of think. In merge_kernel, a
+ * warp handles a query head of a request, and every lane 8 columns. In channels_kernel and
+ * reorder_kernel, a CTA handles a KV head of a request.
  */
 #include <cuda_bf16.h>
 
@@ -79,6 +80,123 @@ __global__ void __launch_bounds__(ROWS) merge_kernel(const __grid_constant__ kvd
         mix(x, y, w, 1 - w);
 }
 
+enum { CHANNELS = 512, REORDER = 128 };
+
+__device__ __forceinline__ float wide(uint16_t x)
+{
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+/* Adds the squares of the 8 channels of `row` to sum [8]. */
+__device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8])
+{
+    const uint4 four = *reinterpret_cast<const uint4 *>(row);
+    const uint32_t two[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        const float x = wide((uint16_t)(two[e / 2] >> e % 2 * 16));
+        sum[e] = fmaf(x, x, sum[e]);
+    }
+}
+
+/*
+ * Writes to norm [d] the norms of the channels of rows from .. to - 1. at(t) is the address of
+ * channel 0 of row t in a layout of groups of 8 rows and 8 channels. All threads must call it.
+ */
+template <typename AT>
+__device__ void channel_norms(const AT &at, int from, int to, int d, float *norm)
+{
+    const int blocks = d / 8, each = CHANNELS / (8 * blocks), me = (int)threadIdx.x,
+              block = me / 8 % blocks;
+    __shared__ float part[CHANNELS][8];
+    float sum[8] = {};
+    for (int t = from / 8 * 8 + me / (8 * blocks) * 8 + me % 8; t < to && me < 8 * blocks * each;
+         t += 8 * each)
+        if (t >= from)
+            add_squares(at(t) + block * 64, sum);
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        part[me][e] = sum[e];
+    __syncthreads();
+    for (int i = me; i < d; i += CHANNELS) {
+        float all = 0;
+        for (int k = 0; k < 8 * each; k++)
+            all += part[(k / 8 * blocks + i / 8) * 8 + k % 8][i % 8];
+        norm[i] = sqrtf(all);
+    }
+    __syncthreads();
+}
+
+__global__ void __launch_bounds__(CHANNELS)
+    channels_kernel(const __grid_constant__ kvd_zdc_channels_args a)
+{
+    __shared__ float norm[KVD_WIDTH_NARROW], score[KVD_WIDTH_NARROW];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = a.map.d_qk[0], n = a.q_len[b],
+              me = (int)threadIdx.x;
+    for (int i = me; i < d; i += CHANNELS)
+        score[i] = 0;
+    for (int h = g * a.map.group; h < (g + 1) * a.map.group; h++) {
+        const uint16_t *const q = static_cast<const uint16_t *>(a.q) +
+                                  (size_t)a.map.q_offset[h] * (size_t)a.n_q8 +
+                                  (size_t)a.q_start[b] * (size_t)d;
+        channel_norms([q, d](int t) { return q + t / 8 * 8 * d + t % 8 * 8; }, max(n - a.window, 0),
+                      n, d, norm);
+        for (int i = me; i < d; i += CHANNELS)
+            score[i] += norm[i];
+    }
+    const uint16_t *const pages = static_cast<const uint16_t *>(a.from) + a.map.kv_offset[g];
+    const int32_t *const table = a.pages.table + (size_t)b * (size_t)a.pages.pitch;
+    channel_norms(
+        [&](int t) {
+            return pages + (size_t)table[t / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+                   zdc_in_page(t % KVD_PAGE_TOKENS, d, 0);
+        },
+        0, n, d, norm);
+    for (int i = me; i < d; i += CHANNELS)
+        score[i] *= norm[i];
+    __syncthreads();
+    int16_t *const order = zdc_order(a.order, a.pages, b, a.map.n_kv_heads, g, d);
+    for (int i = me; i < d; i += CHANNELS) {
+        int rank = 0;
+        for (int k = 0; k < d; k++)
+            rank += score[k] > score[i] || (!(score[k] < score[i]) && k < i);
+        order[rank] = (int16_t)i;
+    }
+    const int n_low = max(n - a.window, 0);
+    for (int t = me; t < n && g == 0; t += CHANNELS) {
+        a.level[a.q_start[b] + t] = t < n_low ? 0 : KVD_ZDC_RAW | KVD_ZDC_USED;
+        a.place[a.q_start[b] + t] = t < n_low ? t : t - n_low;
+    }
+    if (g == 0 && me == 0)
+        a.pages.n_low[(size_t)a.pages.slot[b] * (size_t)a.pages.n_layers + a.pages.layer] = n_low;
+}
+
+__global__ void __launch_bounds__(REORDER)
+    reorder_kernel(const __grid_constant__ kvd_zdc_reorder_args a)
+{
+    __shared__ uint16_t x[KVD_GROUP_MAX + 1][KVD_WIDTH_NARROW];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = a.map.d_qk[0], group = a.map.group,
+              t = a.end[b] - 1;
+    const int16_t *const order = zdc_order(a.order, a.pages, b, a.map.n_kv_heads, g, d);
+    uint16_t *const q = static_cast<uint16_t *>(a.q) + (size_t)b * (size_t)a.map.q_pitch;
+    uint16_t *const key =
+        static_cast<uint16_t *>(a.store) +
+        (size_t)a.table[(size_t)b * (size_t)a.pitch + (size_t)(t / KVD_PAGE_TOKENS)] *
+            (size_t)a.map.page_elements +
+        a.map.kv_offset[g] + zdc_in_page(t % KVD_PAGE_TOKENS, d, 0);
+    for (int i = (int)threadIdx.x; i < (group + 1) * d; i += REORDER) {
+        const int h = i / d, c = i % d;
+        x[h][c] = h < group ? q[a.map.q_offset[g * group + h] + c] : key[c / 8 * 64 + c % 8];
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < (group + 1) * d; i += REORDER) {
+        const int h = i / d, c = i % d;
+        *(h < group ? q + a.map.q_offset[g * group + h] + c : key + c / 8 * 64 + c % 8) =
+            x[h][order[c]];
+    }
+}
+
 } // namespace
 
 extern "C" cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *a, cudaStream_t stream)
@@ -97,4 +215,24 @@ extern "C" cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *a, cudaStream_t s
         return cudaErrorInvalidValue;
     const dim3 grid((unsigned)((a->n_kv_heads * a->group + WARPS - 1) / WARPS), (unsigned)a->batch);
     return kvd_launch_early(a->hopper, merge_kernel, grid, ROWS, 0, stream, *a);
+}
+
+extern "C" cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || a->map.d_qk[0] > KVD_WIDTH_NARROW || !a->q ||
+        !a->from || !a->order || !a->level || !a->place || !a->pages.n_low)
+        return cudaErrorInvalidValue;
+    channels_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), CHANNELS, 0, stream>>>(
+        *a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || a->map.d_qk[0] > KVD_WIDTH_NARROW ||
+        a->map.group > KVD_GROUP_MAX || !a->end || !a->table || !a->order || !a->q || !a->store)
+        return cudaErrorInvalidValue;
+    reorder_kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->batch), REORDER, 0, stream>>>(
+        *a);
+    return cudaGetLastError();
 }
