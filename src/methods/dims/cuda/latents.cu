@@ -3,7 +3,8 @@
  * V), where L are latents and B is a projection matrix. The layout's blocks of 8 x 8 are mma.sync
  * fragments in memory order. So latents go directly from global memory to registers, and results
  * directly back. The kernel is memory-bound up to ranks of about d_head. If ranks are above
- * RANK_WHOLE, B is loaded to shared memory in parts, once for every 128 tokens.
+ * RANK_WHOLE, B is loaded to shared memory in parts, once for every 128 tokens; the next part is
+ * loaded while one is used.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -12,7 +13,7 @@
 namespace
 {
 
-enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_WHOLE = 768, RANK_PART = 384 };
+enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_WHOLE = 768, RANK_PART = 192 };
 
 __device__ __forceinline__ size_t latent_at(int t)
 {
@@ -158,6 +159,27 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
     }
 }
 
+/* Begins to load ranks first .. first + RANK_PART - 1, or fewer, as load_part does. */
+__device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
+                                           uint16_t *to)
+{
+    const int runs = min(RANK_PART, rank - first) / 8;
+    for (int i = static_cast<int>(threadIdx.x); i < d * runs; i += THREADS) {
+        const int row = i / runs, run = i % runs;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(
+                         __cvta_generic_to_shared(to + row * pitch_of(RANK_PART) + 8 * run))),
+                     "l"(from + static_cast<size_t>(row) * rank + first + 8 * run)
+                     : "memory");
+    }
+}
+
+/* Ends the loads of begin_part before the latest `later` groups. */
+template <int LATER> __device__ __forceinline__ void wait_for_part()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+}
+
 /* PARTS is true if B is loaded in parts. */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -181,11 +203,16 @@ __global__ void __launch_bounds__(THREADS, 2)
         load_part(matrix, d, rank, 0, rank, pitch, b_smem);
         __syncthreads();
     }
+    const int jump = WARPS * static_cast<int>(gridDim.x), steps = rank / 16;
+    int stage = 1; /* with PARTS: half of the shared memory that holds the part in use */
+    if (PARTS) {
+        begin_part(matrix, d, rank, 0, b_smem);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
     const uint32_t smem =
         static_cast<uint32_t>(__cvta_generic_to_shared(b_smem)) +
         static_cast<uint32_t>(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
-    for (int group = static_cast<int>(blockIdx.x) * WARPS; group < units;
-         group += WARPS * static_cast<int>(gridDim.x)) {
+    for (int group = static_cast<int>(blockIdx.x) * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
         /* Without parts no thread waits for another one below. */
         if (!PARTS && u >= units)
@@ -215,37 +242,39 @@ __global__ void __launch_bounds__(THREADS, 2)
             continue;
         }
         float c[2 * W16][4] = {};
-        for (int at = 0; at < rank; at += part) {
-            const int end = min(at + part, rank) / 16;
-            if (PARTS) {
+        uint32_t next[AHEAD][4];
+        fetch(from, 0, steps, next);
+        for (int first = 0; first < steps; first += AHEAD) {
+            const int at = PARTS ? 16 * first / part * part : 0;
+            if (PARTS && 16 * first == at) {
                 __syncthreads();
-                load_part(matrix, d, rank, at, 16 * end - at, pitch, b_smem);
+                stage ^= 1;
+                if (at + part < rank || group + jump < units)
+                    begin_part(matrix, d, rank, at + part < rank ? at + part : 0,
+                               b_smem + (stage ^ 1) * d * pitch);
+                wait_for_part<1>();
                 __syncthreads();
-                if (u >= units)
-                    continue;
             }
-            uint32_t next[AHEAD][4];
-            fetch(from, at / 16, end, next);
-            for (int first = at / 16; first < end; first += AHEAD) {
-                uint32_t x[AHEAD][4];
+            const uint32_t here =
+                smem + static_cast<uint32_t>(((PARTS ? stage * d * pitch : 0) - at) * 2);
+            uint32_t x[AHEAD][4];
 #pragma unroll
-                for (int i = 0; i < 4 * AHEAD; i++)
-                    x[i / 4][i % 4] = next[i / 4][i % 4];
-                fetch(from, first + AHEAD, end, next);
+            for (int i = 0; i < 4 * AHEAD; i++)
+                x[i / 4][i % 4] = next[i / 4][i % 4];
+            fetch(from, first + AHEAD, steps, next);
 #pragma unroll
-                for (int i = 0; i < AHEAD; i++)
-                    if (first + i < end) {
+            for (int i = 0; i < AHEAD; i++)
+                if (first + i < steps) {
 #pragma unroll
-                        for (int n = 0; n < W16; n++) {
-                            uint32_t y[4];
-                            ldmatrix(smem + static_cast<uint32_t>(
-                                                (n * 16 * pitch + (first + i) * 16 - at) * 2),
-                                     y);
-                            mma<true>(c[2 * n], x[i], y[0], y[1]);
-                            mma<true>(c[2 * n + 1], x[i], y[2], y[3]);
-                        }
+                    for (int n = 0; n < W16; n++) {
+                        uint32_t y[4];
+                        ldmatrix(here +
+                                     static_cast<uint32_t>((n * 16 * pitch + (first + i) * 16) * 2),
+                                 y);
+                        mma<true>(c[2 * n], x[i], y[0], y[1]);
+                        mma<true>(c[2 * n + 1], x[i], y[2], y[3]);
                     }
-            }
+                }
         }
         if (PARTS && u >= units)
             continue;
@@ -581,12 +610,16 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
         a->newest < 0)
         return cudaErrorInvalidValue;
     const restore_kernel kernel = restore_of<KVD_WIDTH_NARROW / 16>(w16, a->max_rank > RANK_WHOLE);
-    const int bytes = a->d_head * pitch_of(part_of(a->max_rank)) * 2;
+    const bool parts = a->max_rank > RANK_WHOLE;
+    const int bytes = (parts ? 2 : 1) * a->d_head * pitch_of(part_of(a->max_rank)) * 2;
     const cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    const int others = a->n * 2 * a->n_kv_heads, x = (4 * a->n_sms + others - 1) / others;
+    /* With parts, two CTAs fit on an SM and take equal times, so that one wave should hold all. */
+    const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
+                                                     : 2 * a->n_sms > others ? 2 * a->n_sms / others
+                                                                             : 1;
     kernel<<<dim3(static_cast<unsigned>(x), static_cast<unsigned>(a->n),
                   static_cast<unsigned>(2 * a->n_kv_heads)),
              THREADS, static_cast<size_t>(bytes), stream>>>(*a);
