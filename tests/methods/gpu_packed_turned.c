@@ -2,14 +2,19 @@
  * Tests of turboquant on the GPU (methods/bits/cuda/packed_turn.cu). Codes from the device are
  * decoded on the host in double precision. A number near the middle between two levels may get
  * either level, so vectors with other codes are counted.
+ *
+ * Tests of the kernels of xquant (methods/bits/cuda/xquant.h). Restored numbers must be those of
+ * kvd_quantise_group, rounded to bf16.
  */
 #include <math.h>
 #include <string.h>
 
+#include "common/quantise.h"
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
+#include "methods/bits/cuda/xquant.h"
 #include "methods/bits/turboquant.h"
 #include "methods/method.h"
 #include "worst.h"
@@ -480,6 +485,145 @@ static void test_restored(const test_case *t)
     close_bench(&w);
 }
 
+/* ---- xquant ---- */
+
+typedef struct {
+    int rank, bits, group, channels, prompt, steps;
+} vector_case;
+
+/* Vectors of one request, x [tokens][pitch], and what the decoded ones must be. */
+typedef struct {
+    const vector_case *c;
+    int pitch, tokens, pages;
+    float *x, *want;
+    int32_t *table;
+    kvd_xquant_args a;
+    int32_t *kv_len; /* device */
+} vectors;
+
+static size_t vector_at(const vectors *v, size_t page, int t, int i)
+{
+    return page * (size_t)(KVD_PAGE_TOKENS * v->pitch) +
+           (size_t)(i / 8 * 512 + t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8 + i % 8);
+}
+
+static void decode_vectors(const vectors *v, int m)
+{
+    const vector_case *const c = v->c;
+    const size_t pitch = (size_t)v->pitch, rank = (size_t)c->rank, group = (size_t)c->group,
+                 first = c->channels ? rank : 0, n = (size_t)m;
+    memcpy(v->want, v->x, n * pitch * sizeof *v->want);
+    for (size_t i = 0; i < first; i++)
+        for (size_t t = 0; t + group <= n - 1; t += group)
+            (void)kvd_quantise_group(v->x + t * pitch + i, group, pitch, c->bits,
+                                     v->want + t * pitch + i);
+    for (size_t t = 0; t + 1 < n; t++)
+        for (size_t i = 0; i < rank; i += group) {
+            const size_t at = t * pitch + first + i, left = rank - i;
+            (void)kvd_quantise_group(v->x + at, left < group ? left : group, 1, c->bits,
+                                     v->want + at);
+        }
+}
+
+/* Stores token m - 1 in the ring buffer of slot 1, as the engine does before a step. */
+static void put_newest(const vectors *v, int m)
+{
+    const int pages = v->a.form.ring_pages, t = m - 1;
+    for (int i = 0; i < v->pitch; i++) {
+        const uint16_t x = bits_of(v->x[(size_t)t * (size_t)v->pitch + (size_t)i]);
+        check(cudaMemcpy(v->a.ring +
+                             vector_at(v, (size_t)(pages + t / KVD_PAGE_TOKENS % pages), t, i),
+                         &x, sizeof x, cudaMemcpyHostToDevice),
+              "ring");
+    }
+}
+
+static size_t wrong_vectors(const vectors *v, int m)
+{
+    const size_t n = (size_t)(v->pages * KVD_PAGE_TOKENS * v->pitch);
+    uint16_t *const got = need(n * sizeof *got);
+    size_t wrong = 0;
+    decode_vectors(v, m);
+    check(cudaMemcpy(got, v->a.pages, n * sizeof *got, cudaMemcpyDeviceToHost), "restored vectors");
+    for (int t = 0; t < m; t++)
+        for (int i = 0; i < v->pitch; i++)
+            wrong += got[vector_at(v, (size_t)v->table[t / KVD_PAGE_TOKENS], t, i)] !=
+                     bits_of(v->want[(size_t)t * (size_t)v->pitch + (size_t)i]);
+    free(got);
+    return wrong;
+}
+
+static void make_vectors(vectors *v, const vector_case *c, kvd_rng *r)
+{
+    const int pitch = c->channels ? 2 * c->rank : c->rank, m = c->prompt + c->steps,
+              pages = (m + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
+    const size_t n = (size_t)m * (size_t)pitch,
+                 page = (size_t)(KVD_PAGE_TOKENS * pitch) * sizeof(uint16_t);
+    const int32_t zero = 0, one = 1;
+    *v = (vectors){.c = c, .pitch = pitch, .tokens = m, .pages = pages};
+    v->x = bf16_numbers(r, n, 2);
+    v->want = need(n * sizeof *v->want);
+    v->table = need((size_t)pages * sizeof *v->table);
+    for (int i = 0; i < pages; i++)
+        v->table[i] = pages - 1 - i;
+    v->a = (kvd_xquant_args){
+        .form = {c->rank, c->bits, c->group, c->channels,
+                 c->channels && c->group > KVD_PAGE_TOKENS ? c->group / KVD_PAGE_TOKENS : 1},
+        .n = 1,
+        .max_pages = pages,
+        .longest = m,
+        .n_sms = 3};
+    v->a.page = kvd_xquant_page_of(&v->a.form);
+    v->a.codes = on_device(NULL, (size_t)pages * (size_t)v->a.page.words * sizeof(uint32_t));
+    v->a.ring = on_device(NULL, 2 * (size_t)v->a.form.ring_pages * page);
+    v->a.pages = on_device(NULL, (size_t)pages * page);
+    v->a.rows = on_device_bf16(v->x, n);
+    v->a.slot = on_device(&one, sizeof one);
+    v->a.start = on_device(&zero, sizeof zero);
+    v->a.page_table = on_device(v->table, (size_t)pages * sizeof *v->table);
+    v->a.kv_len = v->kv_len = on_device(&c->prompt, sizeof c->prompt);
+}
+
+/* Codes a prompt, then restores and codes steps. */
+static void test_vectors(const vector_case *c)
+{
+    kvd_rng r;
+    vectors v;
+    char name[128], text[64];
+    size_t wrong = 0;
+    kvd_rng_seed(&r, 7, 0);
+    make_vectors(&v, c, &r);
+    check(kvd_xquant_code(&v.a, NULL), "code");
+    const void *const start = v.a.start;
+    v.a.start = NULL;
+    for (int m = c->prompt + 1; m <= v.tokens; m++) {
+        check(cudaMemcpy(v.kv_len, &m, sizeof m, cudaMemcpyHostToDevice), "length");
+        put_newest(&v, m);
+        check(kvd_xquant_restore(&v.a, NULL), "restore");
+        check(cudaDeviceSynchronize(), "restore");
+        wrong += wrong_vectors(&v, m);
+        check(kvd_xquant_code(&v.a, NULL), "code");
+    }
+    check(cudaDeviceSynchronize(), "code");
+    (void)snprintf(name, sizeof name, "xquant, rank %d, %d bits, groups of %d%s", c->rank, c->bits,
+                   c->group, c->channels ? "" : ", inputs");
+    (void)snprintf(text, sizeof text, "%zu numbers are wrong", wrong);
+    report(!wrong, name, text);
+    void *const device[] = {v.a.codes,
+                            v.a.ring,
+                            v.a.pages,
+                            (void *)(uintptr_t)v.a.rows,
+                            (void *)(uintptr_t)v.a.slot,
+                            (void *)(uintptr_t)start,
+                            (void *)(uintptr_t)v.a.page_table,
+                            v.kv_len};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        check(cudaFree(device[i]), "cudaFree");
+    free(v.x);
+    free(v.want);
+    free(v.table);
+}
+
 /* usage: gpu_packed_turned [quick]. quick: one small case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -497,6 +641,10 @@ int main(int argc, char **argv)
         {"turboquant,bits=2", 96, 16, {1, 15, 16, 17, 129, 130}, 2},
         {"turboquant,bits=5,qjl=0", 128, 16, {1, 31, 33, 64, 65, 127}, 2},
     };
+    static const vector_case of_vectors[] = {{48, 4, 16, 1, 70, 5},   {32, 8, 8, 0, 33, 3},
+                                             {80, 3, 64, 1, 130, 70}, {144, 2, 128, 1, 300, 85},
+                                             {256, 4, 128, 0, 65, 3}, {48, 16, 32, 0, 10, 2},
+                                             {272, 5, 1, 1, 5, 3},    {1024, 4, 128, 1, 500, 13}};
     int devices = 0;
     const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 1 : sizeof cases / sizeof *cases;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
@@ -507,5 +655,7 @@ int main(int argc, char **argv)
         test(&cases[i]);
     for (size_t i = 0; i < (n > 1 ? sizeof restored / sizeof *restored : 1); i++)
         test_restored(&restored[i]);
+    for (size_t i = 0; i < (n > 1 ? sizeof of_vectors / sizeof *of_vectors : 2); i++)
+        test_vectors(&of_vectors[i]);
     return failures ? 1 : 0;
 }
