@@ -2,10 +2,14 @@
  * Tests of kernels that store important tokens with more dimensions ("high width") than others
  * ("low width") (methods/tokens/cuda/zdc.h), compared with double-precision references. If two
  * importances differ by less than rounding, the device may choose either token.
+ *
+ * Tests of the kernels of method think: the order of channels must begin with those that the method
+ * keeps on the CPU.
  */
 #include <math.h>
 #include <stdbool.h>
 
+#include "methods/dims/dims.h"
 #include "worst.h"
 #include "zdc_case.h"
 
@@ -527,14 +531,158 @@ static void test_steps(const fixture *f, void *pool)
     free(s.host_q);
 }
 
+typedef struct {
+    int n, kv, group, d;
+    double p, window; /* parameters of think */
+} channels_case;
+
+/* A prompt of one request, in slot 0 and layer 0. Its pages are in order. */
+typedef struct {
+    const channels_case *c;
+    kvd_attn_map map;
+    int heads, n_q8;
+    size_t pages;
+    float *q, *k; /* [n][heads][d] and [kv][n][d] */
+    kvd_zdc_pages at;
+    void *dev_q, *dev_pages, *dev_n, *dev_zero, *dev_order;
+} channels;
+
+static size_t query_at(const channels *x, int t, int h, int i)
+{
+    return (size_t)((t * x->heads + h) * x->c->d + i);
+}
+
+static size_t in_pages(const channels *x, int t, int g, int i)
+{
+    return (size_t)(t / KVD_PAGE_TOKENS) * (size_t)x->map.page_elements +
+           (size_t)x->map.kv_offset[g] +
+           kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)x->c->d);
+}
+
+static void make_channels(channels *x, const channels_case *c)
+{
+    kvd_attn_heads widths = {c->kv * c->group, c->kv, c->d, {0}, {0}, 0};
+    const int32_t table[] = {0, 1, 2, 3, 4, 5, 6, 7}, zero = 0;
+    for (int g = 0; g < c->kv; g++)
+        widths.d_qk[g] = widths.d_v[g] = c->d;
+    *x = (channels){.c = c, .heads = c->kv * c->group, .n_q8 = (c->n + 7) / 8 * 8};
+    x->pages = (size_t)((c->n + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS);
+    check(kvd_attn_map_make(&widths, &x->map) ? cudaErrorInvalidValue : cudaSuccess, "heads");
+    const size_t n_q = (size_t)(x->n_q8 * x->heads * c->d),
+                 n_k = x->pages * (size_t)x->map.page_elements;
+    float *const q = need(n_q * sizeof *q), *const k = need(n_k * sizeof *k);
+    x->q = bf16_numbers(&rng, n_q, 1);
+    x->k = bf16_numbers(&rng, (size_t)(c->kv * c->n * c->d), 1);
+    for (int t = 0; t < c->n; t++)
+        for (int i = 0; i < c->d; i++) {
+            for (int h = 0; h < x->heads; h++)
+                q[(size_t)(x->map.q_offset[h] * x->n_q8) +
+                  kvd_blocked_index((size_t)t, (size_t)i, (size_t)c->d)] =
+                    x->q[query_at(x, t, h, i)];
+            for (int g = 0; g < c->kv; g++)
+                k[in_pages(x, t, g, i)] = x->k[(g * c->n + t) * c->d + i];
+        }
+    x->dev_q = on_device_bf16(q, n_q);
+    x->dev_pages = on_device_bf16(k, n_k);
+    x->dev_n = on_device(&c->n, sizeof c->n);
+    x->dev_zero = on_device(&zero, sizeof zero);
+    x->dev_order = on_device(NULL, (size_t)(c->kv * c->d) * sizeof(int16_t));
+    x->at = (kvd_zdc_pages){.slot = x->dev_zero,
+                            .table = on_device(table, sizeof table),
+                            .pitch = 8,
+                            .n_low = on_device(&zero, sizeof zero),
+                            .n_layers = 1};
+    free(q);
+    free(k);
+}
+
+/* Returns the number of first columns of keys whose channel the method does not keep. */
+static int misplaced(const channels *x, const int16_t *order)
+{
+    const channels_case *const c = x->c;
+    const kvd_parameter_values v = {.value = {c->p, c->window}};
+    uint8_t keep[KVD_WIDTH_NARROW];
+    int wrong = 0;
+    for (int g = 0; g < c->kv; g++) {
+        const kvd_channels_in in = {.group = (size_t)c->group,
+                                    .d = (size_t)c->d,
+                                    .n_q = (size_t)c->n,
+                                    .ldq = (size_t)(x->heads * c->d),
+                                    .q = x->q + g * c->group * c->d,
+                                    .n_k = (size_t)c->n,
+                                    .k = x->k + g * c->n * c->d};
+        size_t newest;
+        if (kvd_channels_think.prune(&v, &in, keep, &newest, NULL))
+            return -1;
+        for (int i = 0; i < c->d - (int)(c->p * c->d); i++)
+            wrong += !keep[order[g * c->d + i]];
+    }
+    return wrong;
+}
+
+static void test_channels(const channels_case *c)
+{
+    channels x;
+    make_channels(&x, c);
+    const size_t n = (size_t)(c->kv * c->d), n_q = (size_t)(x.heads * c->d);
+    int16_t *const order = need(n * sizeof *order);
+    uint16_t *const got = need(n_q * sizeof *got);
+    int moved = 0;
+    const kvd_zdc_channels_args a = {.pages = x.at,
+                                     .map = x.map,
+                                     .batch = 1,
+                                     .n_q8 = x.n_q8,
+                                     .window = (int32_t)c->window,
+                                     .q_start = x.dev_zero,
+                                     .q_len = x.dev_n,
+                                     .q = x.dev_q,
+                                     .from = x.dev_pages,
+                                     .order = x.dev_order,
+                                     .level = on_device(NULL, (size_t)x.n_q8),
+                                     .place = on_device(NULL, (size_t)x.n_q8 * sizeof(int32_t))};
+    void *const queries = on_device_bf16(x.q, n_q);
+    const kvd_zdc_reorder_args b = {.pages = x.at,
+                                    .map = x.map,
+                                    .batch = 1,
+                                    .pitch = 8,
+                                    .end = x.dev_n,
+                                    .table = x.at.table,
+                                    .order = x.dev_order,
+                                    .q = queries,
+                                    .store = x.dev_pages};
+    check(kvd_zdc_channels(&a, 0), "channels");
+    check(kvd_zdc_reorder(&b, 0), "order of a step");
+    check(cudaMemcpy(order, x.dev_order, n * sizeof *order, cudaMemcpyDeviceToHost), "order");
+    check(cudaMemcpy(got, queries, n_q * sizeof *got, cudaMemcpyDeviceToHost), "queries");
+    for (int h = 0; h < x.heads; h++)
+        for (int i = 0; i < c->d; i++)
+            moved += got[h * c->d + i] !=
+                     bf16_of((double)x.q[query_at(&x, 0, h, order[h / c->group * c->d + i])]);
+    const int wrong = misplaced(&x, order);
+    printf("%s think, %d tokens, %d heads of %d: %d channels misplaced, %d of a step\n",
+           wrong || moved ? "not ok" : "ok", c->n, x.heads, c->d, wrong, moved);
+    failures += wrong || moved;
+    const void *const device[] = {x.dev_q, x.dev_pages, x.dev_n, x.dev_zero, x.dev_order,
+                                  queries, a.level,     a.place, x.at.table, x.at.n_low};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        check(cudaFree((void *)(uintptr_t)device[i]), "cudaFree");
+    free(order);
+    free(got);
+    free(x.q);
+    free(x.k);
+}
+
 /* usage: gpu_zdc [quick]: the first case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
+    static const channels_case of_channels[] = {{70, 2, 2, 64, 0.4, 80}, {200, 1, 3, 80, 0.8, 8}};
+    const bool quick = argc > 1 && !strcmp(argv[1], "quick");
     if (!gpu_devices("zdc", 1))
         return 0;
     kvd_rng_seed(&rng, 11, 0);
-    for (size_t i = 0;
-         i < (argc > 1 && !strcmp(argv[1], "quick") ? 1 : sizeof cases / sizeof *cases); i++) {
+    for (size_t i = 0; i < (quick ? 1 : sizeof of_channels / sizeof *of_channels); i++)
+        test_channels(&of_channels[i]);
+    for (size_t i = 0; i < (quick ? 1 : sizeof cases / sizeof *cases); i++) {
         fixture f = fixture_make(&cases[i]);
         test_choice(&f);
         void *const pool = test_stores(&f);
