@@ -208,7 +208,8 @@ static int capture_run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, 
 
 void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner)
 {
-    *t = (kvd_gpu_capture){.hook = {.run = capture_run, .wants_pre = inner->wants_pre,
-                                .wants_input = inner->wants_input},
+    *t = (kvd_gpu_capture){.hook = {.run = capture_run,
+                                    .wants_pre = inner->wants_pre,
+                                    .wants_input = inner->wants_input},
                            .inner = inner};
 }
