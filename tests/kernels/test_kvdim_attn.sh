@@ -66,6 +66,7 @@ refused "no phase" 2 "no --phase given" "$attn" -o "$D/x.h5"
 refused "no output" 2 "no -o OUT.h5 given" $a
 refused "an unknown implementation" 2 "--impl: 'magic' is none of ref, cpu" $a --impl magic -o "$D/x.h5"
 refused "an implementation twice" 2 "--impl: cpu is given twice" $a --impl cpu,cpu -o "$D/x.h5"
+refused "a size twice" 2 "--size: 1x64 is given twice" "$B/bin/kvdim-attn" --phase decode --size 1x64,2x64,01x64 -o "$D/x.h5"
 refused "an unknown schedule" 2 "--schedule: 'best' is none of none, papers, ours" $a --schedule best -o "$D/x.h5"
 refused "an unknown type" 2 "--dtype: 'fp8' is none of f32, f16, bf16" $a --dtype fp8 -o "$D/x.h5"
 refused "heads that do not divide" 2 "--heads 6 is not a multiple of --kv-heads 4" $a --heads 6 --kv-heads 4 -o "$D/x.h5"

@@ -211,6 +211,9 @@ enum { MOST_BATCH = 65535, MOST_TOKENS = 1 << 27 };
 
 static int add_size(kvd_attn_options *cfg, size_t batch, size_t seq_len, kvd_err *err)
 {
+    for (int i = 0; i < cfg->n_sizes; i++)
+        if (cfg->size[i].batch == batch && cfg->size[i].seq_len == seq_len)
+            return kvd_fail(err, "--size: %zux%zu is given twice", batch, seq_len);
     if (cfg->n_sizes == KVD_ATTN_SIZES)
         return kvd_fail(err, "more than %d sizes are given", (int)KVD_ATTN_SIZES);
     cfg->size[cfg->n_sizes++] = (kvd_attn_size){batch, seq_len};
