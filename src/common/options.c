@@ -251,6 +251,9 @@ static int put_text(const char *label, const kvd_option *o, const char *text, co
     if (text && o->high > 0 && strlen(text) > (size_t)o->high)
         return kvd_fail(err, "%s: '%s' has %zu bytes, at most %zu are allowed", label, text,
                         strlen(text), (size_t)o->high);
+    for (size_t i = 0; o->high > 0 && text && text[i]; i++)
+        if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+            return kvd_fail(err, "%s: byte %zu is the control character %d", label, i + 1, text[i]);
     *field = text;
     return 0;
 }

@@ -62,7 +62,7 @@ typedef struct {
     size_t typed;
     /*
      * Range of allowed numbers; if both are 0, any number is allowed. For KVD_OPT_TEXT, `high` is
-     * the largest length in bytes.
+     * the largest length in bytes of a name, which has no control characters.
      */
     double low, high;
     /* True if `low` or `high` itself is not allowed. */

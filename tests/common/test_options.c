@@ -191,6 +191,8 @@ TEST(refusals)
         {"m -o o --sizes 3,3", "--sizes: 3 is given twice"},
         {"m -o o --removal-rate 0.5,1", "--removal-rate: 1 is not below 1"},
         {"m -o o --label abcdef", "--label: 'abcdef' has 6 bytes, at most 5 are allowed"},
+        {"m -o o --label a\tb", "--label: byte 2 is the control character 9"},
+        {"m -o o --label a\x7f", "--label: byte 2 is the control character 127"},
         {"m -o o --label=", "--label: the value is empty"},
         {"m --output=", "--output: the value is empty"},
         {"m -o o --colour rad", "--colour: 'rad' is none of red, green, blue; nearest: red"},
