@@ -11,7 +11,7 @@
 #include "engine/cuda/engine_parts.h"
 #include "engine_schedule.h"
 #include "make_dump.h"
-#include "methods/tokens/cuda/inspect.h"
+#include "methods/tokens/cuda/evict.h"
 #include "model/checkpoint/shapes.h"
 #include "model/model_info.h"
 #include "temp_folder.h"

@@ -5,7 +5,6 @@
 
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/evict.h"
-#include "methods/tokens/cuda/inspect.h"
 #include "methods/tokens/tokens.h"
 #include "model/pass/batch.h"
 #include "model/pass/blocks.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/cuda/decode.h"
-#include "methods/tokens/cuda/inspect.h"
+#include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/tokens.h"
 #include "model/pass/blocks.h"
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/tokens/cuda/inspect.h"
 #include "methods/tokens/cuda/uneven.h"
 #include "methods/tokens/tokens.h"
 #include "model/checkpoint/cuda/random.h"
