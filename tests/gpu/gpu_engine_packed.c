@@ -229,7 +229,7 @@ static void test_timed(const load *l, size_t slots, const char *method)
     char name[160];
     outcome exact = {0}, plain = {0}, replayed = {0};
     double most = 0;
-    (void)snprintf(name, sizeof name, "cut prompts, %s", method);
+    (void)snprintf(name, sizeof name, "%s%s", cut ? "cut prompts, " : "", method);
     const int status = run_with(l, slots, method, 1, 0, true, &exact, &err) ||
                        run_with(l, slots, method, 1, 0, false, &plain, &err) ||
                        run_with(l, slots, method, 1, 1, false, &replayed, &err);
@@ -337,10 +337,15 @@ static void test_rest(void)
     refused(&l, "h2o+kivi", 0, "h2o");
     refused(&l, "xquant,group=48", 0, "xquant,group=48");
     refused(&l, "xquant", 32, "'xquant' compresses a prompt in one piece");
+    refused(&l, "minicache,start=1", 0, "'minicache' merges no two of the");
+    refused(&l, "minicache", 32, "'minicache' compresses a prompt in one piece");
+    refused(&l, "h2o+minicache", 0, "not with 'minicache'");
+    test_timed(&l, 2, "minicache");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
     test_context(&l, "fp8,mantissa=2");
     test_context(&l, "nvfp4");
+    test_context(&l, "minicache");
     test_context(&l, "turboquant,bits=3,qjl=0");
     test_context(&l, "xquant");
     test_context(&l, "waterfill,block=64");

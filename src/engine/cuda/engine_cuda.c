@@ -468,7 +468,8 @@ static int describe_engine(kvd_cuda_engine *e, kvd_err *err)
     size_t left = 0, total = 0;
     kvd_engine_facts *const f = &e->engine.facts;
     const kvd_gpu_method *const m = e->cache.method;
-    const size_t page = (m && m->one_layer ? 0 : e->cache.page_bytes) + (m ? m->page_bytes : 0),
+    const size_t page = (m && m->one_layer ? e->cache.kept_page_bytes : e->cache.page_bytes) +
+                        (m ? m->page_bytes : 0),
                  near = m && !m->skips_windows ? m->near_page_bytes : near_page(e);
     if (kvd_cuda_check(cudaGetDeviceProperties(&prop, e->device), what, err) ||
         kvd_cublas_check(e->w.lib->cublasGetVersion_v2(e->w.blas, &version), what, err) ||
@@ -513,9 +514,9 @@ static int check_pieces(const kvd_cuda_engine *e, kvd_err *err)
 {
     const kvd_gpu_method *const m = e->cache.method;
     return m && m->whole_prompts && e->spec.limits.chunk
-               ? kvd_fail(
-                     err, "method '%s' compresses a prompt in one piece: it goes without chunks",
-                     m->plan->tokens ? m->plan->tokens->info.name : m->plan->channels->info.name)
+               ? kvd_fail(err,
+                          "method '%s' compresses a prompt in one piece: it goes without chunks",
+                          kvd_gpu_method_name(m->plan))
                : 0;
 }
 

@@ -4,7 +4,7 @@
 
 #include "methods/cuda/paged_cache.h"
 
-static const char *member_of(const kvd_plan *p)
+const char *kvd_gpu_method_name(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name
            : p->tokens   ? p->tokens->info.name
@@ -18,8 +18,9 @@ static const char *member_of(const kvd_plan *p)
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *p)
 {
     const kvd_method_info *const member[] = {
-        p->maker ? &p->maker->info : NULL, p->channels ? &p->channels->info : NULL,
-        p->tokens ? &p->tokens->info : NULL, p->bits ? &p->bits->info : NULL};
+        p->layers ? &p->layers->info : NULL, p->maker ? &p->maker->info : NULL,
+        p->channels ? &p->channels->info : NULL, p->tokens ? &p->tokens->info : NULL,
+        p->bits ? &p->bits->info : NULL};
     for (size_t i = 0; i < sizeof member / sizeof *member; i++) {
         const kvd_gpu_kind *const kind = member[i] ? member[i]->gpu : NULL;
         if (kind && (!kind->runs || kind->runs(p)))
@@ -68,7 +69,7 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
         return kvd_fail(err,
                         "the model has layers with a window of %zu tokens, requests have up to "
                         "%zu: the CUDA engine's kernels of '%s' know no window",
-                        shortest, max_len, member_of(p));
+                        shortest, max_len, kvd_gpu_method_name(p));
     /*
      * Tokens that a step codes as one block must not have left the window, because their pages may
      * have been freed.
@@ -77,12 +78,12 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
         return kvd_fail(err,
                         "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "
                         "hold: use smaller blocks (residual, group)",
-                        member_of(p), kvd_plan_block(p), shortest);
+                        kvd_gpu_method_name(p), kvd_plan_block(p), shortest);
     return windows == c->n_layers && p->tokens
                ? kvd_fail(err,
                           "all %d layers have a window of %zu tokens, requests have up to %zu: "
                           "'%s' acts on layers without such a window alone",
-                          windows, shortest, max_len, member_of(p))
+                          windows, shortest, max_len, kvd_gpu_method_name(p))
                : 0;
 }
 
@@ -94,21 +95,21 @@ int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len,
         return kvd_fail(err,
                         "heads of %d: the CUDA engine's kernels of '%s' take heads of up to %d "
                         "dimensions, without this method the engine takes up to %d",
-                        c->d_head, member_of(p), KVD_WIDTH_NARROW, KVD_WIDTH_MAX);
+                        c->d_head, kvd_gpu_method_name(p), KVD_WIDTH_NARROW, KVD_WIDTH_MAX);
     if (check_windows(p, c, max_len, computes, err))
         return -1;
     const char *const missing = other_feature(p, c, computes);
     return missing ? kvd_fail(err,
                               "a %s model has %s, which the CUDA engine's kernels of '%s' do not "
                               "compute",
-                              c->family, missing, member_of(p))
+                              c->family, missing, kvd_gpu_method_name(p))
                    : 0;
 }
 
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err)
 {
-    const char *const member = member_of(plan);
+    const char *const member = kvd_gpu_method_name(plan);
     *m = NULL;
     if (plan->type != KVD_BF16)
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));

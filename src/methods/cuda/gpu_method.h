@@ -82,7 +82,7 @@ struct kvd_gpu_method {
     /*
      * True if the bf16 pages hold only one layer at a time, in memory that all layers share. The
      * method keeps the stored data in a pool of its own. `appended` must fill the bf16 pages anew
-     * for each layer.
+     * for each layer. Layers on which the method does not act have pages of their own.
      */
     bool one_layer;
     /*
@@ -91,6 +91,11 @@ struct kvd_gpu_method {
      * used in these layers.
      */
     bool skips_windows;
+    /*
+     * [n_layers] True for layers without a window that hold all tokens as without the method, like
+     * the layers of skips_windows. `held` and `bits` count these layers. NULL: none.
+     */
+    const bool *skips;
     /*
      * True if attention may read a slot before anything was written to it. `make` must then fill
      * the slot with numbers that are valid for timing.
@@ -235,6 +240,9 @@ typedef struct kvd_gpu_kind {
     int (*open)(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                 kvd_err *err);
 } kvd_gpu_kind;
+
+/* Returns the name of the method of the plan's first axis with one, or NULL if there is none. */
+const char *kvd_gpu_method_name(const kvd_plan *plan);
 
 /* Returns the GPU code that runs the plan, or NULL if there is none. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);

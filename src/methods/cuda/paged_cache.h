@@ -112,6 +112,8 @@ typedef struct kvd_paged_cache {
      * (whole_pool) are added.
      */
     size_t page_bytes;
+    /* The part of page_bytes in layers whose pages no other layer uses. */
+    size_t kept_page_bytes;
     /* Bytes of pool memory for each page number of `near`. */
     size_t near_page_bytes;
 } kvd_paged_cache;

@@ -7,7 +7,10 @@ static const char what[] = "cache";
 
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer)
 {
-    return c->method && c->method->skips_windows && c->layer[layer].map.window ? NULL : c->method;
+    kvd_gpu_method *const m = c->method;
+    const bool skips =
+        m && ((m->skips && m->skips[layer]) || (m->skips_windows && c->layer[layer].map.window));
+    return skips ? NULL : m;
 }
 
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c)
@@ -47,13 +50,21 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-static void count_bytes(kvd_paged_cache *c, int layer)
+/* Adds the bytes of a page of the layer. `*shared` is the largest page of layers that share one. */
+static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
     const kvd_gpu_method *const m = kvd_paged_method_of(c, layer);
     const size_t bytes = (size_t)map->page_elements * sizeof(uint16_t);
     size_t *const sum = map->window ? &c->near_page_bytes : &c->page_bytes;
-    *sum = m && m->one_layer ? larger(*sum, bytes) : *sum + bytes;
+    if (m && m->one_layer) {
+        *sum += larger(bytes, *shared) - *shared;
+        *shared = larger(bytes, *shared);
+        return;
+    }
+    *sum += bytes;
+    if (!map->window)
+        c->kept_page_bytes += bytes;
 }
 
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
@@ -67,10 +78,11 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     if (!c->work_of || !c->work_map || !c->workspace || !c->pool_at)
         return kvd_no_memory(err, what, 5 * size * sizeof *c->work_map);
     for (int near = 0; near < 2; near++) {
+        size_t shared = 0;
         for (int l = 0; l < n; l++)
             if ((c->layer[l].map.window > 0) == near) {
                 number_layer(c, l);
-                count_bytes(c, l);
+                count_bytes(c, l, &shared);
             }
         if (!near)
             c->n_full_works = c->n_works;

@@ -104,6 +104,7 @@ const kvd_layers_method kvd_layers_minicache = {
             .parameter = minicache_parameters,
             .tradeoff = &minicache_tradeoff,
             .needs = KVD_NEEDS_PROMPT,
+            .gpu = &kvd_gpu_minicache,
         },
     .group = minicache_group,
     .merge = minicache_merge,

@@ -47,4 +47,7 @@ struct kvd_layers_method {
 
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
+/* GPU code of minicache. The address is NULL in a build without CUDA. */
+extern const struct kvd_gpu_kind kvd_gpu_minicache KVD_IF_LINKED;
+
 #endif

@@ -1,0 +1,322 @@
+/*
+ * Method minicache in the CUDA engine (merged.h). Prompts attend to bf16 pages that all merged
+ * layers use in turn, and each pair of layers is merged after the attention of its second layer.
+ * Decode steps restore the pages of one layer after another. Layers that are not merged have pages
+ * as without a method.
+ */
+#include "methods/layers/cuda/merged.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/cuda/paged_cache.h"
+#include "model/checkpoint/cuda/random.h"
+
+static const char what[] = "cache of merged layers";
+
+enum { T = 1, GAMMA /* indices of parameters, as in layers.c */ };
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    /* [n_layers] First layer of each layer's pair. -1: the layer is not merged. */
+    int *first;
+    bool *skips;              /* [n_layers] */
+    int n_pairs, begin, last; /* begin, last: the first and the last merged layer */
+    uint16_t **stored;        /* [n_layers] Pages of the layer's vectors, on the device. */
+    uint16_t **length;        /* [n_layers] kvd_pair_args.length of the pair that begins here. */
+    uint32_t *range;          /* kvd_pair_measure, device */
+    /* Number of pairs of vectors of a slot's prompt that are not merged: device and pinned. */
+    uint32_t *apart, *host_apart;
+    size_t slots;
+    struct slot {
+        size_t tokens, prompt, apart;
+    } * slot;
+    double held;
+    kvd_device_memory memory;
+} merged;
+
+static merged *of(const kvd_gpu_method *m)
+{
+    return (merged *)(void *)m;
+}
+
+static size_t page_elements(const merged *k)
+{
+    return (size_t)k->method.cache->layer[0].map.page_elements;
+}
+
+/* Returns the number of vectors that a token has in a layer. */
+static size_t vectors(const merged *k)
+{
+    return 2 * (size_t)k->method.cache->config->n_kv_heads;
+}
+
+static size_t length_elements(const merged *k)
+{
+    return 2 * vectors(k) * KVD_PAGE_TOKENS;
+}
+
+static kvd_pair_args args_of(const merged *k, const kvd_paged_rows *r, bool prompts)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const size_t from = prompts ? r->steps : 0;
+    const int first = k->first[r->layer];
+    return (kvd_pair_args){.n = (int32_t)(prompts ? r->prompts : r->steps),
+                           .max_pages = (int32_t)c->pages->max_pages,
+                           .n_sms = c->n_sms,
+                           .n_kv_heads = c->config->n_kv_heads,
+                           .d_head = c->config->d_head,
+                           .kv_len = c->batch->device.kv_len + from,
+                           .slot = c->batch->device.slot + from,
+                           .page_table = c->pages->device + from * c->pages->max_pages,
+                           .rows = kvd_paged_cache_pool(c, r->layer),
+                           .first = k->stored[first],
+                           .second = k->stored[first + 1],
+                           .length = k->length[first]};
+}
+
+static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    return kvd_paged_cache_append(m->cache, r, of(m)->stored[r->layer], m->cache->pages->device,
+                                  err);
+}
+
+static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const merged *const k = of(m);
+    if (!r->steps)
+        return 0;
+    const kvd_pair_args a = args_of(k, r, false);
+    return kvd_cuda_check(kvd_pair_restore(&a, r->layer > k->first[r->layer], r->stream), what,
+                          err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+static int forget(const merged *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    for (size_t i = 0; i < r->prompts; i++)
+        if (kvd_cuda_check(
+                cudaMemsetAsync(k->apart + k->method.cache->batch->host.slot[r->steps + i], 0,
+                                sizeof *k->apart, r->stream),
+                what, err))
+            return -1;
+    return 0;
+}
+
+static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const double *const v = k->method.plan->layers_values.value;
+    const kvd_pair_args a = args_of(k, r, true);
+    return kvd_cuda_check(kvd_pair_measure(&a, k->range, r->stream), what, err) ||
+                   kvd_cuda_check(kvd_pair_merge(&a, k->range, v[T], v[GAMMA], k->apart, r->stream),
+                                  what, err)
+               ? -1
+               : 0;
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const merged *const k = of(m);
+    if (!r->prompts)
+        return 0;
+    if (r->layer == k->first[r->layer]) {
+        const kvd_pair_args a = args_of(k, r, true);
+        return (r->layer == k->begin && forget(k, r, err)) ||
+                       kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err)
+                   ? -1
+                   : 0;
+    }
+    return merge(k, r, err) || (r->layer == k->last &&
+                                kvd_cuda_check(cudaMemcpyAsync(k->host_apart, k->apart,
+                                                               k->slots * sizeof *k->apart,
+                                                               cudaMemcpyDeviceToHost, r->stream),
+                                               what, err))
+               ? -1
+               : 0;
+}
+
+static double held(const kvd_gpu_method *m)
+{
+    return of(m)->held;
+}
+
+/* Counts as minicache_merge does (layers.c). */
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const merged *const k = of(m);
+    const struct slot *const s = &k->slot[slot];
+    const double d = m->cache->config->d_head, number = 8.0 * sizeof(uint16_t),
+                 row = number * d * (double)vectors(k), layers = m->cache->config->n_layers,
+                 pairs = (double)(s->prompt * vectors(k)) * k->n_pairs, apart = (double)s->apart;
+    return row * ((layers - 2.0 * k->n_pairs) * (double)s->tokens +
+                  2.0 * k->n_pairs * (double)(s->tokens - s->prompt)) +
+           number * ((pairs - apart) * (d + 2) + apart * 2 * d) + pairs;
+}
+
+static size_t n_merged(const kvd_gpu_method *m, size_t slot)
+{
+    const merged *const k = of(m);
+    return k->slot[slot].prompt * vectors(k) * (size_t)k->n_pairs - k->slot[slot].apart;
+}
+
+/*
+ * Tokens before the first iteration of a slot, which only timing runs have, count as a prompt whose
+ * vectors are all merged.
+ */
+static void note(merged *k, const kvd_slice *s)
+{
+    struct slot *const to = &k->slot[s->slot];
+    if (!s->before)
+        *to = (struct slot){.prompt = s->n, .apart = k->host_apart[s->slot]};
+    else if (to->tokens != s->before)
+        *to = (struct slot){.prompt = s->before};
+    to->tokens = s->before + s->n;
+}
+
+static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    merged *const k = of(m);
+    double sum = 0;
+    (void)err;
+    for (size_t i = 0; i < it->n_slices; i++)
+        note(k, &it->slice[i]);
+    for (size_t i = 0; i < k->slots; i++)
+        sum += k->slot[i].tokens ? bits(m, i) : 0;
+    k->held = sum / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            k->slot[it->slice[i].slot].tokens = 0;
+    return 0;
+}
+
+static int make_slots(merged *k, size_t slots, kvd_err *err)
+{
+    const size_t bytes = slots * sizeof *k->apart,
+                 range = 4 * k->method.cache->batch->max_slices * sizeof *k->range;
+    k->slots = slots;
+    if (!(k->slot = calloc(slots, sizeof *k->slot)))
+        return kvd_no_memory(err, what, slots * sizeof *k->slot);
+    if (!(k->range = kvd_device_new(&k->memory, range, what, err)) ||
+        !(k->apart = kvd_device_new(&k->memory, bytes, what, err)) ||
+        kvd_device_zero(k->apart, bytes, what, err) ||
+        kvd_cuda_check(cudaMallocHost((void **)&k->host_apart, bytes), what, err))
+        return -1;
+    memset(k->host_apart, 0, bytes);
+    return 0;
+}
+
+/*
+ * Fills the stored pages with random numbers, and the lengths with a positive number, so that
+ * decode steps can be timed without computing prompts.
+ */
+static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    merged *const k = of(m);
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    const size_t page = (pages + 1) * page_elements(k), length = (pages + 1) * length_elements(k),
+                 n = (size_t)k->n_pairs * 2 * page, n_lengths = (size_t)k->n_pairs * length;
+    uint16_t *at = kvd_device_new(&k->memory, n * sizeof *at, "the cache", err),
+             *at_length =
+                 at ? kvd_device_new(&k->memory, n_lengths * sizeof *at, "the cache", err) : NULL;
+    if (!at_length ||
+        kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, at, stream), what, err) ||
+        kvd_cuda_check(cudaMemsetAsync(at_length, 0x3f, n_lengths * sizeof *at, stream), what, err))
+        return -1;
+    for (int l = 0; l < m->cache->config->n_layers; l++) {
+        if (k->skips[l])
+            continue;
+        k->stored[l] = at;
+        at += page;
+        if (k->first[l] < l)
+            continue;
+        k->length[l] = at_length;
+        at_length += length;
+    }
+    return make_slots(k, slots, err);
+}
+
+static void release(kvd_gpu_method *m)
+{
+    merged *const k = of(m);
+    kvd_device_release(&k->memory);
+    (void)cudaFreeHost(k->host_apart);
+    free(k->first);
+    free(k->skips);
+    free(k->stored);
+    free(k->length);
+    free(k->slot);
+    free(k);
+}
+
+/* Divides the layers into pairs and layers that are not merged. */
+static int describe(merged *k, kvd_err *err)
+{
+    kvd_gpu_method *const m = &k->method;
+    const kvd_config *const c = m->cache->config;
+    const kvd_plan *const p = m->plan;
+    const size_t layers = (size_t)c->n_layers;
+    k->first = calloc(layers, sizeof *k->first);
+    k->skips = calloc(layers, sizeof *k->skips);
+    k->stored = calloc(layers, sizeof *k->stored);
+    k->length = calloc(layers, sizeof *k->length);
+    if (!k->first || !k->skips || !k->stored || !k->length)
+        return kvd_no_memory(err, what, layers * sizeof *k->stored);
+    for (int l = 0, n; l < c->n_layers; l += n) {
+        n = p->layers->group(&p->layers_values, c, l);
+        for (int i = l; i < l + n; i++)
+            k->first[i] = n > 1 ? l : -1;
+        k->skips[l] = n == 1;
+        k->begin = n > 1 && !k->n_pairs ? l : k->begin;
+        k->n_pairs += n > 1;
+        k->last = n > 1 ? l + 1 : k->last;
+    }
+    if (!k->n_pairs)
+        return kvd_fail(err, "'%s' merges no two of the %d layers: use a smaller start",
+                        p->layers->info.name, c->n_layers);
+    m->skips = k->skips;
+    m->page_bytes =
+        (size_t)k->n_pairs * (2 * page_elements(k) + length_elements(k)) * sizeof(uint16_t);
+    return 0;
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                       kvd_err *err)
+{
+    merged *const k = calloc(1, sizeof *k);
+    if (!k)
+        return kvd_no_memory(err, what, sizeof *k);
+    k->method = (kvd_gpu_method){.cache = cache,
+                                 .plan = plan,
+                                 .one_layer = true,
+                                 .anywhere = true,
+                                 .whole_prompts = true,
+                                 .attended_prompts = true,
+                                 .make = make,
+                                 .ended = ended,
+                                 .merged = n_merged,
+                                 .held = held,
+                                 .bits = bits,
+                                 .append = append,
+                                 .appended = appended,
+                                 .attended = attended,
+                                 .free = release};
+    /* The cache releases the method, also after a failure. */
+    *m = &k->method;
+    return describe(k, err);
+}
+
+static bool runs(const kvd_plan *plan)
+{
+    return !plan->tokens;
+}
+
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+}
+
+const kvd_gpu_kind kvd_gpu_minicache = {
+    .computes = computes, .runs = runs, .generates = runs, .open = open_method};

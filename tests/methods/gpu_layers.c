@@ -1,0 +1,265 @@
+/*
+ * Tests of the kernels that merge pairs of layers (methods/layers/cuda/merged.h), compared with the
+ * method minicache on the CPU in double precision. Memory that must not be read holds NaN.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "bf16.h"
+#include "gpu_case.h"
+#include "kernels/layout.h"
+#include "methods/layers/cuda/merged.h"
+#include "methods/layers/layers.h"
+#include "worst.h"
+
+enum { MOST = 5, MAX_PAGES = 10, PAGES = MOST * MAX_PAGES };
+
+static kvd_rng rng;
+static int failures;
+
+typedef struct {
+    int d, kv, n;
+    int32_t kv_len[MOST]; /* tokens of each request: a prompt, and one token of a step */
+} layers_case;
+
+static const layers_case cases[] = {{16, 1, 1, {2}},
+                                    {64, 2, 3, {1, 65, 200}},
+                                    {128, 8, 4, {64, 577, 9, 3}},
+                                    {80, 3, 5, {33, 8, 16, 300, 129}},
+                                    {256, 2, 2, {100, 70}}};
+
+static const int32_t slot[MOST] = {3, 0, 4, 1, 2};
+static int32_t table[PAGES];
+
+static size_t page_elements(const layers_case *c)
+{
+    return (size_t)(2 * c->kv * KVD_PAGE_TOKENS * c->d);
+}
+
+/* Returns the index of number i of token t in vector v: K of KV head v / 2, or V if v is odd. */
+static size_t at_of(const layers_case *c, int b, int t, int v, int i)
+{
+    return (size_t)table[b * MAX_PAGES + t / KVD_PAGE_TOKENS] * page_elements(c) +
+           (size_t)(v * KVD_PAGE_TOKENS * c->d) +
+           kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)c->d);
+}
+
+static void shuffle_pages(void)
+{
+    for (int i = 0; i < PAGES; i++)
+        table[i] = i;
+    for (int i = PAGES - 1; i > 0; i--) {
+        const int j = (int)kvd_rng_below(&rng, (uint64_t)i + 1), x = table[i];
+        table[i] = table[j];
+        table[j] = x;
+    }
+}
+
+/*
+ * Fills the pages of two layers: vectors at angles that grow with the token, and a zero vector, two
+ * opposite vectors and two of one direction.
+ */
+static void make_layers(const layers_case *c, uint16_t *const layer[2])
+{
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < c->kv_len[b]; t++)
+            for (int v = 0; v < 2 * c->kv; v++)
+                for (int i = 0; i < c->d; i++) {
+                    const size_t at = at_of(c, b, t, v, i);
+                    const double one = (double)bf16_rounded(kvd_rng_normal(&rng)),
+                                 other = kvd_rng_normal(&rng), share = t % 9 / 8.0;
+                    layer[0][at] = bf16_of(t == 3 ? 0 : one);
+                    layer[1][at] = bf16_of(t == 5   ? -one
+                                           : t == 6 ? 2 * one
+                                                    : 3 * (share * other + (1 - share) * one));
+                }
+}
+
+typedef struct {
+    kvd_pair_args args;
+    uint16_t *stored[2]; /* pages of the pair */
+    int32_t *prompt_len, *kv_len;
+    uint32_t *range, *apart;
+} on_gpu;
+
+static on_gpu send(const layers_case *c)
+{
+    const size_t page = PAGES * page_elements(c) * sizeof(uint16_t);
+    const uint32_t none[MOST] = {0};
+    int32_t prompt[MOST];
+    for (int b = 0; b < MOST; b++)
+        prompt[b] = c->kv_len[b] - 1;
+    on_gpu g = {.stored = {on_device(NULL, page), on_device(NULL, page)},
+                .prompt_len = on_device(prompt, sizeof prompt),
+                .kv_len = on_device(c->kv_len, sizeof c->kv_len),
+                .range = on_device(NULL, 4 * MOST * sizeof *g.range),
+                .apart = on_device(none, sizeof none)};
+    g.args = (kvd_pair_args){
+        .n = c->n,
+        .max_pages = MAX_PAGES,
+        .n_sms = 5,
+        .n_kv_heads = c->kv,
+        .d_head = c->d,
+        .slot = on_device(slot, sizeof slot),
+        .page_table = on_device(table, sizeof table),
+        .rows = on_device(NULL, page),
+        .first = g.stored[0],
+        .second = g.stored[1],
+        .length = on_device(NULL, sizeof(uint32_t) * PAGES * KVD_PAGE_TOKENS * 2 * (size_t)c->kv)};
+    return g;
+}
+
+static void release(on_gpu *g)
+{
+    void *const all[] = {g->stored[0],
+                         g->stored[1],
+                         g->prompt_len,
+                         g->kv_len,
+                         g->range,
+                         g->apart,
+                         g->args.rows,
+                         g->args.length,
+                         (void *)(uintptr_t)g->args.slot,
+                         (void *)(uintptr_t)g->args.page_table};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check(cudaFree(all[i]), "cudaFree");
+}
+
+static void copy_pages(uint16_t *to, const uint16_t *from, const layers_case *c)
+{
+    check(cudaDeviceSynchronize(), "the kernels");
+    check(cudaMemcpy(to, from, PAGES * page_elements(c) * sizeof *to, cudaMemcpyDefault), "copy");
+}
+
+/* Merges the prompts. Returns the number of pairs of vectors that stay apart. */
+static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], double t,
+                    double gamma)
+{
+    uint32_t apart[MOST];
+    double sum = 0;
+    g->args.kv_len = g->prompt_len;
+    copy_pages(g->args.rows, layer[0], c);
+    check(kvd_pair_keep(&g->args, NULL), "keep");
+    copy_pages(g->args.rows, layer[1], c);
+    check(kvd_pair_measure(&g->args, g->range, NULL), "measure");
+    check(kvd_pair_merge(&g->args, g->range, t, gamma, g->apart, NULL), "merge");
+    check(cudaDeviceSynchronize(), "merge");
+    check(cudaMemcpy(apart, g->apart, sizeof apart, cudaMemcpyDeviceToHost), "copy");
+    for (int i = 0; i < MOST; i++)
+        sum += apart[i];
+    return sum;
+}
+
+/* Stores the newest token of each request in a layer, and restores the layer to `got`. */
+static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *layer, uint16_t *got)
+{
+    copy_pages(got, g->stored[l], c);
+    for (int b = 0; b < c->n; b++)
+        for (int v = 0; v < 2 * c->kv; v++)
+            for (int i = 0; i < c->d; i++) {
+                const size_t at = at_of(c, b, c->kv_len[b] - 1, v, i);
+                got[at] = layer[at];
+            }
+    copy_pages(g->stored[l], got, c);
+    fill_bytes(g->args.rows, 0xff, PAGES * page_elements(c) * sizeof *got);
+    g->args.kv_len = g->kv_len;
+    check(kvd_pair_restore(&g->args, l > 0, NULL), "restore");
+    copy_pages(got, g->args.rows, c);
+}
+
+typedef struct {
+    double off, apart, vectors;
+    bool rest; /* true if the newest tokens and the zeros after them are right */
+} comparison;
+
+static double vector_off(const layers_case *c, const uint16_t *got, const float *want, int b, int t,
+                         int v)
+{
+    double square = 0, off = 0;
+    for (int i = 0; i < c->d; i++) {
+        const double w = (double)want[i], e = (double)bf16_wide(got[at_of(c, b, t, v, i)]) - w;
+        square += w * w;
+        off += e * e;
+    }
+    return sqrt(off / (square > 0 ? square : 1));
+}
+
+/* Merges K or V of the prompt of request b on the CPU, and compares the restored rows. */
+static void compare(const layers_case *c, int b, int side, const kvd_parameter_values *v,
+                    uint16_t *const layer[2], uint16_t *const got[2], comparison *sum)
+{
+    const int kv = c->kv, d = c->d, n = c->kv_len[b] - 1, row = kv * d;
+    float *const x = need((size_t)(2 * n * row) * sizeof *x), *const rows[2] = {x, x + n * row};
+    const kvd_layers_block block = {(kvd_side)side, 0, 2, (size_t)n, (size_t)kv, (size_t)d, rows};
+    kvd_layers_count count = {0, 0};
+    kvd_err err = {""};
+    for (int l = 0; l < 2; l++)
+        for (int i = 0; i < n * row; i++)
+            rows[l][i] = bf16_wide(layer[l][at_of(c, b, i / row, 2 * (i % row / d) + side, i % d)]);
+    if (n && kvd_layers_minicache.merge(v, &block, &count, &err)) {
+        printf("not ok layers: %s\n", err.msg);
+        exit(1);
+    }
+    sum->vectors += n * kv;
+    sum->apart += n ? (count.numbers - n * kv * (d + 2)) / (d - 2) : 0;
+    for (int l = 0; l < 2; l++)
+        for (int t = 0; t < (n + 8) / 8 * 8; t++)
+            for (int g = 0; g < kv; g++) {
+                if (t < n)
+                    sum->off = worse(sum->off, vector_off(c, got[l], rows[l] + t * row + g * d, b,
+                                                          t, 2 * g + side));
+                for (int i = 0; t >= n && i < d; i++) {
+                    const size_t at = at_of(c, b, t, 2 * g + side, i);
+                    sum->rest = sum->rest && got[l][at] == (t == n ? layer[l][at] : 0);
+                }
+            }
+    free(x);
+}
+
+/* Tests the merging of prompts in two layers, and that steps restore both layers. */
+static void test(const layers_case *c, double t, double gamma)
+{
+    const size_t n = PAGES * page_elements(c);
+    const kvd_parameter_values v = {.value = {0, t, gamma}};
+    uint16_t *const layer[2] = {need(n * sizeof **layer), need(n * sizeof **layer)},
+                    *const got[2] = {need(n * sizeof **got), need(n * sizeof **got)};
+    comparison sum = {.rest = true};
+    make_layers(c, layer);
+    on_gpu g = send(c);
+    const double apart = merge(&g, c, layer, t, gamma);
+    for (int l = 0; l < 2; l++)
+        restore(&g, c, l, layer[l], got[l]);
+    for (int i = 0; i < 2 * c->n; i++)
+        compare(c, i / 2, i % 2, &v, layer, got, &sum);
+    const bool ok = sum.off < 0x1p-8 && sum.rest && fabs(apart - sum.apart) < 0.5;
+    printf("%s layers d=%d, %d KV heads, %d requests, t=%g, gamma=%g: off by %.3g of %.3g, %g and "
+           "%g of %g pairs of vectors apart, other rows %s\n",
+           ok ? "ok" : "not ok", c->d, c->kv, c->n, t, gamma, sum.off, 0x1p-8, apart, sum.apart,
+           sum.vectors, sum.rest ? "equal" : "not equal");
+    failures += !ok;
+    release(&g);
+    for (int l = 0; l < 2; l++) {
+        free(layer[l]);
+        free(got[l]);
+    }
+}
+
+/* usage: gpu_layers [quick]: quick has small cases for compute-sanitizer */
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    const bool quick = argc > 1 && !strcmp(argv[1], "quick");
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("skip layers: no device\n");
+        return 0;
+    }
+    kvd_rng_seed(&rng, 9, 0);
+    shuffle_pages();
+    for (size_t i = 0; i < (quick ? 2 : sizeof cases / sizeof *cases); i++) {
+        test(&cases[i], 0.6, 0.05);
+        test(&cases[i], 0.3, 0);
+    }
+    return failures ? 1 : 0;
+}
