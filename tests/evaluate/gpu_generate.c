@@ -483,6 +483,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"a2ats,size=64,rows=250,budget=0.1,sink=4,local=16,relative=64", false, 0.05},
                   {"minicache", true, 0.02},
                   {"minicache,gamma=0,start=0", true, 0},
+                  {"xkv", false, 0},
+                  {"xkv,layers=2,rank_k=10,rank_v=15", false, 0},
                   {"kvzip", false, 0},
                   {"think,window=8", false, 0},
                   {"zdc,p_i=0.1,p_u=0.5", false, 0},
@@ -566,6 +568,7 @@ static void run_on_engine(void)
     takes_path(gpu, "zack,online=1,p=0.4", NULL);
     takes_path(gpu, "zdc,explicit=1,p_i=0.1,p_u=0.5", NULL);
     takes_path(gpu, "minicache", NULL);
+    takes_path(gpu, "xkv", NULL);
     kvd_generator_free(gpu);
 }
 
@@ -620,6 +623,7 @@ static void compare_gpt_oss(void)
     }
     takes_path(gpu, "cake,window=8", "window");
     takes_path(gpu, "minicache", "window");
+    takes_path(gpu, "xkv", "keys before RoPE");
     takes_path(gpu, "zack,online=1,p=0.3", "window");
     takes_path(gpu, "kivi,bits=4,residual=64", "a window of 40 tokens does not hold");
     kvd_generator_free(gpu);

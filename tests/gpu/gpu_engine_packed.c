@@ -310,6 +310,31 @@ static void test_context(const load *l, const char *method)
     kvd_plan_close(&plan);
 }
 
+/*
+ * Tests a method with parameters that keep all numbers. One prompt has more tokens than a row of
+ * the group has numbers, the other one fewer.
+ */
+static void test_lossless(const kvd_checkpoint *c, const char *method)
+{
+    static const request r[] = {{300, 20}, {70, 12}};
+    kvd_err err = {""};
+    char text[160];
+    load l = load_make(c, r, sizeof r / sizeof *r, 17);
+    outcome plain = {0}, got = {0};
+    double rounding = 0, most = 0;
+    if (measure(&l, 2, &plain, &rounding, &err) || run(&l, 2, method, 1, 0, &got, &err)) {
+        report(0, method, err.msg);
+    } else {
+        const double e = off(&l, got.logits, plain.logits, &most);
+        (void)snprintf(text, sizeof text, "off by %.2g rms, %.2g at most; bf16 %.2g", e, most,
+                       rounding);
+        report(e <= 2 * rounding && most <= 12 * rounding, method, text);
+    }
+    free(plain.logits);
+    free(got.logits);
+    load_release(&l);
+}
+
 static void test_rest(void)
 {
     static const request one[] = {{40, 2}};
@@ -341,11 +366,18 @@ static void test_rest(void)
     refused(&l, "minicache", 32, "'minicache' compresses a prompt in one piece");
     refused(&l, "h2o+minicache", 0, "not with 'minicache'");
     test_timed(&l, 2, "minicache");
+    refused(&l, "xkv,layers=1", 0, "'xkv' stores no two of the");
+    refused(&l, "xkv,rank_v=0", 0, "rank_v = 0 is neither a fraction");
+    refused(&l, "xkv", 32, "'xkv' compresses a prompt in one piece");
+    refused(&b, "xkv", 0, "'xkv' decomposes keys before RoPE");
+    test_timed(&l, 2, "xkv,layers=2");
+    test_lossless(c, "xkv,layers=2,rank_k=256,rank_v=256");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
     test_context(&l, "fp8,mantissa=2");
     test_context(&l, "nvfp4");
     test_context(&l, "minicache");
+    test_context(&l, "xkv");
     test_context(&l, "turboquant,bits=3,qjl=0");
     test_context(&l, "xquant");
     test_context(&l, "waterfill,block=64");

@@ -1,6 +1,7 @@
 /*
- * Tests of the kernels that merge pairs of layers (methods/layers/cuda/merged.h), compared with the
- * method minicache on the CPU in double precision. Memory that must not be read holds NaN.
+ * Tests of the kernels for layers that are stored together (methods/layers/cuda/merged.h). Kernels
+ * of pairs are compared with the method minicache on the CPU in double precision. Memory that must
+ * not be read holds NaN.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -77,7 +78,7 @@ static void make_layers(const layers_case *c, uint16_t *const layer[2])
 }
 
 typedef struct {
-    kvd_pair_args args;
+    kvd_merged_args args;
     uint16_t *stored[2]; /* pages of the pair */
     int32_t *prompt_len, *kv_len;
     uint32_t *range, *apart;
@@ -95,7 +96,7 @@ static on_gpu send(const layers_case *c)
                 .kv_len = on_device(c->kv_len, sizeof c->kv_len),
                 .range = on_device(NULL, 4 * MOST * sizeof *g.range),
                 .apart = on_device(none, sizeof none)};
-    g.args = (kvd_pair_args){
+    g.args = (kvd_merged_args){
         .n = c->n,
         .max_pages = MAX_PAGES,
         .n_sms = 5,
@@ -245,6 +246,69 @@ static void test(const layers_case *c, double t, double gamma)
     }
 }
 
+/* Tests that rows from a token on are copied, and that other rows stay as they are. */
+static void test_later(const layers_case *c)
+{
+    const size_t n = PAGES * page_elements(c);
+    uint16_t *const layer[2] = {need(n * sizeof **layer), need(n * sizeof **layer)},
+                    *const got = need(n * sizeof *got);
+    int32_t of_slot[MOST];
+    size_t wrong = 0;
+    make_layers(c, layer);
+    on_gpu g = send(c);
+    for (int s = 0; s < MOST; s++)
+        of_slot[s] = 0;
+    for (int b = 0; b < c->n; b++)
+        of_slot[slot[b]] = c->kv_len[b] * b / c->n;
+    int32_t *const device = on_device(of_slot, sizeof of_slot), *const from = g.prompt_len;
+    copy_pages(g.stored[0], layer[0], c);
+    check(kvd_merged_of_slots(device, g.args.slot, c->n, from, NULL), "slots");
+    g.args.kv_len = g.kv_len;
+    check(kvd_merged_copy_later(&g.args, from, NULL), "copy");
+    copy_pages(got, g.args.rows, c);
+    for (int b = 0; b < c->n; b++)
+        for (int t = 0; t < (c->kv_len[b] + 7) / 8 * 8; t++)
+            for (int i = 0; i < 2 * c->kv * c->d; i++) {
+                const size_t at = at_of(c, b, t, i / c->d, i % c->d);
+                wrong += got[at] != (t < of_slot[slot[b]] ? 0xffff
+                                     : t < c->kv_len[b]   ? layer[0][at]
+                                                          : 0);
+            }
+    printf("%s layers d=%d, %d KV heads, %d requests: %zu numbers of later tokens differ\n",
+           wrong ? "not ok" : "ok", c->d, c->kv, c->n, wrong);
+    failures += wrong > 0;
+    check(cudaFree(device), "cudaFree");
+    release(&g);
+    free(layer[0]);
+    free(layer[1]);
+    free(got);
+}
+
+/* Tests the order of eigenvectors, and the zeros after them. */
+static void test_leading(int m, int width, int rank, int ld)
+{
+    float *const x = bf16_numbers(&rng, (size_t)(m * m), 1);
+    uint16_t *const got = need((size_t)(m * ld) * sizeof *got);
+    float *const vectors = on_device(x, (size_t)(m * m) * sizeof *x);
+    uint16_t *const device = on_device(NULL, (size_t)(m * ld) * sizeof *got);
+    int wrong = 0;
+    check(kvd_merged_leading(vectors, m, width, rank, device, ld, NULL), "leading");
+    check(cudaDeviceSynchronize(), "leading");
+    check(cudaMemcpy(got, device, (size_t)(m * ld) * sizeof *got, cudaMemcpyDeviceToHost), "copy");
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < ld; j++)
+            wrong += got[i * ld + j] != (j < width  ? bf16_of((double)x[(m - 1 - j) * m + i])
+                                         : j < rank ? 0
+                                                    : 0xffff);
+    printf("%s layers, %d of %d eigenvectors: %d numbers differ\n", wrong ? "not ok" : "ok", width,
+           m, wrong);
+    failures += wrong > 0;
+    check(cudaFree(vectors), "cudaFree");
+    check(cudaFree(device), "cudaFree");
+    free(x);
+    free(got);
+}
+
 /* usage: gpu_layers [quick]: quick has small cases for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -260,6 +324,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < (quick ? 2 : sizeof cases / sizeof *cases); i++) {
         test(&cases[i], 0.6, 0.05);
         test(&cases[i], 0.3, 0);
+        test_later(&cases[i]);
     }
+    test_leading(17, 9, 16, 48);
+    test_leading(300, 40, 48, 48);
     return failures ? 1 : 0;
 }

@@ -186,16 +186,27 @@ static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *er
     return status;
 }
 
+int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
+                 kvd_err *err)
+{
+    const int key = side == KVD_KEYS ? RANK_K : RANK_V;
+    const double wanted = v->value[key];
+    const size_t most = n < wide ? n : wide,
+                 asked = wanted < 1 ? (size_t)(wanted * (double)wide + 0.5) : (size_t)wanted;
+    *rank = asked < 1 ? 1 : asked < most ? asked : most;
+    return !(wanted > 0) || (wanted >= 1 && wanted > floor(wanted))
+               ? kvd_fail(err, "%s = %g is neither a fraction between 0 and 1 nor a whole rank",
+                          xkv_parameters[key].key, wanted)
+               : 0;
+}
+
 static int xkv_merge(const kvd_parameter_values *v, const kvd_layers_block *b,
                      kvd_layers_count *count, kvd_err *err)
 {
-    const double wanted = v->value[b->side == KVD_KEYS ? RANK_K : RANK_V];
-    const size_t wide = (size_t)b->n_layers * b->heads * b->d, most = b->n < wide ? b->n : wide;
-    const size_t asked = wanted < 1 ? (size_t)(wanted * (double)wide + 0.5) : (size_t)wanted;
-    const size_t r = asked < 1 ? 1 : asked < most ? asked : most;
-    if (!(wanted > 0) || (wanted >= 1 && wanted > floor(wanted)))
-        return kvd_fail(err, "%s = %g is neither a fraction between 0 and 1 nor a whole rank",
-                        xkv_parameters[b->side == KVD_KEYS ? RANK_K : RANK_V].key, wanted);
+    const size_t wide = (size_t)b->n_layers * b->heads * b->d;
+    size_t r;
+    if (kvd_xkv_rank(v, b->side, b->n, wide, &r, err))
+        return -1;
     *count = (kvd_layers_count){(double)(b->n * r + r * wide), 0};
     return project(b, wide, r, err);
 }
@@ -208,6 +219,7 @@ const kvd_layers_method kvd_layers_xkv = {
             .parameter = xkv_parameters,
             .tradeoff = &xkv_tradeoff,
             .needs = KVD_NEEDS_PROMPT | KVD_NEEDS_PRE_ROPE,
+            .gpu = &kvd_gpu_xkv,
         },
     .keys_before_rope = true,
     .group = xkv_group,

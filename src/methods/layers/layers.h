@@ -47,7 +47,14 @@ struct kvd_layers_method {
 
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
-/* GPU code of minicache. The address is NULL in a build without CUDA. */
-extern const struct kvd_gpu_kind kvd_gpu_minicache KVD_IF_LINKED;
+/*
+ * Sets `*rank` to xkv's rank of K or V for a prompt of n tokens that have `wide` numbers in all
+ * layers of the group. Fails if the parameter is not valid.
+ */
+int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
+                 kvd_err *err);
+
+/* GPU code. The address is NULL in a build without CUDA. */
+extern const struct kvd_gpu_kind kvd_gpu_minicache KVD_IF_LINKED, kvd_gpu_xkv KVD_IF_LINKED;
 
 #endif

@@ -1,4 +1,7 @@
-/* Kernels of merged.h. A warp computes with 8 tokens at a time, which are adjacent in memory. */
+/*
+ * Kernels of merged.h. In those that compute angles, a warp reads 8 tokens at a time, which are
+ * adjacent in memory.
+ */
 #include "methods/layers/cuda/merged.h"
 
 #include "kernels/cuda/mma.cuh"
@@ -11,18 +14,18 @@ enum { THREADS = 256, WARPS = THREADS / 32 };
 /* Word of the lengths of a pair of vectors that is not merged: -1 and -1 in bf16. */
 constexpr uint32_t APART = 0xbf80bf80u;
 
-__device__ __forceinline__ size_t page_elements(const kvd_pair_args &a)
+__device__ __forceinline__ size_t page_elements(const kvd_merged_args &a)
 {
     return static_cast<size_t>(2 * a.n_kv_heads * KVD_PAGE_TOKENS) * a.d_head;
 }
 
-__device__ __forceinline__ size_t page_of(const kvd_pair_args &a, int b, int p)
+__device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p)
 {
     return static_cast<size_t>(__ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
 /* Returns the lengths of the 64 tokens of vector v (K of head v / 2, or V if v is odd). */
-__device__ __forceinline__ uint32_t *lengths_of(const kvd_pair_args &a, size_t page, int v)
+__device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
     return reinterpret_cast<uint32_t *>(a.length) +
            (page * (2 * a.n_kv_heads) + v) * KVD_PAGE_TOKENS;
@@ -48,7 +51,7 @@ struct octet {
     int lane, n_runs;
 };
 
-__device__ __forceinline__ octet octet_of(const kvd_pair_args &a, int b, int v, int o)
+__device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v, int o)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const size_t page = page_of(a, b, o / 8);
@@ -77,7 +80,7 @@ __device__ __forceinline__ double sum_of_token(double x)
     return x + __shfl_xor_sync(~0u, x, 16);
 }
 
-__device__ measured measure_token(const kvd_pair_args &a, const octet &o)
+__device__ measured measure_token(const kvd_merged_args &a, const octet &o)
 {
     double aa = 0, bb = 0, ab = 0;
     for_runs(o, [&](size_t at) {
@@ -98,7 +101,7 @@ __device__ measured measure_token(const kvd_pair_args &a, const octet &o)
     return {{sqrt(aa), sqrt(bb)}, acos(fmin(fmax(cosine, -1.0), 1.0))};
 }
 
-__global__ void __launch_bounds__(THREADS) keep(const __grid_constant__ kvd_pair_args a)
+__global__ void __launch_bounds__(THREADS) keep(const __grid_constant__ kvd_merged_args a)
 {
     const int b = static_cast<int>(blockIdx.y), n = __ldg(a.kv_len + b);
     for (int p = static_cast<int>(blockIdx.x); p * KVD_PAGE_TOKENS < n;
@@ -110,7 +113,7 @@ __global__ void __launch_bounds__(THREADS) keep(const __grid_constant__ kvd_pair
 }
 
 __global__ void __launch_bounds__(THREADS)
-    measure(const __grid_constant__ kvd_pair_args a, uint32_t *range)
+    measure(const __grid_constant__ kvd_merged_args a, uint32_t *range)
 {
     const int b = static_cast<int>(blockIdx.y), v = static_cast<int>(blockIdx.z),
               warp = static_cast<int>(threadIdx.x) / 32, n = __ldg(a.kv_len + b);
@@ -152,7 +155,8 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
 }
 
 /* Writes the direction that the vectors of the lane's token share. */
-__device__ void share_direction(const kvd_pair_args &a, const octet &o, const measured &m, double t)
+__device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
+                                double t)
 {
     const factors f = factors_of(m, t);
     const float from = m.length[0] > 0 ? static_cast<float>(f.from / m.length[0]) : 0,
@@ -171,7 +175,7 @@ __device__ void share_direction(const kvd_pair_args &a, const octet &o, const me
 }
 
 __global__ void __launch_bounds__(THREADS)
-    merge(const __grid_constant__ kvd_pair_args a, const uint32_t *range, double t, double gamma,
+    merge(const __grid_constant__ kvd_merged_args a, const uint32_t *range, double t, double gamma,
           uint32_t *apart)
 {
     const int b = static_cast<int>(blockIdx.y), v = static_cast<int>(blockIdx.z),
@@ -213,7 +217,7 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
 
 /* A thread restores 8 numbers of a token. Rows after the last token are zero up to the next 8. */
 template <bool SECOND>
-__global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_pair_args a)
+__global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
 {
     const int b = static_cast<int>(blockIdx.y), v = static_cast<int>(blockIdx.z),
               n = __ldg(a.kv_len + b), d = a.d_head;
@@ -244,14 +248,54 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_p
     }
 }
 
+__global__ void __launch_bounds__(THREADS)
+    copy_later(const __grid_constant__ kvd_merged_args a, const int32_t *prompt)
+{
+    const int b = static_cast<int>(blockIdx.y), v = static_cast<int>(blockIdx.z),
+              n = __ldg(a.kv_len + b), from = __ldg(prompt + b), d = a.d_head;
+    for (int p = from / KVD_PAGE_TOKENS + static_cast<int>(blockIdx.x); p * KVD_PAGE_TOKENS < n;
+         p += static_cast<int>(gridDim.x)) {
+        const size_t base =
+            page_of(a, b, p) * page_elements(a) + static_cast<size_t>(v * KVD_PAGE_TOKENS) * d;
+        for (int i = static_cast<int>(threadIdx.x); i < 8 * d; i += THREADS) {
+            const int token = p * KVD_PAGE_TOKENS + i / d * 8 + i % 8;
+            const size_t at = base + static_cast<size_t>(8 * i);
+            if (token / 8 * 8 >= n)
+                break;
+            if (token >= from)
+                store(a.rows + at, token < n ? load(a.first + at) : make_uint4(0, 0, 0, 0));
+        }
+    }
+}
+
+__global__ void __launch_bounds__(THREADS)
+    of_slots(const int32_t *of_slot, const int32_t *slot, int n, int32_t *to)
+{
+    const int b = static_cast<int>(blockIdx.x * THREADS + threadIdx.x);
+    if (b < n)
+        to[b] = of_slot[slot[b]];
+}
+
+__global__ void __launch_bounds__(THREADS)
+    leading(const float *vectors, int m, int width, int rank, uint16_t *to, int ld)
+{
+    const size_t n = static_cast<size_t>(m) * rank, step = static_cast<size_t>(gridDim.x) * THREADS;
+    for (size_t i = static_cast<size_t>(blockIdx.x) * THREADS + threadIdx.x; i < n; i += step) {
+        const int row = static_cast<int>(i % m), column = static_cast<int>(i / m);
+        const float x =
+            column < width ? vectors[static_cast<size_t>(m - 1 - column) * m + row] : 0.0F;
+        to[static_cast<size_t>(row) * ld + column] = static_cast<uint16_t>(pack<true>(x, 0));
+    }
+}
+
 /* Returns the number of CTAs for the tokens of a request if `others` CTAs have other work. */
-unsigned ctas(const kvd_pair_args *a, int others)
+unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;
     return static_cast<unsigned>(wanted < a->max_pages ? wanted : a->max_pages);
 }
 
-dim3 grid_of(const kvd_pair_args *a)
+dim3 grid_of(const kvd_merged_args *a)
 {
     return dim3(ctas(a, a->n * 2 * a->n_kv_heads), static_cast<unsigned>(a->n),
                 static_cast<unsigned>(2 * a->n_kv_heads));
@@ -259,13 +303,13 @@ dim3 grid_of(const kvd_pair_args *a)
 
 } // namespace
 
-extern "C" cudaError_t kvd_pair_keep(const kvd_pair_args *a, cudaStream_t stream)
+extern "C" cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream)
 {
     keep<<<dim3(ctas(a, a->n), static_cast<unsigned>(a->n)), THREADS, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t kvd_pair_measure(const kvd_pair_args *a, uint32_t *range,
+extern "C" cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range,
                                         cudaStream_t stream)
 {
     const cudaError_t e =
@@ -276,18 +320,41 @@ extern "C" cudaError_t kvd_pair_measure(const kvd_pair_args *a, uint32_t *range,
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t kvd_pair_merge(const kvd_pair_args *a, const uint32_t *range, double t,
+extern "C" cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t,
                                       double gamma, uint32_t *apart, cudaStream_t stream)
 {
     merge<<<grid_of(a), THREADS, 0, stream>>>(*a, range, t, gamma, apart);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t kvd_pair_restore(const kvd_pair_args *a, bool second, cudaStream_t stream)
+extern "C" cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream)
 {
     if (second)
         restore<true><<<grid_of(a), THREADS, 0, stream>>>(*a);
     else
         restore<false><<<grid_of(a), THREADS, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
+                                             cudaStream_t stream)
+{
+    copy_later<<<grid_of(a), THREADS, 0, stream>>>(*a, prompt);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int32_t n,
+                                           int32_t *to, cudaStream_t stream)
+{
+    of_slots<<<static_cast<unsigned>((n + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
+        of_slot, slot, n, to);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width,
+                                          int32_t rank, uint16_t *to, int32_t ld,
+                                          cudaStream_t stream)
+{
+    leading<<<1024, THREADS, 0, stream>>>(vectors, m, width, rank, to, ld);
     return cudaGetLastError();
 }

@@ -1,10 +1,11 @@
 /*
- * Kernels of caches that store a pair of adjacent layers together (minicache, methods/layers). The
- * vectors of a token in the two layers, K or V of one KV head, share one direction and keep their
- * lengths. Directions and lengths are bf16.
+ * Caches that store the prompts of adjacent layers together (methods/layers), in the CUDA engine.
+ * All numbers are bf16. Pages have the layout of kernels/layout.h. Tokens after the prompt are
+ * stored layer by layer.
  *
- * Pages have the layout of kernels/layout.h. A vector pair that is not merged, and every token
- * after the prompt, is stored layer by layer.
+ * minicache   The vectors of a token in two layers, K or V of one KV head, share one direction and
+ *             keep their lengths. Pairs of vectors that are not merged are stored layer by layer.
+ * xkv         Latents (dims/cuda/latents.h) that all layers of a group share.
  *
  * Launchers return cudaError_t, launch on the stream, and never synchronise, allocate or print.
  */
@@ -22,7 +23,7 @@
 extern "C" {
 #endif
 
-/* Requests of a batch, and the stored pages of one pair of layers. Arrays are device memory. */
+/* Requests of a batch, and the stored pages of one or two layers. Arrays are device memory. */
 typedef struct {
     int32_t n, max_pages, n_sms;
     int32_t n_kv_heads, d_head; /* every KV head has d_head numbers of K and of V */
@@ -32,8 +33,8 @@ typedef struct {
     /* bf16 pages that attention reads, of the layer that is computed. */
     uint16_t *rows;
     /*
-     * Pages of the pair: directions of merged vectors, or vectors of the first layer; and vectors
-     * of the second layer. Both have page numbers and layout of `rows`.
+     * Pages of a pair of layers: directions of merged vectors, or vectors of the first layer; and
+     * vectors of the second layer. Both have page numbers and layout of `rows`.
      */
     uint16_t *first, *second;
     /*
@@ -41,31 +42,75 @@ typedef struct {
      * then V of each KV head. Negative: the vectors are not merged.
      */
     uint16_t *length;
-} kvd_pair_args;
+} kvd_merged_args;
 
 /* Copies the rows of prompts to the pages `first`. */
-cudaError_t kvd_pair_keep(const kvd_pair_args *a, cudaStream_t stream);
+cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
 /*
  * Computes the range of the angles between the vectors of prompts in the pages `first` and `rows`.
  * range [n][2][2] is in device memory, of K and of V: the complement of the bits of the smallest
  * angle, then the bits of the largest one, each a float32 in radians.
  */
-cudaError_t kvd_pair_measure(const kvd_pair_args *a, uint32_t *range, cudaStream_t stream);
+cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
  * Merges the vectors of prompts in the pages `first` and `rows` by spherical interpolation at t,
  * unless their angle is in the upper fraction `gamma` of its range. Adds the number of pairs that
  * are not merged to apart [slots], in device memory.
  */
-cudaError_t kvd_pair_merge(const kvd_pair_args *a, const uint32_t *range, double t, double gamma,
+cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
  * Restores all tokens of decode steps to `rows`, in the first layer of the pair or in the second.
  * The newest token of each request, which `first` or `second` holds, becomes one that is not
  * merged.
  */
-cudaError_t kvd_pair_restore(const kvd_pair_args *a, bool second, cudaStream_t stream);
+cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
+
+/*
+ * Copies the tokens from prompt [n] on, in device memory, of each request from the pages `first` to
+ * `rows`, and sets the rows after the last token to 0 up to a multiple of 8.
+ */
+cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
+                                  cudaStream_t stream);
+/* Sets to[b] = of_slot[slot[b]] for n requests. All arrays are device memory. */
+cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int32_t n, int32_t *to,
+                                cudaStream_t stream);
+/*
+ * Writes the last `width` eigenvectors, the last one first, to the columns of `to`: m rows of
+ * `rank` elements, which are ld elements apart. Columns from `width` on become 0. `vectors` [m][m]
+ * is column-major.
+ */
+cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width, int32_t rank,
+                               uint16_t *to, int32_t ld, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
+#endif
+
+#ifndef __cplusplus
+#include "methods/cuda/paged_cache.h"
+
+/* Requests of the slots of a method that merges prompts. */
+typedef struct {
+    struct kvd_merged_slot {
+        size_t tokens; /* 0: no request */
+        size_t prompt;
+    } * slot;
+    size_t n;
+    double held; /* bytes of all slots */
+} kvd_merged_slots;
+
+int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
+void kvd_merged_slots_release(kvd_merged_slots *s);
+/*
+ * Sets the prompts of the iteration's requests. Tokens that were never computed, which only timing
+ * runs have, count as a prompt. Returns true if a prompt has changed.
+ */
+bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
+/* Sets the numbers of tokens, and the bytes that m->bits counts. */
+void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
+/* Returns device memory with random numbers, for runs that time caches never written, or NULL. */
+uint16_t *kvd_merged_pool(kvd_device_memory *memory, size_t elements, float deviation,
+                          cudaStream_t stream, kvd_err *err);
 #endif
 #endif

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/cuda/paged_cache.h"
 #include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "cache of merged layers";
@@ -23,17 +22,64 @@ typedef struct {
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: the first and the last merged layer */
     uint16_t **stored;        /* [n_layers] Pages of the layer's vectors, on the device. */
-    uint16_t **length;        /* [n_layers] kvd_pair_args.length of the pair that begins here. */
+    uint16_t **length;        /* [n_layers] kvd_merged_args.length of the pair that begins here. */
     uint32_t *range;          /* kvd_pair_measure, device */
     /* Number of pairs of vectors of a slot's prompt that are not merged: device and pinned. */
     uint32_t *apart, *host_apart;
-    size_t slots;
-    struct slot {
-        size_t tokens, prompt, apart;
-    } * slot;
-    double held;
+    size_t *apart_of; /* [slots] the same number for the slot's request */
+    kvd_merged_slots slots;
     kvd_device_memory memory;
 } merged;
+
+int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err)
+{
+    s->n = n;
+    s->slot = calloc(n, sizeof *s->slot);
+    return s->slot ? 0 : kvd_no_memory(err, what, n * sizeof *s->slot);
+}
+
+void kvd_merged_slots_release(kvd_merged_slots *s)
+{
+    free(s->slot);
+}
+
+bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it)
+{
+    bool changed = false;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const x = &it->slice[i];
+        struct kvd_merged_slot *const to = &s->slot[x->slot];
+        if (x->before && to->tokens == x->before)
+            continue;
+        to->prompt = x->before ? x->before : x->n;
+        changed = true;
+    }
+    return changed;
+}
+
+void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it)
+{
+    double bits = 0;
+    for (size_t i = 0; i < it->n_slices; i++)
+        s->slot[it->slice[i].slot].tokens = it->slice[i].before + it->slice[i].n;
+    for (size_t i = 0; i < s->n; i++)
+        bits += s->slot[i].tokens ? m->bits(m, i) : 0;
+    s->held = bits / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            s->slot[it->slice[i].slot].tokens = 0;
+}
+
+uint16_t *kvd_merged_pool(kvd_device_memory *memory, size_t elements, float deviation,
+                          cudaStream_t stream, kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, deviation, 0);
+    uint16_t *const p = kvd_device_new(memory, elements * sizeof *p, "the cache", err);
+    return p && !kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, elements, p, stream),
+                                what, err)
+               ? p
+               : NULL;
+}
 
 static merged *of(const kvd_gpu_method *m)
 {
@@ -56,23 +102,23 @@ static size_t length_elements(const merged *k)
     return 2 * vectors(k) * KVD_PAGE_TOKENS;
 }
 
-static kvd_pair_args args_of(const merged *k, const kvd_paged_rows *r, bool prompts)
+static kvd_merged_args args_of(const merged *k, const kvd_paged_rows *r, bool prompts)
 {
     const kvd_paged_cache *const c = k->method.cache;
     const size_t from = prompts ? r->steps : 0;
     const int first = k->first[r->layer];
-    return (kvd_pair_args){.n = (int32_t)(prompts ? r->prompts : r->steps),
-                           .max_pages = (int32_t)c->pages->max_pages,
-                           .n_sms = c->n_sms,
-                           .n_kv_heads = c->config->n_kv_heads,
-                           .d_head = c->config->d_head,
-                           .kv_len = c->batch->device.kv_len + from,
-                           .slot = c->batch->device.slot + from,
-                           .page_table = c->pages->device + from * c->pages->max_pages,
-                           .rows = kvd_paged_cache_pool(c, r->layer),
-                           .first = k->stored[first],
-                           .second = k->stored[first + 1],
-                           .length = k->length[first]};
+    return (kvd_merged_args){.n = (int32_t)(prompts ? r->prompts : r->steps),
+                             .max_pages = (int32_t)c->pages->max_pages,
+                             .n_sms = c->n_sms,
+                             .n_kv_heads = c->config->n_kv_heads,
+                             .d_head = c->config->d_head,
+                             .kv_len = c->batch->device.kv_len + from,
+                             .slot = c->batch->device.slot + from,
+                             .page_table = c->pages->device + from * c->pages->max_pages,
+                             .rows = kvd_paged_cache_pool(c, r->layer),
+                             .first = k->stored[first],
+                             .second = k->stored[first + 1],
+                             .length = k->length[first]};
 }
 
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
@@ -86,7 +132,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const merged *const k = of(m);
     if (!r->steps)
         return 0;
-    const kvd_pair_args a = args_of(k, r, false);
+    const kvd_merged_args a = args_of(k, r, false);
     return kvd_cuda_check(kvd_pair_restore(&a, r->layer > k->first[r->layer], r->stream), what,
                           err) ||
                    kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
@@ -108,7 +154,7 @@ static int forget(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const double *const v = k->method.plan->layers_values.value;
-    const kvd_pair_args a = args_of(k, r, true);
+    const kvd_merged_args a = args_of(k, r, true);
     return kvd_cuda_check(kvd_pair_measure(&a, k->range, r->stream), what, err) ||
                    kvd_cuda_check(kvd_pair_merge(&a, k->range, v[T], v[GAMMA], k->apart, r->stream),
                                   what, err)
@@ -122,7 +168,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (!r->prompts)
         return 0;
     if (r->layer == k->first[r->layer]) {
-        const kvd_pair_args a = args_of(k, r, true);
+        const kvd_merged_args a = args_of(k, r, true);
         return (r->layer == k->begin && forget(k, r, err)) ||
                        kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err)
                    ? -1
@@ -130,7 +176,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     }
     return merge(k, r, err) || (r->layer == k->last &&
                                 kvd_cuda_check(cudaMemcpyAsync(k->host_apart, k->apart,
-                                                               k->slots * sizeof *k->apart,
+                                                               k->slots.n * sizeof *k->apart,
                                                                cudaMemcpyDeviceToHost, r->stream),
                                                what, err))
                ? -1
@@ -139,17 +185,18 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 
 static double held(const kvd_gpu_method *m)
 {
-    return of(m)->held;
+    return of(m)->slots.held;
 }
 
 /* Counts as minicache_merge does (layers.c). */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
-    const struct slot *const s = &k->slot[slot];
+    const struct kvd_merged_slot *const s = &k->slots.slot[slot];
     const double d = m->cache->config->d_head, number = 8.0 * sizeof(uint16_t),
                  row = number * d * (double)vectors(k), layers = m->cache->config->n_layers,
-                 pairs = (double)(s->prompt * vectors(k)) * k->n_pairs, apart = (double)s->apart;
+                 pairs = (double)(s->prompt * vectors(k)) * k->n_pairs,
+                 apart = (double)k->apart_of[slot];
     return row * ((layers - 2.0 * k->n_pairs) * (double)s->tokens +
                   2.0 * k->n_pairs * (double)(s->tokens - s->prompt)) +
            number * ((pairs - apart) * (d + 2) + apart * 2 * d) + pairs;
@@ -158,36 +205,28 @@ static double bits(const kvd_gpu_method *m, size_t slot)
 static size_t n_merged(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
-    return k->slot[slot].prompt * vectors(k) * (size_t)k->n_pairs - k->slot[slot].apart;
+    return k->slots.slot[slot].prompt * vectors(k) * (size_t)k->n_pairs - k->apart_of[slot];
 }
 
-/*
- * Tokens before the first iteration of a slot, which only timing runs have, count as a prompt whose
- * vectors are all merged.
- */
-static void note(merged *k, const kvd_slice *s)
+static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
-    struct slot *const to = &k->slot[s->slot];
-    if (!s->before)
-        *to = (struct slot){.prompt = s->n, .apart = k->host_apart[s->slot]};
-    else if (to->tokens != s->before)
-        *to = (struct slot){.prompt = s->before};
-    to->tokens = s->before + s->n;
+    (void)err;
+    (void)kvd_merged_slots_begin(&of(m)->slots, it);
+    return 0;
 }
 
+/* Vectors of tokens that were never computed, which only timing runs have, are all merged. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);
-    double sum = 0;
     (void)err;
     for (size_t i = 0; i < it->n_slices; i++)
-        note(k, &it->slice[i]);
-    for (size_t i = 0; i < k->slots; i++)
-        sum += k->slot[i].tokens ? bits(m, i) : 0;
-    k->held = sum / 8;
+        if (!it->slice[i].before)
+            k->apart_of[it->slice[i].slot] = k->host_apart[it->slice[i].slot];
+    kvd_merged_slots_end(&k->slots, m, it);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
-            k->slot[it->slice[i].slot].tokens = 0;
+            k->apart_of[it->slice[i].slot] = 0;
     return 0;
 }
 
@@ -195,10 +234,10 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
 {
     const size_t bytes = slots * sizeof *k->apart,
                  range = 4 * k->method.cache->batch->max_slices * sizeof *k->range;
-    k->slots = slots;
-    if (!(k->slot = calloc(slots, sizeof *k->slot)))
-        return kvd_no_memory(err, what, slots * sizeof *k->slot);
-    if (!(k->range = kvd_device_new(&k->memory, range, what, err)) ||
+    if (!(k->apart_of = calloc(slots, sizeof *k->apart_of)))
+        return kvd_no_memory(err, what, slots * sizeof *k->apart_of);
+    if (kvd_merged_slots_make(&k->slots, slots, err) ||
+        !(k->range = kvd_device_new(&k->memory, range, what, err)) ||
         !(k->apart = kvd_device_new(&k->memory, bytes, what, err)) ||
         kvd_device_zero(k->apart, bytes, what, err) ||
         kvd_cuda_check(cudaMallocHost((void **)&k->host_apart, bytes), what, err))
@@ -214,14 +253,12 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);
-    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
     const size_t page = (pages + 1) * page_elements(k), length = (pages + 1) * length_elements(k),
                  n = (size_t)k->n_pairs * 2 * page, n_lengths = (size_t)k->n_pairs * length;
-    uint16_t *at = kvd_device_new(&k->memory, n * sizeof *at, "the cache", err),
+    uint16_t *at = kvd_merged_pool(&k->memory, n, 1, stream, err),
              *at_length =
                  at ? kvd_device_new(&k->memory, n_lengths * sizeof *at, "the cache", err) : NULL;
     if (!at_length ||
-        kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, at, stream), what, err) ||
         kvd_cuda_check(cudaMemsetAsync(at_length, 0x3f, n_lengths * sizeof *at, stream), what, err))
         return -1;
     for (int l = 0; l < m->cache->config->n_layers; l++) {
@@ -246,7 +283,8 @@ static void release(kvd_gpu_method *m)
     free(k->skips);
     free(k->stored);
     free(k->length);
-    free(k->slot);
+    free(k->apart_of);
+    kvd_merged_slots_release(&k->slots);
     free(k);
 }
 
@@ -294,6 +332,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .whole_prompts = true,
                                  .attended_prompts = true,
                                  .make = make,
+                                 .begin = begin,
                                  .ended = ended,
                                  .merged = n_merged,
                                  .held = held,

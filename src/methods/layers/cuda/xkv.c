@@ -1,0 +1,564 @@
+/*
+ * Method xkv in the CUDA engine (merged.h). After the attention of the last layer of a group, the
+ * rows X [n][wide] of a prompt in all layers of the group, keys before RoPE, are decomposed:
+ *
+ *     n >= wide   V: leading eigenvectors of X^T X (basis), latents X V
+ *     n < wide    U: leading eigenvectors of X X^T (latents), basis X^T U
+ *
+ * Decode steps multiply the latents of one layer after another by the basis, apply RoPE, and copy
+ * the rows of later tokens. Layers in no group have pages as without a method.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/cuda/libraries.h"
+#include "methods/dims/cuda/latents.h"
+#include "methods/layers/cuda/merged.h"
+
+static const char what[] = "decomposition of layers";
+
+/* Layers that are stored together. Index [2]: 0 is K, 1 is V. */
+typedef struct {
+    int first, n;
+    size_t wide;    /* numbers of K or V of a token in all layers */
+    size_t rank[2]; /* largest rank, rounded up to a multiple of 16 */
+    uint16_t *latents;
+    size_t basis_at; /* offset of the basis [2][wide][rank] in that of a slot, in elements */
+} layer_group;
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_gpu_worker *w;
+    layer_group *group;
+    int n_groups;
+    int *group_of; /* [n_layers] -1: none */
+    bool *skips;   /* [n_layers] */
+    int begin;     /* the first layer of a group */
+    /* Widest group, largest sum of ranks of K and V, and largest rank of all groups. */
+    size_t wide, ranks, most_rank;
+    uint16_t **own;        /* [n_layers] pages of tokens after the prompt, device */
+    kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
+    int32_t *run;          /* kvd_latent_put_args.run of every group */
+    uint16_t *basis;       /* device [slots][basis_slot] */
+    size_t basis_slot;
+    /* Rows of prompts [max_tokens][wide] in a group, and their latents [max_tokens][ranks]. */
+    uint16_t *x[2], *latent;
+    float *gram, *value;
+    const kvd_cusolver *lib;
+    cusolverDnHandle_t solver;
+    cusolverDnParams_t params;
+    void *work, *host_work;
+    size_t work_bytes, host_bytes;
+    int *info;
+    int *host_info; /* pinned [max_slices][n_groups][2] */
+    size_t prompts; /* number of prompts in the running iteration */
+    /* [slots + 1] Tokens of prompts, device and pinned. Padding has 0. */
+    int32_t *prompt, *host_prompt;
+    int32_t *steps; /* [max_slices] tokens of the prompts of decode steps, device */
+    kvd_merged_slots slots;
+    kvd_device_memory memory;
+} xkv;
+
+static xkv *of(const kvd_gpu_method *m)
+{
+    return (xkv *)(void *)m;
+}
+
+static int solved(cusolverStatus_t s, kvd_err *err)
+{
+    return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
+}
+
+/* Returns the number of numbers of K or V of a token in a layer. */
+static size_t row_of(const xkv *k)
+{
+    return (size_t)k->method.cache->config->n_kv_heads * (size_t)k->method.cache->config->d_head;
+}
+
+static size_t rank_of(const xkv *k, const layer_group *g, int side, size_t n)
+{
+    kvd_err err;
+    size_t rank;
+    /* The parameters were checked when the method was opened. */
+    (void)kvd_xkv_rank(&k->method.plan->layers_values, (kvd_side)side, n, g->wide, &rank, &err);
+    return rank;
+}
+
+static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    return kvd_paged_cache_append(m->cache, r, of(m)->own[r->layer], m->cache->pages->device, err);
+}
+
+static kvd_latent_restore_args restore_args(const xkv *k, const kvd_paged_rows *r)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const layer_group *const g = &k->group[k->group_of[r->layer]];
+    return (kvd_latent_restore_args){.n = (int32_t)r->steps,
+                                     .max_pages = (int32_t)c->pages->max_pages,
+                                     .n_kv_heads = c->config->n_kv_heads,
+                                     .d_head = c->config->d_head,
+                                     .max_rank = (int32_t)k->most_rank,
+                                     .kv_len = k->steps,
+                                     .page_table = c->pages->device,
+                                     .slot = c->batch->device.slot,
+                                     .matrix_slot = k->basis_slot,
+                                     .head = k->head + r->layer * c->config->n_kv_heads,
+                                     .latents = g->latents,
+                                     .matrix = k->basis + g->basis_at,
+                                     .latent_page = KVD_PAGE_TOKENS * (g->rank[0] + g->rank[1]),
+                                     .page = (size_t)c->layer[r->layer].map.page_elements,
+                                     .cosine = c->cosine,
+                                     .sine = c->sine,
+                                     .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+                                     .pages = kvd_paged_cache_pool(c, r->layer),
+                                     .n_sms = c->n_sms};
+}
+
+static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const xkv *const k = of(m);
+    const kvd_paged_cache *const c = m->cache;
+    if (!r->steps)
+        return 0;
+    const kvd_latent_restore_args a = restore_args(k, r);
+    const kvd_merged_args later = {.n = a.n,
+                                   .max_pages = a.max_pages,
+                                   .n_sms = a.n_sms,
+                                   .n_kv_heads = a.n_kv_heads,
+                                   .d_head = a.d_head,
+                                   .kv_len = c->batch->device.kv_len,
+                                   .slot = a.slot,
+                                   .page_table = a.page_table,
+                                   .rows = a.pages,
+                                   .first = k->own[r->layer]};
+    return (r->layer == k->begin &&
+            kvd_cuda_check(kvd_merged_of_slots(k->prompt, a.slot, a.n, k->steps, r->stream), what,
+                           err)) ||
+                   kvd_cuda_check(kvd_latent_restore(&a, r->stream), what, err) ||
+                   kvd_cuda_check(kvd_merged_copy_later(&later, k->steps, r->stream), what, err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+/* Multiplies bf16 matrices, column-major. The sum is stored in bf16 or in float32. */
+static int multiply(const xkv *k, cublasOperation_t op_a, cublasOperation_t op_b, size_t rows,
+                    size_t columns, size_t sum, const uint16_t *a, size_t ld_a, const uint16_t *b,
+                    size_t ld_b, void *to, cudaDataType type, size_t ld, kvd_err *err)
+{
+    const float one = 1, zero = 0;
+    return kvd_cublas_check(
+        k->w->lib->cublasGemmEx(k->w->blas, op_a, op_b, (int)rows, (int)columns, (int)sum, &one, a,
+                                CUDA_R_16BF, (int)ld_a, b, CUDA_R_16BF, (int)ld_b, &zero, to, type,
+                                (int)ld, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        what, err);
+}
+
+/* Sets the bytes of work space for m rows. */
+static int work_of(const xkv *k, size_t m, size_t *device, size_t *host, kvd_err *err)
+{
+    const int64_t d = (int64_t)m;
+    return solved(k->lib->cusolverDnXsyevBatched_bufferSize(
+                      k->solver, k->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
+                      CUDA_R_32F, NULL, d, CUDA_R_32F, NULL, CUDA_R_32F, device, host, 1),
+                  err);
+}
+
+/* Replaces the Gram matrix k->gram [m][m] by its eigenvectors. */
+static int find_vectors(const xkv *k, size_t m, int *host_info, cudaStream_t stream, kvd_err *err)
+{
+    const int64_t d = (int64_t)m;
+    size_t device, host;
+    if (work_of(k, m, &device, &host, err))
+        return -1;
+    if (device > k->work_bytes || host > k->host_bytes)
+        return kvd_fail(err,
+                        "%s: a prompt of %zu rows needs %zu bytes on the device, %zu are there",
+                        what, m, device, k->work_bytes);
+    return solved(k->lib->cusolverDnXsyevBatched(
+                      k->solver, k->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
+                      CUDA_R_32F, k->gram, d, CUDA_R_32F, k->value, CUDA_R_32F, k->work,
+                      k->work_bytes, k->host_work, k->host_bytes, k->info, 1),
+                  err) ||
+                   kvd_cuda_check(cudaMemcpyAsync(host_info, k->info, sizeof *host_info,
+                                                  cudaMemcpyDeviceToHost, stream),
+                                  what, err)
+               ? -1
+               : 0;
+}
+
+/* Writes the latents of K or V of prompt i to k->latent, and the basis to that of its slot. */
+static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->method.cache->batch;
+    const int index = k->group_of[r->layer];
+    const layer_group *const g = &k->group[index];
+    const size_t start = (size_t)b->host.start[r->steps + i],
+                 n = (size_t)b->host.q_len[r->steps + i], wide = g->wide, rank = g->rank[side],
+                 ld = g->rank[0] + g->rank[1], width = rank_of(k, g, side, n);
+    const bool by_rows = n < wide;
+    const size_t m = by_rows ? n : wide;
+    const uint16_t *const x = k->x[side] + start * wide;
+    uint16_t *const latent = k->latent + start * ld + (side ? g->rank[0] : 0);
+    uint16_t *const basis = k->basis + (size_t)b->host.slot[r->steps + i] * k->basis_slot +
+                            g->basis_at + (side ? wide * g->rank[0] : 0);
+    /* cuBLAS reads the row-major x [n][wide] as the column-major matrix [wide][n]. */
+    if (multiply(k, by_rows ? CUBLAS_OP_T : CUBLAS_OP_N, by_rows ? CUBLAS_OP_N : CUBLAS_OP_T, m, m,
+                 by_rows ? wide : n, x, wide, x, wide, k->gram, CUDA_R_32F, m, err) ||
+        find_vectors(k, m, k->host_info + (i * (size_t)k->n_groups + (size_t)index) * 2 + side,
+                     r->stream, err) ||
+        kvd_cuda_check(kvd_merged_leading(k->gram, (int32_t)m, (int32_t)width, (int32_t)rank,
+                                          by_rows ? latent : basis, (int32_t)(by_rows ? ld : rank),
+                                          r->stream),
+                       what, err))
+        return -1;
+    return by_rows ? multiply(k, CUBLAS_OP_N, CUBLAS_OP_T, rank, wide, n, latent, ld, x, wide,
+                              basis, CUDA_R_16BF, rank, err)
+                   : multiply(k, CUBLAS_OP_N, CUBLAS_OP_N, rank, n, wide, basis, rank, x, wide,
+                              latent, CUDA_R_16BF, ld, err);
+}
+
+/* Copies K before RoPE and V of the layer's prompts to their columns of k->x. */
+static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const layer_group *const g = &k->group[k->group_of[r->layer]];
+    const size_t row = row_of(k), tokens = c->batch->n_tokens - r->steps,
+                 keys = (size_t)(c->config->n_heads * c->config->d_head);
+    for (size_t side = 0; side < 2; side++)
+        if (kvd_cuda_check(
+                cudaMemcpy2DAsync(k->x[side] + (size_t)(r->layer - g->first) * row,
+                                  g->wide * sizeof(uint16_t),
+                                  (const uint16_t *)r->x + r->steps * r->ld + keys + side * row,
+                                  r->ld * sizeof(uint16_t), row * sizeof(uint16_t), tokens,
+                                  cudaMemcpyDeviceToDevice, r->stream),
+                what, err))
+            return -1;
+    return 0;
+}
+
+/* Stores the latents of the group's prompts in its pages. */
+static int put(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->method.cache->batch;
+    const layer_group *const g = &k->group[k->group_of[r->layer]];
+    const size_t ranks = g->rank[0] + g->rank[1], max_pages = k->method.cache->pages->max_pages;
+    const kvd_latent_put_args a = {
+        .s = {.n = (int32_t)r->prompts,
+              .max_pages = (int32_t)max_pages,
+              .most = (int32_t)(b->n_tokens - r->steps),
+              .start = b->device.start + r->steps,
+              .q_len = b->device.q_len + r->steps,
+              .kv_len = b->device.kv_len + r->steps,
+              .page_table = k->method.cache->pages->device + r->steps * max_pages},
+        .d_head = k->method.cache->config->d_head,
+        .latent = k->latent,
+        .ld_latent = ranks,
+        .run = k->run,
+        .n_runs = (int32_t)(ranks / 8),
+        .pool = g->latents,
+        .page_elements = KVD_PAGE_TOKENS * ranks};
+    return kvd_cuda_check(kvd_latent_put(&a, r->stream), what, err);
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const xkv *const k = of(m);
+    const layer_group *const g = &k->group[k->group_of[r->layer]];
+    if (!r->prompts)
+        return 0;
+    if (gather(k, r, err))
+        return -1;
+    if (r->layer + 1 < g->first + g->n)
+        return 0;
+    for (size_t i = 0; i < r->prompts; i++)
+        for (int side = 0; side < 2; side++)
+            if (decompose(k, r, i, side, err))
+                return -1;
+    return put(k, r, err);
+}
+
+static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    xkv *const k = of(m);
+    k->prompts = it->n_slices - it->n_steps;
+    if (!kvd_merged_slots_begin(&k->slots, it))
+        return 0;
+    for (size_t i = 0; i < k->slots.n; i++)
+        k->host_prompt[i] = (int32_t)k->slots.slot[i].prompt;
+    return kvd_cuda_check(cudaMemcpyAsync(k->prompt, k->host_prompt, k->slots.n * sizeof *k->prompt,
+                                          cudaMemcpyHostToDevice, k->w->stream),
+                          what, err);
+}
+
+static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    xkv *const k = of(m);
+    const size_t each = 2 * (size_t)k->n_groups;
+    for (size_t i = 0; i < k->prompts * each; i++)
+        if (k->host_info[i])
+            return kvd_fail(err, "layer %d, request %u: eigenvalues did not converge, info %d",
+                            k->group[i % each / 2].first, it->slice[it->n_steps + i / each].request,
+                            k->host_info[i]);
+    kvd_merged_slots_end(&k->slots, m, it);
+    return 0;
+}
+
+static double held(const kvd_gpu_method *m)
+{
+    return of(m)->slots.held;
+}
+
+/* Counts as xkv_merge does (layers.c). */
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const xkv *const k = of(m);
+    const struct kvd_merged_slot *const s = &k->slots.slot[slot];
+    size_t layers = (size_t)m->cache->config->n_layers, numbers = 0;
+    for (int i = 0; i < k->n_groups; i++) {
+        const layer_group *const g = &k->group[i];
+        layers -= (size_t)g->n;
+        numbers += (s->tokens - s->prompt) * 2 * g->wide;
+        for (int side = 0; side < 2; side++)
+            numbers += (s->prompt + g->wide) * rank_of(k, g, side, s->prompt);
+    }
+    return 8.0 * sizeof(uint16_t) * (double)(numbers + layers * s->tokens * 2 * row_of(k));
+}
+
+static size_t n_merged(const kvd_gpu_method *m, size_t slot)
+{
+    const xkv *const k = of(m);
+    size_t rows = 0;
+    for (int i = 0; i < k->n_groups; i++)
+        rows += 2 * k->group[i].wide / (size_t)m->cache->config->d_head;
+    return rows * k->slots.slot[slot].prompt;
+}
+
+static int make_slots(xkv *k, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->method.cache->batch;
+    const size_t bytes = (slots + 1) * sizeof *k->prompt;
+    if (kvd_merged_slots_make(&k->slots, slots, err) ||
+        !(k->basis = kvd_merged_pool(&k->memory, slots * k->basis_slot, 0.1F, stream, err)) ||
+        !(k->steps = kvd_device_new(&k->memory, b->max_slices * sizeof *k->steps, what, err)) ||
+        !(k->prompt = kvd_device_new(&k->memory, bytes, what, err)) ||
+        kvd_device_zero(k->prompt, bytes, what, err) ||
+        kvd_cuda_check(cudaMallocHost((void **)&k->host_prompt, bytes), what, err))
+        return -1;
+    memset(k->host_prompt, 0, bytes);
+    return 0;
+}
+
+static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    xkv *const k = of(m);
+    uint16_t *at =
+        kvd_merged_pool(&k->memory, (pages + 1) * m->page_bytes / sizeof *at, 1, stream, err);
+    if (!at)
+        return -1;
+    for (int i = 0; i < k->n_groups; i++) {
+        layer_group *const g = &k->group[i];
+        g->latents = at;
+        at += (pages + 1) * KVD_PAGE_TOKENS * (g->rank[0] + g->rank[1]);
+        for (int l = g->first; l < g->first + g->n;
+             l++, at += (pages + 1) * KVD_PAGE_TOKENS * 2 * row_of(k))
+            k->own[l] = at;
+    }
+    return make_slots(k, slots, stream, err);
+}
+
+static void release(kvd_gpu_method *m)
+{
+    xkv *const k = of(m);
+    if (k->params)
+        (void)k->lib->cusolverDnDestroyParams(k->params);
+    if (k->solver)
+        (void)k->lib->cusolverDnDestroy(k->solver);
+    (void)cudaFreeHost(k->host_info);
+    (void)cudaFreeHost(k->host_prompt);
+    kvd_device_release(&k->memory);
+    kvd_merged_slots_release(&k->slots);
+    free(k->host_work);
+    free(k->group);
+    free(k->group_of);
+    free(k->skips);
+    free(k->own);
+    free(k);
+}
+
+/* Opens the solver and allocates the arrays of decompositions. */
+static int make_solver(xkv *k, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->method.cache->batch;
+    kvd_device_memory *const d = &k->memory;
+    const size_t tokens = b->max_tokens, m = tokens < k->wide ? tokens : k->wide,
+                 info = b->max_slices * (size_t)k->n_groups * 2 * sizeof *k->host_info;
+    if (!(k->lib = kvd_cusolver_load(err)) || solved(k->lib->cusolverDnCreate(&k->solver), err) ||
+        solved(k->lib->cusolverDnCreateParams(&k->params), err) ||
+        solved(k->lib->cusolverDnSetStream(k->solver, k->w->stream), err) ||
+        work_of(k, m, &k->work_bytes, &k->host_bytes, err))
+        return -1;
+    if (!(k->host_work = malloc(k->host_bytes ? k->host_bytes : 1)))
+        return kvd_no_memory(err, what, k->host_bytes);
+    for (int side = 0; side < 2; side++)
+        if (!(k->x[side] = kvd_device_new(d, tokens * k->wide * sizeof *k->x[0], what, err)))
+            return -1;
+    return (k->latent = kvd_device_new(d, tokens * k->ranks * sizeof *k->latent, what, err)) &&
+                   (k->gram = kvd_device_new(d, m * m * sizeof *k->gram, what, err)) &&
+                   (k->value = kvd_device_new(d, m * sizeof *k->value, what, err)) &&
+                   (k->info = kvd_device_new(d, sizeof *k->info, what, err)) &&
+                   (k->work = kvd_device_new(d, k->work_bytes, what, err)) &&
+                   !kvd_cuda_check(cudaMallocHost((void **)&k->host_info, info), what, err)
+               ? 0
+               : -1;
+}
+
+/* Copies the places of K and V in pages, latents and bases, and the runs of latents. */
+static int copy_tables(xkv *k, kvd_err *err)
+{
+    const kvd_config *const c = k->method.cache->config;
+    const size_t heads = (size_t)c->n_kv_heads, n = (size_t)c->n_layers * heads,
+                 n_runs = k->ranks / 8, d = (size_t)c->d_head;
+    kvd_latent_head *const head = calloc(n, sizeof *head);
+    int32_t *const run = calloc(n_runs, sizeof *run);
+    int status = head && run ? 0 : kvd_no_memory(err, what, n * sizeof *head);
+    for (size_t i = 0; !status && i < n; i++) {
+        const int layer = (int)(i / heads), h = (int)(i % heads);
+        const kvd_attn_map *const map = &k->method.cache->layer[layer].map;
+        for (int side = 0; k->group_of[layer] >= 0 && side < 2; side++) {
+            const layer_group *const g = &k->group[k->group_of[layer]];
+            const size_t row = ((size_t)(layer - g->first) * heads + (size_t)h) * d;
+            head[i].latent[side] = side ? (int32_t)(KVD_PAGE_TOKENS * g->rank[0]) : 0;
+            head[i].rank[side] = (int32_t)g->rank[side];
+            head[i].matrix[side] =
+                (int32_t)((side ? g->wide * g->rank[0] : 0) + row * g->rank[side]);
+            head[i].page[side] = map->kv_offset[h] + (side ? KVD_PAGE_TOKENS * map->d_qk[h] : 0);
+        }
+    }
+    for (size_t i = 0; !status && i < n_runs; i++)
+        run[i] = (int32_t)(8 * i * KVD_PAGE_TOKENS);
+    status = status || !(k->head = kvd_device_new(&k->memory, n * sizeof *head, what, err)) ||
+             kvd_device_put(k->head, head, n * sizeof *head, what, err) ||
+             !(k->run = kvd_device_new(&k->memory, n_runs * sizeof *run, what, err)) ||
+             kvd_device_put(k->run, run, n_runs * sizeof *run, what, err);
+    free(head);
+    free(run);
+    return status ? -1 : 0;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static int describe_group(xkv *k, int first, int n, kvd_err *err)
+{
+    layer_group *const g = &k->group[k->n_groups];
+    *g = (layer_group){
+        .first = first, .n = n, .wide = (size_t)n * row_of(k), .basis_at = k->basis_slot};
+    for (int side = 0; side < 2; side++) {
+        if (kvd_xkv_rank(&k->method.plan->layers_values, (kvd_side)side, k->method.cache->max_len,
+                         g->wide, &g->rank[side], err))
+            return -1;
+        g->rank[side] = (g->rank[side] + 15) / 16 * 16;
+        k->most_rank = larger(k->most_rank, g->rank[side]);
+    }
+    const size_t ranks = g->rank[0] + g->rank[1];
+    k->basis_slot += g->wide * ranks;
+    k->wide = larger(k->wide, g->wide);
+    k->ranks = larger(k->ranks, ranks);
+    k->method.page_bytes += KVD_PAGE_TOKENS * (ranks + 2 * g->wide) * sizeof(uint16_t);
+    if (!k->n_groups++)
+        k->begin = first;
+    return 0;
+}
+
+static int describe(xkv *k, kvd_err *err)
+{
+    const kvd_config *const c = k->method.cache->config;
+    const kvd_plan *const p = k->method.plan;
+    const size_t layers = (size_t)c->n_layers;
+    k->group = calloc(layers, sizeof *k->group);
+    k->group_of = calloc(layers, sizeof *k->group_of);
+    k->skips = calloc(layers, sizeof *k->skips);
+    k->own = calloc(layers, sizeof *k->own);
+    if (!k->group || !k->group_of || !k->skips || !k->own)
+        return kvd_no_memory(err, what, layers * sizeof *k->group);
+    for (int l = 0, n; l < c->n_layers; l += n) {
+        n = p->layers->group(&p->layers_values, c, l);
+        for (int i = l; i < l + n; i++)
+            k->group_of[i] = n > 1 ? k->n_groups : -1;
+        k->skips[l] = n == 1;
+        if (n > 1 && describe_group(k, l, n, err))
+            return -1;
+    }
+    k->method.skips = k->skips;
+    k->method.slot_bytes = k->basis_slot * sizeof *k->basis;
+    return 0;
+}
+
+static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+{
+    const char *const name = plan->layers->info.name;
+    if (plan->layers->group(&plan->layers_values, c->config, 0) < 2)
+        return kvd_fail(err, "'%s' stores no two of the %d layers together: use layers=2 or more",
+                        name, c->config->n_layers);
+    if (c->config->rope_local_theta > 0)
+        return kvd_fail(err, "'%s' in the CUDA engine: one RoPE base, the model has two", name);
+    return c->cosine && !c->hook.wants_raw
+               ? kvd_fail(
+                     err,
+                     "'%s' decomposes keys before RoPE, which the CUDA engine does not have in "
+                     "models with biases or norms of Q and K, or with partial RoPE",
+                     name)
+               : 0;
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                       kvd_err *err)
+{
+    if (check(plan, cache, err))
+        return -1;
+    xkv *const k = calloc(1, sizeof *k);
+    if (!k)
+        return kvd_no_memory(err, what, sizeof *k);
+    k->method = (kvd_gpu_method){.cache = cache,
+                                 .plan = plan,
+                                 .one_layer = true,
+                                 .anywhere = true,
+                                 .whole_prompts = true,
+                                 .attended_prompts = true,
+                                 .make = make,
+                                 .begin = begin,
+                                 .ended = ended,
+                                 .merged = n_merged,
+                                 .held = held,
+                                 .bits = bits,
+                                 .append = append,
+                                 .appended = appended,
+                                 .attended = attended,
+                                 .free = release};
+    k->w = cache->worker;
+    /* The cache releases the method, also after a failure. */
+    *m = &k->method;
+    if (describe(k, err))
+        return -1;
+    if (k->most_rank > KVD_LATENT_RANK_MAX)
+        return kvd_fail(err, "'%s': the CUDA engine has ranks up to %d, not %zu",
+                        plan->layers->info.name, KVD_LATENT_RANK_MAX, k->most_rank);
+    return copy_tables(k, err) || make_solver(k, err) ? -1 : 0;
+}
+
+static bool runs(const kvd_plan *plan)
+{
+    return !plan->tokens;
+}
+
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_SINKS | KVD_GPU_SCALE;
+}
+
+const kvd_gpu_kind kvd_gpu_xkv = {
+    .computes = computes, .runs = runs, .generates = runs, .open = open_method};
