@@ -108,6 +108,8 @@ typedef struct {
     double unread;
     /* Number of tokens merged into others so far, summed over KV heads and layers. */
     size_t merged;
+    /* Number of tokens stored at KVD_LEVEL_LOW, summed over KV heads and layers. */
+    size_t lowered;
     /*
      * How many of the `bits` before the latest step belonged to tokens that had left a sliding
      * window, so that the step did not read them.

@@ -228,8 +228,8 @@ static void compare_forced(const outcome *want, const outcome *got, difference *
                  mine = (b->payload + b->side + b->entries) / b->dense;
     d->bits = fmax(d->bits, fabs(mine / held - 1));
     d->bits = fmax(d->bits, fabs(b->read / b->dense / (a->read / a->dense) - 1));
-    d->account =
-        d->account && a->rows == b->rows && a->dropped == b->dropped && a->unread == b->unread;
+    d->account = d->account && a->rows == b->rows && a->dropped == b->dropped &&
+                 a->unread == b->unread && a->lowered == b->lowered;
 }
 
 static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kvd_dtype type,
@@ -481,6 +481,9 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"shadowkv,budget=16,chunk=4,outliers=3", false, 0},
                   {"mpcache,threshold=0.004,budget=0.4,small=8", false, 0.1},
                   {"a2ats,size=64,rows=250,budget=0.1,sink=4,local=16,relative=64", false, 0.05},
+                  {"mikv", false, 0},
+                  {"lower+hetero,heavy=0.2,recent=0.2", false, 0},
+                  {"lower+hetero,k=5,v=16,lk=3,lv=4,balance=1,heavy=9,recent=0", false, 0},
                   {"minicache", true, 0.02},
                   {"minicache,gamma=0,start=0", true, 0},
                   {"xkv", false, 0},
@@ -568,6 +571,8 @@ static void run_on_engine(void)
     takes_path(gpu, "zack,online=1,p=0.4", NULL);
     takes_path(gpu, "zdc,explicit=1,p_i=0.1,p_u=0.5", NULL);
     takes_path(gpu, "minicache", NULL);
+    takes_path(gpu, "mikv", NULL);
+    takes_path(gpu, "lower+zack,p=0.3,p_u=0.6", "no cache for it");
     takes_path(gpu, "xkv", NULL);
     kvd_generator_free(gpu);
 }
@@ -623,6 +628,7 @@ static void compare_gpt_oss(void)
     }
     takes_path(gpu, "cake,window=8", "window");
     takes_path(gpu, "minicache", "window");
+    takes_path(gpu, "mikv", "window");
     takes_path(gpu, "xkv", "keys before RoPE");
     takes_path(gpu, "zack,online=1,p=0.3", "window");
     takes_path(gpu, "kivi,bits=4,residual=64", "a window of 40 tokens does not hold");

@@ -366,6 +366,9 @@ static void test_rest(void)
     refused(&l, "minicache", 32, "'minicache' compresses a prompt in one piece");
     refused(&l, "h2o+minicache", 0, "not with 'minicache'");
     test_timed(&l, 2, "minicache");
+    refused(&l, "lower+hetero,k=12", 0, "with hetero of up to 8 or of 16 bits alone");
+    refused(&l, "mikv", 32, "'lower' compresses a prompt in one piece");
+    test_timed(&l, 2, "mikv");
     refused(&l, "xkv,layers=1", 0, "'xkv' stores no two of the");
     refused(&l, "xkv,rank_v=0", 0, "rank_v = 0 is neither a fraction");
     refused(&l, "xkv", 32, "'xkv' compresses a prompt in one piece");
@@ -378,6 +381,7 @@ static void test_rest(void)
     test_context(&l, "nvfp4");
     test_context(&l, "minicache");
     test_context(&l, "xkv");
+    test_context(&l, "mikv");
     test_context(&l, "turboquant,bits=3,qjl=0");
     test_context(&l, "xquant");
     test_context(&l, "waterfill,block=64");
@@ -476,7 +480,8 @@ int main(int argc, char **argv)
                                      {"waterfill,step=0.05,block=64,sink=2", 0.3, 0.01},
                                      {"xquant,bits=3,group=16", 0.5, 1e-9},
                                      {"cachegen,bin=0.2,group=8,groups=8,lanes=1", 0.5, 0.01},
-                                     {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01}};
+                                     {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01},
+                                     {"mikv", 0.6, 0.2}};
     static const test_case full[] = {{"kivi,bits=2,group=32,residual=32", 0.5, 1e-9},
                                      {"kivi,bits=4,group=16,residual=64", 0.6, 1e-9},
                                      {"kivi,bits=8,group=64,residual=128", 0.5, 1e-9},
@@ -499,6 +504,8 @@ int main(int argc, char **argv)
                                      {"comet,bits=4,group=32", 0.5, 1e-9},
                                      {"comet,bits=3,symmetric=0", 0.5, 1e-9},
                                      {"hetero", 0.5, 1e-9},
+                                     {"mikv", 0.6, 0.2},
+                                     {"lower+hetero,lk=5,lv=3,heavy=16,recent=16", 0.6, 0.2},
                                      {"rotatekv", 0.6, 1e-9},
                                      {"rotatekv,bits=4,group=64,sink=2", 0.5, 1e-9},
                                      {"gear", 0.6, 1e-9},

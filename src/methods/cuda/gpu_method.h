@@ -158,6 +158,11 @@ struct kvd_gpu_method {
      * began, summed over KV heads and layers, as of the latest iteration. NULL: none.
      */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
+    /*
+     * Returns the number of tokens of a slot that are stored at KVD_LEVEL_LOW, summed over KV heads
+     * and layers. NULL: none.
+     */
+    size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
     /* Frees the memory that a slot holds outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the bytes that all slots together hold. */

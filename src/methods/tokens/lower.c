@@ -71,6 +71,7 @@ const kvd_tokens_method kvd_tokens_lower = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES,
+            .gpu = &kvd_gpu_lower,
         },
     .lowers = true,
     .only_lowers = true,

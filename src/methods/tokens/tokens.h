@@ -331,11 +331,11 @@ size_t kvd_tokens_least(const double *score, size_t n);
 /*
  * Implementations in the CUDA engine. evict: methods that drop equal numbers of tokens in every KV
  * head. uneven: methods that drop different numbers. selection: methods whose steps read a part of
- * the cache. zdc: method importance. leankv: method sparsity. NULL if the program is linked without
- * GPU code.
+ * the cache. zdc: method importance. leankv: method sparsity. lower: method lower. NULL if the
+ * program is linked without GPU code.
  */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_zdc_received KVD_IF_LINKED,
-    kvd_gpu_leankv KVD_IF_LINKED;
+    kvd_gpu_leankv KVD_IF_LINKED, kvd_gpu_lower KVD_IF_LINKED;
 
 #endif

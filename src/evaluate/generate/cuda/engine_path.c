@@ -198,6 +198,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
+    a->lowered += is->lowered - was.lowered;
     a->coded += (coded(e, (size_t)is->entries) - coded(e, (size_t)was.entries)) * heads;
     if (!step)
         return;

@@ -310,6 +310,12 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return 8 * sizeof *s->matrix * (kept - (s->levels.low ? kvd_strawman_levels_low(s, slot) : 0));
 }
 
+static size_t lowered(const kvd_gpu_method *m, size_t slot)
+{
+    const strawman *const s = (const strawman *)(const void *)m;
+    return s->levels.low ? kvd_strawman_levels_tokens(s, slot) : 0;
+}
+
 static void release(kvd_gpu_method *m)
 {
     strawman *const s = self_of(m);
@@ -470,6 +476,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .begin = begin,
                                  .ended = ended,
                                  .held = held,
+                                 .lowered = lowered,
                                  .bits = bits,
                                  .appended = appended,
                                  .attended = attended,

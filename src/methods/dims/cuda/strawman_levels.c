@@ -197,6 +197,14 @@ double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot)
     return sum;
 }
 
+size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot)
+{
+    size_t sum = 0;
+    for (size_t l = 0; l < layers_of(s); l++)
+        sum += (size_t)s->levels.host_low[slot * layers_of(s) + l];
+    return sum * (size_t)s->method.cache->share->n_kv_heads;
+}
+
 void kvd_strawman_levels_release(kvd_strawman *s)
 {
     (void)cudaFreeHost(s->levels.host_low);

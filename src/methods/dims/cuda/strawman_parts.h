@@ -87,6 +87,8 @@ int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, k
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
 /* Returns the number of elements that the other tokens of a slot store less, over all layers. */
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
+/* Returns the number of other tokens of a slot, summed over KV heads and layers. */
+size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot);
 void kvd_strawman_levels_release(kvd_strawman *s);
 
 #endif

@@ -1,0 +1,357 @@
+/*
+ * Method lower together with hetero, such as mikv, in the CUDA engine (lower.h). Prompts attend to
+ * bf16 pages that all layers use in turn, and are coded after their attention. Decode steps restore
+ * the pages of one layer after another.
+ */
+#include "methods/tokens/cuda/lower.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "methods/cuda/paged_cache.h"
+#include "methods/tokens/cuda/evict.h"
+#include "methods/tokens/tokens.h"
+
+static const char what[] = "cache of two levels";
+
+enum { HEAVY, RECENT /* indices of parameters, as in lower.c */ };
+enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* indices of parameters, as in hetero.c */ };
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_lower_args *layer; /* [n_layers] kernel arguments that do not change */
+    size_t head_bytes;     /* bytes of codes, levels and scores of a page in a KV head */
+    size_t factors;        /* elements of the factors of a slot in a layer; 0: none */
+    float *mass, *lse, *lse_steps;
+    kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned */
+    size_t slots;
+    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
+    double held;
+    cudaStream_t stream;
+    kvd_device_memory memory;
+} lower;
+
+static lower *of(const kvd_gpu_method *m)
+{
+    return (lower *)(void *)m;
+}
+
+static double value_of(const lower *k, int i)
+{
+    return k->method.plan->bits_values.value[i];
+}
+
+/* Returns the number of KV heads in all layers. */
+static double heads_of(const lower *k)
+{
+    return (double)k->method.cache->config->n_layers * k->layer[0].map.n_kv_heads;
+}
+
+static kvd_lower_args args_of(const lower *k, const kvd_paged_rows *r, bool prompts)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const size_t from = prompts ? r->steps : 0;
+    kvd_lower_args a = k->layer[r->layer];
+    a.n = (int32_t)(prompts ? r->prompts : r->steps);
+    a.max_pages = (int32_t)c->pages->max_pages;
+    a.n_sms = c->n_sms;
+    a.kv_len = c->batch->device.kv_len + from;
+    a.slot = c->batch->device.slot + from;
+    a.page_table = c->pages->device + from * c->pages->max_pages;
+    a.rows = kvd_paged_cache_pool(c, r->layer);
+    a.budget = k->budget;
+    return a;
+}
+
+static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    if (!r->steps)
+        return 0;
+    const kvd_lower_args a = args_of(of(m), r, false);
+    return kvd_cuda_check(kvd_lower_restore(&a, r->stream), what, err) ||
+                   kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
+               ? -1
+               : 0;
+}
+
+static int after_prompts(const lower *k, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const kvd_step_batch *const b = c->batch;
+    const kvd_lower_args a = args_of(k, r, true);
+    const kvd_lower_prompts_args p = {.n_q8 = (int32_t)b->n_q8,
+                                      .q_start = b->device.q_start + r->steps,
+                                      .mass = k->mass,
+                                      .q = c->q_prompts};
+    kvd_evict_prompts_args scores = {.map = a.map,
+                                     .rule = {.smooth = 1, .ranking = KVD_EVICT_ATTENTION},
+                                     .hopper = c->hopper,
+                                     .layer = r->layer,
+                                     .batch = a.n,
+                                     .n_q8 = p.n_q8,
+                                     .max_pages = a.max_pages,
+                                     .q_start = p.q_start,
+                                     .q_len = b->device.q_len + r->steps,
+                                     .slot = a.slot,
+                                     .page_table = a.page_table,
+                                     .q = p.q,
+                                     .pool = a.rows,
+                                     .lse = k->lse,
+                                     .mass = k->mass};
+    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
+        scores.longest = b->host.q_len[i] > scores.longest ? b->host.q_len[i] : scores.longest;
+    return kvd_cuda_check(kvd_evict_score_any(&scores, r->stream), what, err) ||
+                   kvd_cuda_check(kvd_lower_prompts(&a, &p, r->stream), what, err)
+               ? -1
+               : 0;
+}
+
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    const lower *const k = of(m);
+    if (r->prompts && after_prompts(k, r, err))
+        return -1;
+    if (!r->steps)
+        return 0;
+    const kvd_lower_args a = args_of(k, r, false);
+    return kvd_cuda_check(kvd_lower_steps(&a, m->cache->q_steps, k->lse_steps, r->stream), what,
+                          err);
+}
+
+/*
+ * Sets the budgets of requests that begin. A timing run may begin with a decode step, whose request
+ * has tokens that were never computed.
+ */
+static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    lower *const k = of(m);
+    const double *const v = m->plan->tokens_values.value;
+    bool changed = false;
+    for (size_t i = 0; i < it->n_slices; i++) {
+        const kvd_slice *const s = &it->slice[i];
+        const size_t whole = s->whole ? s->whole : m->cache->max_len;
+        if (s->before && k->tokens[s->slot] == s->before)
+            continue;
+        k->host_budget[s->slot] = (kvd_lower_budget){(int32_t)kvd_tokens_budget(v[HEAVY], whole),
+                                                     (int32_t)kvd_tokens_budget(v[RECENT], whole)};
+        changed = true;
+    }
+    return changed ? kvd_cuda_check(cudaMemcpyAsync(k->budget, k->host_budget,
+                                                    k->slots * sizeof *k->budget,
+                                                    cudaMemcpyHostToDevice, k->stream),
+                                    what, err)
+                   : 0;
+}
+
+/* Returns the number of low tokens of a slot in a KV head, which is the same in all heads. */
+static size_t low_of(const lower *k, size_t slot)
+{
+    const kvd_lower_budget *const b = &k->host_budget[slot];
+    const size_t high = (size_t)b->heavy + (size_t)b->recent;
+    return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
+}
+
+/* Returns the bits of K and V of a token, as hetero counts them. */
+static double token_bits(const lower *k, int bits_k, int bits_v)
+{
+    const double d = k->layer[0].d_head;
+    return d * (value_of(k, bits_k) + value_of(k, bits_v)) +
+           32.0 * ((value_of(k, bits_k) < 16) + (value_of(k, bits_v) < 16));
+}
+
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const lower *const k = of(m);
+    const double low = (double)low_of(k, slot), n = k->tokens[slot];
+    if (!k->tokens[slot])
+        return 0;
+    return heads_of(k) *
+           ((n - low) * token_bits(k, HIGH_K, HIGH_V) + low * token_bits(k, LOW_K, LOW_V) +
+            (k->factors ? 16.0 * k->layer[0].d_head : 0));
+}
+
+static size_t lowered(const kvd_gpu_method *m, size_t slot)
+{
+    return low_of(of(m), slot) * (size_t)heads_of(of(m));
+}
+
+static double held(const kvd_gpu_method *m)
+{
+    return of(m)->held;
+}
+
+/* Levels and scores count as bytes that the cache holds, as those of h2o do. */
+static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
+{
+    lower *const k = of(m);
+    const kvd_lower_args *const a = &k->layer[0];
+    (void)err;
+    for (size_t i = 0; i < it->n_slices; i++)
+        k->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
+    k->held = 0;
+    for (size_t i = 0; i < k->slots; i++)
+        k->held += bits(m, i) / 8 +
+                   k->tokens[i] * heads_of(k) * (double)(sizeof *a->level + sizeof *a->score);
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            k->tokens[it->slice[i].slot] = 0;
+    return 0;
+}
+
+/*
+ * Allocates the memory of all layers. Its bytes make valid codes, so that decode steps can be timed
+ * without computing prompts; all tokens of such prompts are low.
+ */
+static int make_layers(lower *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    const size_t layers = (size_t)k->method.cache->config->n_layers,
+                 heads = (pages + 1) * (size_t)k->layer[0].map.n_kv_heads,
+                 places = heads * KVD_PAGE_TOKENS, words = k->head_bytes / sizeof(uint32_t) * heads,
+                 factors = slots * k->factors;
+    kvd_device_memory *const m = &k->memory;
+    uint32_t *const codes = kvd_device_new(m, layers * words * sizeof *codes, "the cache", err);
+    float *const score = kvd_device_new(m, layers * places * sizeof *score, "the cache", err);
+    uint8_t *const level = kvd_device_new(m, layers * places, "the cache", err);
+    uint16_t *const factor = kvd_device_new(m, layers * factors * sizeof *factor, what, err);
+    if (!codes || !score || !level || !factor ||
+        kvd_cuda_check(cudaMemsetAsync(codes, 0x2c, layers * words * sizeof *codes, stream), what,
+                       err) ||
+        kvd_cuda_check(cudaMemsetAsync(score, 0, layers * places * sizeof *score, stream), what,
+                       err) ||
+        kvd_cuda_check(cudaMemsetAsync(level, KVD_LOWER_LOW, layers * places, stream), what, err) ||
+        kvd_cuda_check(cudaMemsetAsync(factor, 0x3c, layers * factors * sizeof *factor, stream),
+                       what, err))
+        return -1;
+    for (size_t l = 0; l < layers; l++) {
+        kvd_lower_args *const a = &k->layer[l];
+        a->codes = codes + l * words;
+        a->score = score + l * places;
+        a->level = level + l * places;
+        a->factor = k->factors ? factor + l * factors : NULL;
+    }
+    return 0;
+}
+
+static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
+{
+    lower *const k = of(m);
+    const size_t bytes = slots * sizeof *k->budget;
+    k->stream = stream;
+    k->slots = slots;
+    if (!(k->tokens = calloc(slots, sizeof *k->tokens)))
+        return kvd_no_memory(err, what, slots * sizeof *k->tokens);
+    if (!(k->budget = kvd_device_new(&k->memory, bytes, what, err)) ||
+        kvd_device_zero(k->budget, bytes, what, err) ||
+        kvd_cuda_check(cudaMallocHost((void **)&k->host_budget, bytes), what, err))
+        return -1;
+    memset(k->host_budget, 0, bytes);
+    return make_layers(k, pages, slots, stream, err);
+}
+
+static void release(kvd_gpu_method *m)
+{
+    lower *const k = of(m);
+    kvd_device_release(&k->memory);
+    (void)cudaFreeHost(k->host_budget);
+    free(k->tokens);
+    free(k->layer);
+    free(k);
+}
+
+static void describe(lower *k)
+{
+    const kvd_paged_cache *const c = k->method.cache;
+    const int32_t sides[2][KVD_LOWER_LEVELS] = {
+        {(int32_t)value_of(k, HIGH_K), (int32_t)value_of(k, LOW_K)},
+        {(int32_t)value_of(k, HIGH_V), (int32_t)value_of(k, LOW_V)}};
+    for (int l = 0; l < c->config->n_layers; l++) {
+        k->layer[l] = (kvd_lower_args){.map = c->layer[l].map, .d_head = c->config->d_head};
+        memcpy(k->layer[l].bits, sides, sizeof sides);
+    }
+    const size_t layers = (size_t)c->config->n_layers, kv = (size_t)k->layer[0].map.n_kv_heads,
+                 d = (size_t)c->config->d_head;
+    k->head_bytes = 0;
+    for (int side = 0; side < 2; side++)
+        k->head_bytes += KVD_PAGE_TOKENS * sizeof(uint32_t) *
+                         (size_t)kvd_lower_words(sides[side], c->config->d_head);
+    k->factors = value_of(k, BALANCE) > 0 ? kv * d : 0;
+    k->method.page_bytes =
+        layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
+    k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
+    /* Memory that was never written is no valid code of 16 bits. */
+    k->method.anywhere = true;
+    for (int i = 0; i < 4; i++)
+        k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;
+}
+
+static int make_scratch(lower *k, kvd_err *err)
+{
+    const kvd_step_batch *const b = k->method.cache->batch;
+    const size_t heads = (size_t)k->layer[0].map.n_heads,
+                 rows = (b->max_tokens + 7 * b->max_slices + 7) / 8 * 8;
+    kvd_device_memory *const m = &k->memory;
+    if (!(k->mass = kvd_device_new(m, heads * rows * sizeof *k->mass, what, err)) ||
+        !(k->lse = kvd_device_new(m, heads * rows * sizeof *k->lse, what, err)) ||
+        !(k->lse_steps =
+              kvd_device_new(m, heads * b->max_slices * sizeof *k->lse_steps, what, err)))
+        return -1;
+    k->method.lse = k->lse;
+    k->method.lse_steps = k->lse_steps;
+    return 0;
+}
+
+/* Returns true if the kernels run the plan. */
+static bool generates(const kvd_plan *p)
+{
+    static const int key[] = {HIGH_K, HIGH_V, LOW_K, LOW_V};
+    if (p->bits != &kvd_bits_hetero || p->dims || p->maker || p->channels || p->layers)
+        return false;
+    for (size_t i = 0; i < sizeof key / sizeof *key; i++) {
+        const double n = p->bits_values.value[key[i]];
+        if (n > 8 && n < 16)
+            return false;
+    }
+    return true;
+}
+
+static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
+                       kvd_err *err)
+{
+    if (!generates(plan))
+        return kvd_fail(err,
+                        "the CUDA engine runs '%s' with hetero of up to 8 or of 16 bits alone, as "
+                        "mikv or lower+hetero",
+                        plan->tokens->info.name);
+    lower *const k = calloc(1, sizeof *k);
+    const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
+    if (!k || !(k->layer = calloc(1, bytes))) {
+        free(k);
+        return kvd_no_memory(err, what, bytes);
+    }
+    k->method = (kvd_gpu_method){.cache = cache,
+                                 .plan = plan,
+                                 .one_layer = true,
+                                 .whole_prompts = true,
+                                 .make = make,
+                                 .begin = begin,
+                                 .ended = ended,
+                                 .lowered = lowered,
+                                 .held = held,
+                                 .bits = bits,
+                                 .appended = appended,
+                                 .attended = attended,
+                                 .free = release};
+    /* The cache releases the method, also after a failure. */
+    *m = &k->method;
+    describe(k);
+    return make_scratch(k, err);
+}
+
+static unsigned computes(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+}
+
+const kvd_gpu_kind kvd_gpu_lower = {
+    .computes = computes, .generates = generates, .open = open_method};
