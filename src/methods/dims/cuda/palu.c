@@ -13,9 +13,236 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "methods/dims/cuda/palu_parts.h"
+#include "kernels/rivals/palu_decode.h"
+#include "methods/cuda/fold.h"
+#include "methods/dims/cuda/latent_store.h"
 
-static const char what[] = "latents of palu";
+static const char what[] = "latents of palu", matrices[] = "matrices of palu";
+
+/*
+ * Offsets of the matrices of one layer, in elements of kvd_palu.matrix. A projects K or V of a
+ * group of heads, B rebuilds K or V of one head (methods/dims/palu.c).
+ */
+typedef struct {
+    /*
+     * True if B of the values is folded into W_O. Attention then outputs sums of latents of values.
+     */
+    bool direct;
+    /* Offsets of the matrices A [heads * d_head][rank] of all groups, for K and for V. */
+    size_t down[2];
+    /*
+     * Offsets of the matrices B. up: B^T of K and of V. up_pair: B of the keys in the element order
+     * of the fused kernel.
+     */
+    size_t up, up_pair;
+    /* Offset of the matrices B [rank][d_head] of the values, not transposed. */
+    size_t back;
+} kvd_palu_layer;
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_latent_store store;
+    kvd_gpu_worker *w;
+    /* Points to `own`: the projections of this GPU's KV heads. */
+    const kvd_dims *dims;
+    kvd_dims own;
+    /*
+     * True if the matrix product of Q, K and V gives latents. False if norms of K or biases prevent
+     * it; a separate product then computes latents.
+     */
+    bool folded;
+    bool fused;
+    kvd_palu_layer *layer;
+    /* All matrices in device memory, bf16. */
+    uint16_t *matrix;
+    /* Latents from separate products, [max_tokens][latent_pitch]. NULL if `folded`. */
+    uint16_t *rows;
+    size_t rows_pitch;
+    int n_clusters;
+    void *workspace;
+    uint16_t *o; /* attention output as latents of values, [max_slices][n_heads * rank_v] */
+    /*
+     * Device array [n_layers][3][n_heads] of pointers for the batched product of `o` with B_v: B_v
+     * [rank_v][d_head], the part of `o`, and the output of each query head.
+     */
+    const void **factor;
+} kvd_palu;
+
+static const kvd_dims_head *kvd_palu_head(const kvd_palu *p, int layer, int g)
+{
+    return &p->dims->head[layer * p->dims->n_kv_heads + g];
+}
+
+static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
+{
+    return (kvd_palu_shape){.n_heads = p->method.cache->share->n_heads,
+                            .n_kv_heads = p->method.cache->share->n_kv_heads,
+                            .rank_k = p->store.layer[layer].rank[KVD_KEYS][0],
+                            .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
+}
+
+/* bf16 numbers of all matrices, assembled on the host and then copied to the device at once */
+typedef struct {
+    /* NULL in the first pass, which only counts the n elements. */
+    uint16_t *x;
+    size_t n;
+} pile;
+
+/*
+ * Appends x [rows][columns] as bf16 [to_rows][to_columns], padded with zeros, and returns its
+ * offset. If `turned` is true, x is [columns][rows] and gets transposed.
+ */
+static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
+                  size_t to_columns, bool turned)
+{
+    const size_t at = to->n;
+    for (size_t i = 0; to->x && i < to_rows * to_columns; i++) {
+        const size_t r = i / to_columns, c = i % to_columns;
+        const float y = r < rows && c < columns ? turned ? x[c * rows + r] : x[r * columns + c] : 0;
+        kvd_from_f32(KVD_BF16, &y, to->x + at + i, 1);
+    }
+    to->n += to_rows * to_columns;
+    return at;
+}
+
+/*
+ * Appends the matrices B_k, which rebuild keys, of all heads in the element order of the fused
+ * kernel.
+ */
+static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
+{
+    const kvd_palu_shape s = kvd_palu_shape_of(p, l);
+    const size_t n = kvd_palu_up_elements(&s), each = (size_t)s.rank_k * KVD_PALU_D_HEAD;
+    float *const up = to->x ? calloc(n, sizeof *up) : NULL;
+    p->layer[l].up_pair = to->n;
+    to->n += n;
+    if (!to->x)
+        return 0;
+    if (!up)
+        return kvd_no_memory(err, matrices, n * sizeof *up);
+    for (int g = 0; g < s.n_kv_heads; g++)
+        memcpy(up + (size_t)g * each, kvd_palu_head(p, l, g)->b_k,
+               (size_t)kvd_palu_head(p, l, g)->d_qk * KVD_PALU_D_HEAD * sizeof *up);
+    kvd_palu_pack_up(&s, KVD_BF16, up, to->x + p->layer[l].up_pair);
+    free(up);
+    return 0;
+}
+
+static void add_layer(kvd_palu *p, int l, pile *to)
+{
+    kvd_latent_layer *const k = &p->store.layer[l];
+    kvd_palu_layer *const at = &p->layer[l];
+    const size_t d = (size_t)p->dims->d_head, wide = (size_t)p->dims->heads * d;
+    for (int side = 0; side < 2; side++) {
+        at->down[side] = to->n;
+        for (int g = 0; g < p->dims->n_kv_heads; g += p->dims->heads) {
+            const kvd_dims_head *const h = kvd_palu_head(p, l, g);
+            (void)add(to, side ? h->a_v : h->a_k, wide, (size_t)(side ? h->d_v : h->d_qk), wide,
+                      (size_t)k->rank[side][g / p->dims->heads], false);
+        }
+    }
+    at->up = to->n;
+    for (int side = 0; side < 2; side++)
+        for (int g = 0; g < p->dims->n_kv_heads; g++) {
+            const kvd_dims_head *const h = kvd_palu_head(p, l, g);
+            k->matrix[side][g] = side && at->direct ? -1 : (int)(to->n - at->up);
+            if (!side || !at->direct)
+                (void)add(to, side ? h->b_v : h->b_k, d, (size_t)(side ? h->d_v : h->d_qk), d,
+                          (size_t)k->rank[side][g / p->dims->heads], true);
+        }
+    at->back = to->n;
+    for (int g = 0; g < p->dims->n_kv_heads; g++)
+        (void)add(to, kvd_palu_head(p, l, g)->b_v, (size_t)kvd_palu_head(p, l, g)->d_v, d,
+                  (size_t)k->rank[KVD_VALUES][g / p->dims->heads], d, false);
+}
+
+static int add_all(kvd_palu *p, pile *to, kvd_err *err)
+{
+    to->n = 0;
+    for (int l = 0; l < p->dims->n_layers; l++) {
+        add_layer(p, l, to);
+        if (p->fused && add_pairs(p, l, to, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int make_matrices(kvd_palu *p, kvd_err *err)
+{
+    kvd_paged_cache *const c = p->method.cache;
+    pile all = {0};
+    if (add_all(p, &all, err))
+        return -1;
+    if (!(all.x = malloc(all.n * sizeof *all.x)))
+        return kvd_no_memory(err, matrices, all.n * sizeof *all.x);
+    int status = add_all(p, &all, err);
+    if (!status && (!(p->matrix = kvd_device_copy(&p->store.memory, all.x, all.n * sizeof *all.x,
+                                                  matrices, p->w->stream, err)) ||
+                    kvd_cuda_check(cudaStreamSynchronize(p->w->stream), matrices, err)))
+        status = -1;
+    free(all.x);
+    for (int l = 0; !status && l < p->dims->n_layers; l++) {
+        p->store.layer[l].up = p->matrix + p->layer[l].up;
+        c->layer[l].b_v = p->layer[l].direct ? p->matrix + p->layer[l].back : NULL;
+    }
+    return status;
+}
+
+/*
+ * Multiplies W_K and W_V of each group of heads, rows [heads * d_head][d_model], by the transpose
+ * of its projection matrix A. The products follow the rows of W_Q without gaps.
+ */
+static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
+{
+    kvd_gpu_layer *const to = &p->w->weights.layer[l];
+    const size_t model = (size_t)p->w->config.d_model, d = (size_t)p->dims->d_head;
+    const size_t heads = (size_t)p->method.cache->share->n_heads, kv = (size_t)p->dims->n_kv_heads;
+    const size_t wide = (size_t)p->dims->heads * d;
+    uint16_t *const w = to->qkv;
+    size_t at = heads * d;
+    for (int side = 0; side < 2; side++) {
+        const uint16_t *a = p->matrix + p->layer[l].down[side];
+        for (size_t g = 0; g < kv * d / wide; g++) {
+            const size_t rank = (size_t)p->store.layer[l].rank[side][g],
+                         from = (heads + (size_t)side * kv) * d + g * wide;
+            if (kvd_gpu_fold_product(p->w, (int)wide, (int)rank, (int)model, a, w + from * model,
+                                     temp, err) ||
+                kvd_cuda_check(cudaMemcpyAsync(w + at * model, temp, rank * model * sizeof *w,
+                                               cudaMemcpyDeviceToDevice, p->w->stream),
+                               matrices, err))
+                return -1;
+            a += wide * rank;
+            at += rank;
+        }
+    }
+    to->n_qkv = (int)at;
+    return 0;
+}
+
+/*
+ * If `folded` is set, multiplies W_K and W_V by A. In layers with kvd_palu_layer.direct, multiplies
+ * W_O by B of the values.
+ */
+static int fold(const kvd_palu *p, kvd_err *err)
+{
+    const kvd_paged_cache *const c = p->method.cache;
+    const size_t model = (size_t)p->w->config.d_model, d = (size_t)p->dims->d_head,
+                 heads = (size_t)c->share->n_heads, wide = (size_t)p->dims->heads * d;
+    const size_t most = wide > heads * d ? wide : heads * d;
+    kvd_device_memory memory = {0};
+    uint16_t *const temp = kvd_device_new(&memory, model * most * sizeof *temp, matrices, err);
+    int status = temp ? 0 : -1;
+    for (int l = 0; l < p->dims->n_layers && !status; l++)
+        if ((p->folded && fold_rows(p, l, temp, err)) ||
+            (p->layer[l].direct &&
+             kvd_gpu_fold_columns(p->w, &p->w->weights.layer[l], &c->layer[l], temp, err)))
+            status = -1;
+    kvd_err second;
+    if (kvd_cuda_check(cudaStreamSynchronize(p->w->stream), matrices, status ? &second : err))
+        status = -1;
+    kvd_device_release(&memory);
+    return status;
+}
 
 static kvd_palu *self_of(kvd_gpu_method *m)
 {
@@ -371,8 +598,8 @@ static int open_palu(kvd_palu *p, kvd_err *err)
     p->folded = c->hook.wants_raw;
     c->hook.wants_pre = !p->folded;
     p->fused = fuses(p);
-    if (kvd_palu_make_matrices(p, err) || kvd_latent_store_init(&p->store, p->w->stream, err) ||
-        kvd_palu_fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)))
+    if (make_matrices(p, err) || kvd_latent_store_init(&p->store, p->w->stream, err) ||
+        fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)))
         return -1;
     p->method.page_bytes = p->store.page_bytes;
     p->method.apart = p->folded ? 0 : 1u << KVD_PHASE_ROTATE;
