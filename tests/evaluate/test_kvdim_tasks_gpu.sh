@@ -14,10 +14,10 @@ untimed "$D/one.json"
 is "paths" "GPU engine,GPU engine,products on the GPU, cache on the CPU," "$(sed -n 's/^ *"path": "\(.*\)",*$/\1/p' "$D/one.json" | uniq -c | awk '{ for (i = 0; i < $1 / 3; i++) { x = $0; sub(/^ *[0-9]+ /, "", x); printf "%s,", x } }')"
 check "the path on the terminal" grep -q "^kvdim-tasks: quest: products on the GPU, cache on the CPU, because " "$D/one.log"
 
-# Entropy codes: the engine holds the bytes of the CPU, except where rounding changes a code.
+# Methods that decide by numbers: the engine holds the bytes of the CPU, except where rounding changes a code or a choice.
 last() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2" | tail -n 1; }
 check "calibration" "$B/bin/kvdim-collect" data/models/kvdim-6m --text data/texts/articles.txt --tokens 3000 --rope both --dtype f16 --fisher="$D/f.h5" -q -o "$D/d.h5"
-for method in waterfill,step=0.02,block=64 kvtc,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1; do
+for method in waterfill,step=0.02,block=64 kvtc,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1 minicache xkv,layers=2 mikv; do
   coded="$B/bin/kvdim-tasks data/models/kvdim-6m --ruler niah_single_1 --seq-len 400 --items 3 --max-new-tokens 6 --cache bf16 --calibration $D/d.h5 --fisher $D/f.h5 --method $method -q --json"
   if $coded --device cuda --compute bf16 -o "$D/g.h5" >"$D/g.json" 2>"$log" && $coded --device cpu -o "$D/c.h5" >"$D/c.json" 2>"$log"; then
     is "$method, the path" "GPU engine" "$(last path "$D/g.json")"

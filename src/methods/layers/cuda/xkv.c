@@ -158,9 +158,9 @@ static int multiply(const xkv *k, cublasOperation_t op_a, cublasOperation_t op_b
 static int work_of(const xkv *k, size_t m, size_t *device, size_t *host, kvd_err *err)
 {
     const int64_t d = (int64_t)m;
-    return solved(k->lib->cusolverDnXsyevBatched_bufferSize(
+    return solved(k->lib->cusolverDnXsyevd_bufferSize(
                       k->solver, k->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
-                      CUDA_R_32F, NULL, d, CUDA_R_32F, NULL, CUDA_R_32F, device, host, 1),
+                      CUDA_R_32F, NULL, d, CUDA_R_32F, NULL, CUDA_R_32F, device, host),
                   err);
 }
 
@@ -175,10 +175,10 @@ static int find_vectors(const xkv *k, size_t m, int *host_info, cudaStream_t str
         return kvd_fail(err,
                         "%s: a prompt of %zu rows needs %zu bytes on the device, %zu are there",
                         what, m, device, k->work_bytes);
-    return solved(k->lib->cusolverDnXsyevBatched(
-                      k->solver, k->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
-                      CUDA_R_32F, k->gram, d, CUDA_R_32F, k->value, CUDA_R_32F, k->work,
-                      k->work_bytes, k->host_work, k->host_bytes, k->info, 1),
+    return solved(k->lib->cusolverDnXsyevd(k->solver, k->params, CUSOLVER_EIG_MODE_VECTOR,
+                                           CUBLAS_FILL_MODE_UPPER, d, CUDA_R_32F, k->gram, d,
+                                           CUDA_R_32F, k->value, CUDA_R_32F, k->work, k->work_bytes,
+                                           k->host_work, k->host_bytes, k->info),
                   err) ||
                    kvd_cuda_check(cudaMemcpyAsync(host_info, k->info, sizeof *host_info,
                                                   cudaMemcpyDeviceToHost, stream),
