@@ -303,13 +303,16 @@ static void step_on_cpu(problem *p, const float *q, float *lse)
                     h->score[t] += z[t] / sum;
                 lse[b * p->args.map.n_heads + j] = (float)log(sum);
             }
-            code_token(p, h, n - 1, KVD_LOWER_HIGH);
             int high = 0, least = -1;
+            h->level[n - 1] = KVD_LOWER_HIGH;
             for (int t = 0; t < n - c->recent; t++)
                 if (h->level[t] == KVD_LOWER_HIGH) {
                     high++;
                     least = least < 0 || h->score[t] < h->score[least] ? t : least;
                 }
+            /* The newest token is coded once, at the level that it has then. */
+            if (high <= c->heavy || least < n - 1)
+                code_token(p, h, n - 1, KVD_LOWER_HIGH);
             if (high > c->heavy)
                 code_token(p, h, least, KVD_LOWER_LOW);
         }
