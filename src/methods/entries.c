@@ -234,6 +234,7 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
                                   .position = position,
                                   .mass = mass,
                                   .seen = mass ? mass + room : NULL,
+                                  .balance = side == KVD_KEYS && h->balanced ? h->balance : NULL,
                                   .prompt = prompt};
     kvd_bits_count count = {0, 0};
     float *const decoded = x ? x + room * kept : NULL;
@@ -252,6 +253,15 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
+/* Returns true if the bits method codes some of the cached tokens from .. to-1 with fewer bits. */
+static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
+{
+    bool there[KVD_N_LEVELS] = {false};
+    for (size_t i = from; i < to; i++)
+        there[h->level[i]] = true;
+    return h->p->bits->two_levels && there[KVD_LEVEL_LOW] && there[KVD_LEVEL_HIGH];
+}
+
 /*
  * Quantises K or V of cached tokens from .. to-1. Either all or none of them may have pruned
  * channels.
@@ -260,8 +270,12 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /* If tokens at KVD_LEVEL_LOW keep fewer dimensions, each level is coded separately. */
-    if (h->low[side] < h->width[side]) {
+    /*
+     * If tokens at KVD_LEVEL_LOW keep fewer dimensions or bits, each level is coded separately, so
+     * that every token counts the bits of its level.
+     */
+    if (h->low[side] < h->width[side] ||
+        (!pruned && !all && sharing == 1 && has_two_levels(h, from, to))) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||
             code_level(h, side, from, to, KVD_LEVEL_LOW, prompt, err))
             return -1;

@@ -482,7 +482,6 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"mpcache,threshold=0.004,budget=0.4,small=8", false, 0.1},
                   {"a2ats,size=64,rows=250,budget=0.1,sink=4,local=16,relative=64", false, 0.05},
                   {"mikv", false, 0},
-                  {"lower+hetero,heavy=0.2,recent=0.2", false, 0},
                   {"lower+hetero,k=5,v=16,lk=3,lv=4,balance=1,heavy=9,recent=0", false, 0},
                   {"minicache", true, 0.02},
                   {"minicache,gamma=0,start=0", true, 0},

@@ -481,7 +481,7 @@ int main(int argc, char **argv)
                                      {"xquant,bits=3,group=16", 0.5, 1e-9},
                                      {"cachegen,bin=0.2,group=8,groups=8,lanes=1", 0.5, 0.01},
                                      {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01},
-                                     {"mikv", 0.6, 0.2}};
+                                     {"mikv", 0.9, 0.2}};
     static const test_case full[] = {{"kivi,bits=2,group=32,residual=32", 0.5, 1e-9},
                                      {"kivi,bits=4,group=16,residual=64", 0.6, 1e-9},
                                      {"kivi,bits=8,group=64,residual=128", 0.5, 1e-9},
@@ -504,7 +504,7 @@ int main(int argc, char **argv)
                                      {"comet,bits=4,group=32", 0.5, 1e-9},
                                      {"comet,bits=3,symmetric=0", 0.5, 1e-9},
                                      {"hetero", 0.5, 1e-9},
-                                     {"mikv", 0.6, 0.2},
+                                     {"mikv", 0.9, 0.2},
                                      {"lower+hetero,lk=5,lv=3,heavy=16,recent=16", 0.6, 0.2},
                                      {"rotatekv", 0.6, 1e-9},
                                      {"rotatekv,bits=4,group=64,sink=2", 0.5, 1e-9},

@@ -20,7 +20,6 @@ enum { MOST = 5, MAX_PAGES = 10, PAGES = MOST * MAX_PAGES };
 #define BOUND 0x3p-9
 
 static kvd_rng rng;
-static int failures;
 
 typedef struct {
     int d, kv, n;
@@ -229,6 +228,7 @@ static void test(const layers_case *c, double t, double gamma)
     uint16_t *const layer[2] = {need(n * sizeof **layer), need(n * sizeof **layer)},
                     *const got[2] = {need(n * sizeof **got), need(n * sizeof **got)};
     comparison sum = {.rest = true};
+    char name[128];
     make_layers(c, layer);
     on_gpu g = send(c);
     const double apart = merge(&g, c, layer, t, gamma);
@@ -236,12 +236,11 @@ static void test(const layers_case *c, double t, double gamma)
         restore(&g, c, l, layer[l], got[l]);
     for (int i = 0; i < 2 * c->n; i++)
         compare(c, i / 2, i % 2, &v, layer, got, &sum);
-    const bool ok = sum.off < BOUND && sum.rest && fabs(apart - sum.apart) < 0.5;
-    printf("%s layers d=%d, %d KV heads, %d requests, t=%g, gamma=%g: off by %.3g of %.3g, %g and "
-           "%g of %g pairs of vectors apart, other rows %s\n",
-           ok ? "ok" : "not ok", c->d, c->kv, c->n, t, gamma, sum.off, BOUND, apart, sum.apart,
-           sum.vectors, sum.rest ? "equal" : "not equal");
-    failures += !ok;
+    (void)snprintf(name, sizeof name, "d=%d, %d KV heads, %d requests, t=%g, gamma=%g", c->d, c->kv,
+                   c->n, t, gamma);
+    test_result(sum.off < BOUND && sum.rest && fabs(apart - sum.apart) < 0.5, name,
+                "off by %.3g of %.3g, %g and %g of %g pairs of vectors apart, other rows %s",
+                sum.off, BOUND, apart, sum.apart, sum.vectors, sum.rest ? "equal" : "not equal");
     release(&g);
     for (int l = 0; l < 2; l++) {
         free(layer[l]);
@@ -257,6 +256,7 @@ static void test_later(const layers_case *c)
                     *const got = need(n * sizeof *got);
     int32_t of_slot[MOST];
     size_t wrong = 0;
+    char name[128];
     make_layers(c, layer);
     on_gpu g = send(c);
     for (int s = 0; s < MOST; s++)
@@ -277,9 +277,8 @@ static void test_later(const layers_case *c)
                                      : t < c->kv_len[b]   ? layer[0][at]
                                                           : 0);
             }
-    printf("%s layers d=%d, %d KV heads, %d requests: %zu numbers of later tokens differ\n",
-           wrong ? "not ok" : "ok", c->d, c->kv, c->n, wrong);
-    failures += wrong > 0;
+    (void)snprintf(name, sizeof name, "d=%d, %d KV heads, %d requests", c->d, c->kv, c->n);
+    test_result(!wrong, name, "%zu numbers of later tokens differ", wrong);
     check(cudaFree(device), "cudaFree");
     release(&g);
     free(layer[0]);
@@ -303,9 +302,7 @@ static void test_leading(int m, int width, int rank, int ld)
             wrong += got[i * ld + j] != (j < width  ? bf16_of((double)x[(m - 1 - j) * m + i])
                                          : j < rank ? 0
                                                     : 0xffff);
-    printf("%s layers, %d of %d eigenvectors: %d numbers differ\n", wrong ? "not ok" : "ok", width,
-           m, wrong);
-    failures += wrong > 0;
+    test_result(!wrong, "eigenvectors", "%d of %d, %d numbers differ", width, m, wrong);
     check(cudaFree(vectors), "cudaFree");
     check(cudaFree(device), "cudaFree");
     free(x);
@@ -315,13 +312,9 @@ static void test_leading(int m, int width, int rank, int ld)
 /* usage: gpu_layers [quick]: quick has small cases for compute-sanitizer */
 int main(int argc, char **argv)
 {
-    int devices = 0;
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip layers: no device\n");
+    if (!gpu_devices("layers", 1))
         return 0;
-    }
     kvd_rng_seed(&rng, 9, 0);
     shuffle_pages();
     for (size_t i = 0; i < (quick ? 2 : sizeof cases / sizeof *cases); i++) {

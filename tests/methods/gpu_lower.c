@@ -16,7 +16,6 @@
 enum { MOST = 4, MAX_PAGES = 6, PAGES = MOST * MAX_PAGES, TOKENS = MAX_PAGES * 64, STEPS = 3 };
 
 static kvd_rng rng;
-static int failures;
 
 typedef struct {
     const char *name;
@@ -85,7 +84,7 @@ static void make(problem *p, const lower_case *c)
     for (int g = 0; g < c->kv; g++)
         heads.d_qk[g] = heads.d_v[g] = c->d;
     if (kvd_attn_map_make(&heads, &p->args.map)) {
-        printf("not ok lower %s: no such heads\n", c->name);
+        printf("not ok lower, %s: no such heads\n", c->name);
         exit(1);
     }
     memcpy(p->values.value, c->bits, sizeof c->bits);
@@ -274,10 +273,8 @@ static void compare(problem *p, int step)
                         rest = worse(rest, fabs(is - (t < p->len[b] ? (double)want[i] : 0)));
                 }
             }
-    const bool ok = off < 0x1p-7 && rest <= 0;
-    printf("%s lower %s, step %d: rows off by %.3g of %.3g, other rows by %.3g\n",
-           ok ? "ok" : "not ok", p->c->name, step, off, 0x1p-7, rest);
-    failures += !ok;
+    test_result(off < 0x1p-7 && rest <= 0, p->c->name,
+                "step %d, rows off by %.3g of %.3g, other rows by %.3g", step, off, 0x1p-7, rest);
 }
 
 /* One step of all requests on the CPU. q [n][q_pitch], lse [n][n_heads] receives denominators. */
@@ -352,13 +349,9 @@ static void test(const lower_case *c)
 /* usage: gpu_lower [quick]: quick has small cases for compute-sanitizer */
 int main(int argc, char **argv)
 {
-    int devices = 0;
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip lower: no device\n");
+    if (!gpu_devices("lower", 1))
         return 0;
-    }
     kvd_rng_seed(&rng, 9, 0);
     for (size_t i = 0; i < (quick ? 2 : sizeof cases / sizeof *cases); i++)
         test(&cases[i]);

@@ -129,6 +129,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
 __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int level, int i)
 {
     const int bits = a.bits[v.side][level];
+    const bool balanced = a.factor && !v.side && level == KVD_LOWER_LOW;
     const uint32_t *const record = record_of(a, v);
     uint32_t code[8] = {}, y[4];
     float x[8];
@@ -144,7 +145,8 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
         x[e] = bits == 16 ? half_of(code[e])
                           : __fadd_rn(__fmul_rn(half_of(scale), static_cast<float>(code[e])),
                                       half_of(scale >> 16));
-        x[e] = __fdiv_rn(x[e], factor_of(a, v, level, i + e));
+        if (balanced)
+            x[e] = __fdiv_rn(x[e], factor_of(a, v, level, i + e));
     }
 #pragma unroll
     for (int e = 0; e < 4; e++)
