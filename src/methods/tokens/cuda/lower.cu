@@ -1,7 +1,7 @@
 /*
- * Kernels of lower.h. Steps and roundings are those of kvd_quantise_group. Where rows are read or
- * written in groups of 8 tokens, lane l of a warp has token l % 8 and every fourth run of 8
- * numbers, from run l / 8 on.
+ * Kernels of lower.h. Steps and roundings are those of kvd_quantise_group. If a warp reads or
+ * writes rows in groups of 8 tokens, lane l has token l % 8 and every fourth run of 8 numbers, from
+ * run l / 8 on.
  */
 #include "methods/tokens/cuda/lower.h"
 
