@@ -8,6 +8,7 @@
 #include "common/linalg.h"
 #include "common/rng.h"
 #include "methods/cache.h"
+#include "methods/method.h"
 #include "methods/stepwise.h"
 #include "model/pass/blocks.h"
 #include "unit.h"
@@ -592,6 +593,32 @@ TEST(balanced_channels)
  * Tests think, which prunes channels i of the prompt's keys: those with the smallest sum over heads
  * of |Q_i| |K_i|. The newest keys keep all channels.
  */
+/* After a step, a KV head has `heavy` + `recent` tokens of 8 bits; all other tokens have 2 bits. */
+TEST(levels_count_their_own_bits)
+{
+    enum { PROMPT = 20, HIGH = 3 + 5 };
+    const problem *p = make(0);
+    const kvd_method_setup setup = {.config = &p->config};
+    kvd_stepwise_account a;
+    kvd_method m;
+    kvd_err err = {""};
+    double payload = 0, side = 0;
+    assert_int_equal(kvd_method_parse("lower+hetero,k=8,v=8,lk=2,lv=2,heavy=3,recent=5", &m, &err),
+                     0);
+    m.plan.type = KVD_BF16;
+    m.plan.prompt = PROMPT;
+    assert_int_equal(kvd_plan_open(&m.plan, &setup, &err), 0);
+    run(&m.plan, p, got, &a);
+    for (size_t s = 0; s < 2; s++)
+        for (size_t n = PROMPT + 1; n <= offset[s + 1] - offset[s]; n++) {
+            payload += KV_HEADS * 2 * D * (8.0 * HIGH + 2.0 * (double)(n - HIGH));
+            side += KV_HEADS * 2 * 32.0 * (double)n;
+        }
+    assert_float_equal(a.payload, payload, 1e-6);
+    assert_float_equal(a.side, side, 1e-6);
+    kvd_plan_close(&m.plan);
+}
+
 TEST(pruned_channels)
 {
     enum { PROMPT = 30, WINDOW = 8, PRUNED = 6 };
