@@ -54,11 +54,8 @@ static bool needs_quotes(const char *s)
     return !*s || s[strspn(s, plain)];
 }
 
-/*
- * Quotes argv as one line that a shell parses into the same arguments. A single quote is written
- * '\'' inside single quotes.
- */
-static char *quote_command(int argc, char **argv, kvd_err *err)
+/* A single quote is written '\'' inside single quotes. */
+char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err)
 {
     size_t size = 1;
     for (int i = 0; i < argc; i++)
@@ -152,7 +149,7 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
         fprintf(stderr, "%s: warning: %s leaves room for %d thread%s, not %d\n", program, limit,
                 run->threads, run->threads == 1 ? "" : "s", opt->threads);
     opt->threads = run->threads;
-    run->command_line = quote_command(argc, argv, err);
+    run->command_line = kvd_run_quote(argc, (const char *const *)argv, err);
     return run->command_line ? 0 : -1;
 }
 

@@ -56,6 +56,12 @@ int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_
 void kvd_run_release(kvd_run *run);
 
 /*
+ * Returns the arguments as one line that a shell parses into the same arguments. The caller frees
+ * it. If memory runs out, returns NULL and fills *err.
+ */
+char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
+
+/*
  * Hashes an input file and adds it to the run. Ignores a folder, which the reader of the file
  * refuses later.
  */

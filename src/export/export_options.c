@@ -39,7 +39,10 @@ static int read_method(void *config, const char *spec, kvd_err *err)
         strncat(known, *known ? ", " : "", sizeof known - strlen(known) - 1);
         strncat(known, e.info->name, sizeof known - strlen(known) - 1);
     }
-    return kvd_fail(err, "--method %s cannot be folded into weights; give one of %s", spec, known);
+    return kvd_fail(
+        err,
+        "--method %s cannot be folded into weights; give one of %s alone, without online and explicit",
+        spec, known);
 }
 
 #define T kvd_export_options

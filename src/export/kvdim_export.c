@@ -332,8 +332,12 @@ static void print_summary(const exporting *x)
     if (!x->note.folds[0] && kvd_dims_cuts(d, 0))
         printf("Q and K stay whole: %s is between W_Q, W_K and the scores\n",
                x->model->positions == KVD_POSITIONS_ROPE ? "RoPE" : "a norm");
-    printf("predicted by: kvdim-eval %s --spectrum %s%s%s --method %s\n", cfg->model, cfg->spectrum,
-           cfg->rates ? " --rates " : "", cfg->rates ? cfg->rates : "", method);
+    const char *const command[] = {"kvdim-eval", cfg->model, "--spectrum", cfg->spectrum,
+                                   "--method",   method,     "--rates",    cfg->rates};
+    kvd_err ignored;
+    char *const line = kvd_run_quote(cfg->rates ? 8 : 6, command, &ignored);
+    printf("predicted by: %s\n", line ? line : "kvdim-eval");
+    free(line);
 }
 
 static int work(exporting *x, kvd_err *err)

@@ -172,6 +172,12 @@ fails() {
      [ "$(grep -c '^kvdim-export: ' "$D/err")" -eq 1 ]; then ok "refuses $name"
   else bad "refuses $name" "status $rc, wanted $want and '$text'" "$(cat "$D/err")"; fi
 }
+# The printed command is one that a shell reads, whatever the paths.
+cp "$D/s.h5" "$D/a 'b' s.h5"
+$EXPORT $MODEL --spectrum "$D/a 'b' s.h5" --method zack,p=0.5 -o "$D/quoted" >"$D/out" 2>"$D/err"
+eval "set -- $(sed -n 's/^predicted by: //p' "$D/out")"
+[ "$1 $3 $5" = "kvdim-eval --spectrum --method" ] && cmp "$4" "$D/s.h5" && ok "the command of the prediction is quoted" || bad "the command of the prediction is quoted" "$(cat "$D/out" "$D/err")"
+
 z="$EXPORT $MODEL $bases"
 fails "no widths" 2 "no widths given" $z
 fails "rates and p" 2 "has widths of its own: leave out --rates" $z --rates "$D/r.h5" --method zack,p=0.5
@@ -179,6 +185,7 @@ fails "a point without rates" 2 "--point requires --rates" $z --method zack,p=0.
 fails "two ways to a point" 2 "--overall-p cannot be used with --point" $z --rates "$D/r.h5" --point 0 --overall-p 0.5
 fails "none" 2 "--method none cannot be folded into weights; give one of zack, fdc, uniform, balanced, fisher, matryoshka" $z --method none
 fails "latents" 2 "--method palu cannot be folded" $z --method palu
+fails "rotations of every prompt" 2 "cannot be folded into weights; give one of zack, fdc, uniform, balanced, fisher, matryoshka alone, without online and explicit" $z --method zack,p=0.5,online=1
 fails "another axis" 2 "--method zack+kivi,p=0.5 cannot be folded" $z --method zack+kivi,p=0.5
 fails "a type of rotations" 2 "--dtype cannot be used with --rotations-only" $z --method zack,p=0.5 --rotations-only --dtype f16
 fails "no choice among points" 1 "has 2 points: choose one with --point or --overall-p" $z --rates "$D/r.h5"
