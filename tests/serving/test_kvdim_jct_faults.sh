@@ -76,6 +76,7 @@ rm "$D/none.h5.partial"
 
 # ---- what is left out --------------------------------------------------------------------------------
 "$jct" "$D/model" $small --input-len 9,10 --output-len 2 --iterations --method none,minicache --repeats 1 -q -o "$D/o.h5" >"$D/log" 2>&1
+is "a grid that kvdim-serve cannot use" 1 "$(grep -c '^kvdim-jct: warning: --iterations times steps of one request alone, .* give --max-batch N' "$D/log")"
 is "a method's points are counted" 1 "$(grep -c '^kvdim-jct: 3 of 6 points were left out' "$D/log")"
 attribute "$D/o.h5" /skipped | grep -q "minicache: method 'minicache' wants a first pass" && ok "the last of the methods too" || not_ok "the last of the methods too"
 is "and were reached" "6 6" "$(attribute "$D/o.h5" /points) $(attribute "$D/o.h5" /points_done)"

@@ -127,8 +127,8 @@ static const kvd_option options[] = {
      .requires = "requests", .otherwise = "100 with poisson:RATE, else all of the trace",
      .help = "Number of Poisson arrivals, or the first N requests of a trace"},
     {"iterations", .type = KVD_OPT_FLAG, KVD_INTO(T, iterations),
-     .help = "Also measure single iterations of the engine for many batch sizes and lengths; "
-             "kvdim-serve simulates from them"},
+     .help = "Also measure single iterations of the engine for many batch sizes, up to "
+             "--max-batch, and lengths; kvdim-serve simulates from them"},
 
     {.help = "Engine"},
     {"chunk", .type = KVD_OPT_WHOLE, KVD_INTO(T, chunk), .high = 1 << 24, .initial = "0",
@@ -208,7 +208,7 @@ static const kvd_program program = {
     .examples = {"kvdim-jct data/models/kvdim-6m --method none,zack,p=0.5 --spectrum spectrum.h5 "
                  "--input-len 64,256 --output-len 32 --batch 1,4 -o jct.h5",
                  "kvdim-jct --shape llama-3.1-8b --input-len 1024,8192 --output-len 128 "
-                 "--iterations -o jct.h5",
+                 "--iterations --max-batch 64 -o jct.h5",
                  "kvdim-jct data/models/kvdim-6m --requests poisson:4 --lengths fixed:100:20 "
                  "--n-requests 50 -o replay.h5"},
     .notes = "Points that do not fit into memory are reported, the other points run, and the exit "
