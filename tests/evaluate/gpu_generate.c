@@ -628,7 +628,7 @@ static void compare_gpt_oss(void)
     takes_path(gpu, "cake,window=8", "window");
     takes_path(gpu, "minicache", "window");
     takes_path(gpu, "mikv", "window");
-    takes_path(gpu, "xkv", "keys before RoPE");
+    takes_path(gpu, "xkv", "window");
     takes_path(gpu, "zack,online=1,p=0.3", "window");
     takes_path(gpu, "kivi,bits=4,residual=64", "a window of 40 tokens does not hold");
     kvd_generator_free(gpu);

@@ -314,12 +314,11 @@ static void test_context(const load *l, const char *method)
  * Tests a method with parameters that keep all numbers. One prompt has more tokens than a row of
  * the group has numbers, the other one fewer.
  */
-static void test_lossless(const kvd_checkpoint *c, const char *method)
+static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
-    static const request r[] = {{300, 20}, {70, 12}};
     kvd_err err = {""};
     char text[160];
-    load l = load_make(c, r, sizeof r / sizeof *r, 17);
+    load l = load_make(c, r, 2, 17);
     outcome plain = {0}, got = {0};
     double rounding = 0, most = 0;
     if (measure(&l, 2, &plain, &rounding, &err) || run(&l, 2, method, 1, 0, &got, &err)) {
@@ -328,7 +327,7 @@ static void test_lossless(const kvd_checkpoint *c, const char *method)
         const double e = off(&l, got.logits, plain.logits, &most);
         (void)snprintf(text, sizeof text, "off by %.2g rms, %.2g at most; bf16 %.2g", e, most,
                        rounding);
-        report(e <= 2 * rounding && most <= 12 * rounding, method, text);
+        report(e <= 3 * rounding && most <= 12 * rounding, method, text);
     }
     free(plain.logits);
     free(got.logits);
@@ -337,7 +336,8 @@ static void test_lossless(const kvd_checkpoint *c, const char *method)
 
 static void test_rest(void)
 {
-    static const request one[] = {{40, 2}};
+    static const request one[] = {{40, 2}}, longer[] = {{300, 20}, {70, 12}},
+                         shorter[] = {{100, 12}, {33, 5}};
     kvd_err err = {""};
     kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
     kvd_checkpoint *const biases = kvd_checkpoint_open("tests/data/families/qwen2-gqa", &err);
@@ -372,9 +372,9 @@ static void test_rest(void)
     refused(&l, "xkv,layers=1", 0, "'xkv' stores no two of the");
     refused(&l, "xkv,rank_v=0", 0, "rank_v = 0 is neither a fraction");
     refused(&l, "xkv", 32, "'xkv' compresses a prompt in one piece");
-    refused(&b, "xkv", 0, "'xkv' decomposes keys before RoPE");
     test_timed(&l, 2, "xkv,layers=2");
-    test_lossless(c, "xkv,layers=2,rank_k=256,rank_v=256");
+    test_lossless(c, longer, "xkv,layers=2,rank_k=256,rank_v=256");
+    test_lossless(biases, shorter, "xkv,layers=2,rank_k=128,rank_v=128");
     test_context(&l, "kivi,bits=4");
     test_context(&l, "kvquant,bits=4");
     test_context(&l, "fp8,mantissa=2");

@@ -225,15 +225,17 @@ static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
     const layer_group *const g = &k->group[k->group_of[r->layer]];
     const size_t row = row_of(k), tokens = c->batch->n_tokens - r->steps,
                  keys = (size_t)(c->config->n_heads * c->config->d_head);
-    for (size_t side = 0; side < 2; side++)
-        if (kvd_cuda_check(
-                cudaMemcpy2DAsync(k->x[side] + (size_t)(r->layer - g->first) * row,
-                                  g->wide * sizeof(uint16_t),
-                                  (const uint16_t *)r->x + r->steps * r->ld + keys + side * row,
-                                  r->ld * sizeof(uint16_t), row * sizeof(uint16_t), tokens,
-                                  cudaMemcpyDeviceToDevice, r->stream),
-                what, err))
+    for (size_t side = 0; side < 2; side++) {
+        const bool pre = side == KVD_KEYS && c->hook.wants_pre;
+        const size_t ld = pre ? r->ld_pre : r->ld;
+        const uint16_t *const from = pre ? r->k_pre : (const uint16_t *)r->x + keys + side * row;
+        if (kvd_cuda_check(cudaMemcpy2DAsync(k->x[side] + (size_t)(r->layer - g->first) * row,
+                                             g->wide * sizeof *from, from + r->steps * ld,
+                                             ld * sizeof *from, row * sizeof *from, tokens,
+                                             cudaMemcpyDeviceToDevice, r->stream),
+                           what, err))
             return -1;
+    }
     return 0;
 }
 
@@ -505,12 +507,12 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
                         name, c->config->n_layers);
     if (c->config->rope_local_theta > 0)
         return kvd_fail(err, "'%s' in the CUDA engine: one RoPE base, the model has two", name);
-    return c->cosine && !c->hook.wants_raw
+    return c->cosine && !c->hook.wants_raw && c->config->rope_dims &&
+                   c->config->rope_dims < c->config->d_head
                ? kvd_fail(
                      err,
-                     "'%s' decomposes keys before RoPE, which the CUDA engine does not have in "
-                     "models with biases or norms of Q and K, or with partial RoPE",
-                     name)
+                     "'%s' in the CUDA engine: RoPE of all %d dimensions, the model's is of %d",
+                     name, c->config->d_head, c->config->rope_dims)
                : 0;
 }
 
@@ -539,6 +541,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .attended = attended,
                                  .free = release};
     k->w = cache->worker;
+    cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
     /* The cache releases the method, also after a failure. */
     *m = &k->method;
     if (describe(k, err))
@@ -554,11 +557,20 @@ static bool runs(const kvd_plan *plan)
     return !plan->tokens;
 }
 
+static bool before_rope(const kvd_plan *plan)
+{
+    (void)plan;
+    return true;
+}
+
 static unsigned computes(const kvd_plan *plan)
 {
     (void)plan;
     return KVD_GPU_SINKS | KVD_GPU_SCALE;
 }
 
-const kvd_gpu_kind kvd_gpu_xkv = {
-    .computes = computes, .runs = runs, .generates = runs, .open = open_method};
+const kvd_gpu_kind kvd_gpu_xkv = {.computes = computes,
+                                  .runs = runs,
+                                  .generates = runs,
+                                  .before_rope = before_rope,
+                                  .open = open_method};
