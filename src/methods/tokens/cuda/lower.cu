@@ -64,15 +64,14 @@ __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/* Returns the factor of channel i of a vector at `level`. */
-__device__ __forceinline__ float factor_of(const kvd_lower_args &a, const vector_of &v, int level,
-                                           int i)
+/* Returns the factors of a vector's channels, or NULL if its codes have none. */
+__device__ __forceinline__ const uint16_t *factors_of(const kvd_lower_args &a, const vector_of &v,
+                                                      int level)
 {
     if (!a.factor || level == KVD_LOWER_HIGH || v.side || a.bits[0][KVD_LOWER_LOW] == 16)
-        return 1;
-    return half_of(
-        a.factor[(static_cast<size_t>(__ldg(a.slot + v.b)) * a.map.n_kv_heads + v.g) * a.d_head +
-                 i]);
+        return NULL;
+    return a.factor +
+           (static_cast<size_t>(__ldg(a.slot + v.b)) * a.map.n_kv_heads + v.g) * a.d_head;
 }
 
 __device__ __forceinline__ float min_of_warp(float x)
@@ -88,7 +87,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
 {
     const int lane = static_cast<int>(threadIdx.x) % 32, d = a.d_head, bits = a.bits[v.side][level],
               chunks = (d + 31) / 32;
-    const uint16_t *const row = rows_of(a, v);
+    const uint16_t *const row = rows_of(a, v), *const factor = factors_of(a, v, level);
     uint32_t *const record = record_of(a, v);
     float x[CHUNKS], low = INFINITY, high = -INFINITY;
 #pragma unroll
@@ -96,8 +95,9 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
         const int i = 32 * k + lane;
         if (i >= d)
             break;
-        x[k] = __fmul_rn(unpack<true>(row[blocked(v.t % KVD_PAGE_TOKENS, i, d)]).x,
-                         factor_of(a, v, level, i));
+        x[k] = unpack<true>(row[blocked(v.t % KVD_PAGE_TOKENS, i, d)]).x;
+        if (factor)
+            x[k] = __fmul_rn(x[k], half_of(factor[i]));
         low = fminf(low, x[k]);
         high = fmaxf(high, x[k]);
     }
@@ -129,7 +129,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
 __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int level, int i)
 {
     const int bits = a.bits[v.side][level];
-    const bool balanced = a.factor && !v.side && level == KVD_LOWER_LOW;
+    const uint16_t *const factor = factors_of(a, v, level);
     const uint32_t *const record = record_of(a, v);
     uint32_t code[8] = {}, y[4];
     float x[8];
@@ -145,8 +145,14 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
         x[e] = bits == 16 ? half_of(code[e])
                           : __fadd_rn(__fmul_rn(half_of(scale), static_cast<float>(code[e])),
                                       half_of(scale >> 16));
-        if (balanced)
-            x[e] = __fdiv_rn(x[e], factor_of(a, v, level, i + e));
+    }
+    /* The fast division may be off by 2 float32 steps, which bf16 does not resolve. */
+    if (factor) {
+        const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
+        const uint32_t w[4] = {f.x, f.y, f.z, f.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            x[e] = __fdividef(x[e], half_of(w[e / 2] >> 16 * (e % 2)));
     }
 #pragma unroll
     for (int e = 0; e < 4; e++)
