@@ -193,7 +193,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (!r->steps)
         return 0;
     kvd_packed_args a = steps_of(m, r);
-    a.pages_side_by_side = side_by_side(m->cache, &a, r->steps, 4);
+    a.pages_side_by_side = side_by_side(m->cache, &a, r->steps, 16);
     return kvd_cuda_check(kvd_packed_restore(&a, r->stream), what, err) ||
                    kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
                ? -1

@@ -14,7 +14,7 @@
 namespace
 {
 
-enum { WARPS = 8, TILE_PITCH = KVD_WIDTH_NARROW + 2 };
+enum { WARPS = 8, TILE_PITCH = KVD_WIDTH_NARROW + 4 };
 
 struct page_of {
     const kvd_packed_args &a;
@@ -26,6 +26,23 @@ struct page_of {
     /* number of tokens in the page, of quantised keys and of quantised values */
     int left, keys, values;
 };
+
+/* Returns page p of KV head g of request b, which has m tokens. */
+__device__ __forceinline__ page_of make_page(const kvd_packed_args &a, int b, int g, int p, int m)
+{
+    const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p;
+    return {a,
+            b,
+            g,
+            p,
+            in_codes(a, page, g),
+            in_ring(a, b, p, g),
+            in_rows(a, page, g),
+            kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
+            min(m - t0, (int)KVD_PAGE_TOKENS),
+            min(max(keys_coded(a, m - 1) - t0, 0), (int)KVD_PAGE_TOKENS),
+            min(max(values_coded(a, m - 1) - t0, 0), (int)KVD_PAGE_TOKENS)};
+}
 
 __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block, int c)
 {
@@ -154,32 +171,6 @@ __device__ void level_unit(const page_of &o, int side, int u, const float *level
         }
 }
 
-/* Decodes keys or values whose dimensions have numbers of bits of their own (allot) to the tile. */
-__device__ void allotted_side(const page_of &o, int side, int coded, float *tile)
-{
-    const kvd_packed_args &a = o.a;
-    const int d = side ? a.map.d_v[o.g] : a.map.d_qk[o.g];
-    for (int i = (int)threadIdx.x; i < 4 * d; i += 32 * WARPS) {
-        const int dim = i % d, at = (2 * o.g + side) * a.allot.wide + dim, bits = a.allot.bits[at];
-        const float mean = a.allot.scale[2 * at], deviation = a.allot.scale[2 * at + 1],
-                    *const level = a.allot.level + ((9 * side + bits) << 8);
-        const uint32_t *const words =
-            reinterpret_cast<const uint32_t *>(o.codes) + a.allot.word[at];
-        for (int t = 16 * (i / d); t < min(16 * (i / d) + 16, coded); t++) {
-            float x = mean;
-            if (bits && deviation > 0) {
-                const int first = t * bits / 32, next = (t * bits + bits - 1) / 32;
-                const uint32_t code =
-                    __funnelshift_r(words[first], words[next], (uint32_t)(t * bits) % 32) &
-                    ((1u << bits) - 1);
-                /* Rounded twice, as on the CPU. */
-                x = __fadd_rn(mean, __fmul_rn(deviation, level[code]));
-            }
-            tile[t * TILE_PITCH + dim] = x;
-        }
-    }
-}
-
 __device__ void put_exceptions(const page_of &o, int side, float *tile)
 {
     const kvd_packed_args &a = o.a;
@@ -205,36 +196,42 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-__device__ __forceinline__ float number_of(const page_of &o, int side, const float *row, int t,
-                                           int i)
+/*
+ * Writes 8 tokens x 8 channels of each half of a head, from token t0 and channel i of the page on:
+ * the numbers in tile [8][TILE_PITCH] if they were coded, after RoPE if keys were coded before it.
+ * One warp.
+ */
+__device__ __forceinline__ void put_blocks(const page_of &o, int side, int coded, int t0, int i,
+                                           const float *tile, int lane)
 {
     const kvd_packed_args &a = o.a;
-    if (side || !a.before_rope || !a.cosine)
-        return row[i];
-    return after_rope(a, row, KVD_PAGE_TOKENS * o.p + t, i);
+    const int d = side ? a.map.d_v[o.g] : a.map.d_qk[o.g], t = t0 + lane % 8, j = i + lane / 8 * 2;
+    const float *const row = tile + lane % 8 * TILE_PITCH + j;
+    const float2 x = *reinterpret_cast<const float2 *>(row),
+                 y = *reinterpret_cast<const float2 *>(row + d / 2);
+    const size_t at =
+        (size_t)((side ? KVD_PAGE_TOKENS * a.map.d_qk[o.g] : 0) + page_index(t, j, d));
+    float low[2] = {x.x, x.y}, high[2] = {y.x, y.y};
+    if (t < coded && !side && a.before_rope && a.cosine)
+        apply_rope(a, KVD_PAGE_TOKENS * o.p + t, j, low, high);
+    put_row(o, t, coded, at, bf16_pair(low[0], low[1]));
+    put_row(o, t, coded, at + (size_t)(4 * d), bf16_pair(high[0], high[1]));
 }
 
 __device__ void level_side(const page_of &o, int side, const float *level, float *tile)
 {
     const int d = side ? o.a.map.d_v[o.g] : o.a.map.d_qk[o.g], coded = side ? o.values : o.keys;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const size_t first = side ? (size_t)KVD_PAGE_TOKENS * (size_t)o.a.map.d_qk[o.g] : 0;
-    if (o.a.form.allotted)
-        allotted_side(o, side, coded, tile);
-    for (int u = warp; !o.a.form.allotted && coded && u < d / 16; u += WARPS)
+    for (int u = warp; coded && u < d / 16; u += WARPS)
         level_unit(o, side, u, level + (side ? 2 << o.a.form.bits : 0), tile, lane);
     __syncthreads();
     if (coded)
         put_exceptions(o, side, tile);
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < (o.left + 7) / 8 * 4 * d; i += 32 * WARPS) {
-        const int t = i / (4 * d) * 8 + i / 4 % 8, dim = i / 32 % (d / 8) * 8 + i % 4 * 2;
-        const float *const row = tile + t * TILE_PITCH;
-        put_row(o, t, coded, first + (size_t)(2 * i),
-                t < coded ? bf16_pair(number_of(o, side, row, t, dim),
-                                      number_of(o, side, row, t, dim + 1))
-                          : 0);
-    }
+    for (int t0 = 8 * warp; t0 < o.left; t0 += 8 * WARPS)
+#pragma unroll 1
+        for (int i = 0; i < d / 2; i += 8)
+            put_blocks(o, side, coded, t0, i, tile + t0 * TILE_PITCH, lane);
     __syncthreads();
 }
 
@@ -242,29 +239,18 @@ template <bool LEVELS>
 __global__ void __launch_bounds__(32 * WARPS)
     restore_kernel(const __grid_constant__ kvd_packed_args a)
 {
-    extern __shared__ float tile[];
+    extern __shared__ __align__(16) float tile[];
     __shared__ float level[4 << 8];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, warp = (int)threadIdx.x / 32,
               lane = (int)threadIdx.x % 32;
-    const int m = a.kv_len[b], keys = keys_coded(a, m - 1), values = values_coded(a, m - 1);
+    const int m = a.kv_len[b];
     if (LEVELS && a.level)
         for (int i = (int)threadIdx.x; i < 4 << a.form.bits; i += 32 * WARPS)
             level[i] = a.level[i];
     __syncthreads();
     for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
          p += (int)gridDim.z) {
-        const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p;
-        const page_of o = {a,
-                           b,
-                           g,
-                           p,
-                           in_codes(a, page, g),
-                           in_ring(a, b, p, g),
-                           in_rows(a, page, g),
-                           kvd_packed_parts_of(&a.form, a.map.d_qk[g], a.map.d_v[g]),
-                           min(m - t0, (int)KVD_PAGE_TOKENS),
-                           min(max(keys - t0, 0), (int)KVD_PAGE_TOKENS),
-                           min(max(values - t0, 0), (int)KVD_PAGE_TOKENS)};
+        const page_of o = make_page(a, b, g, p, m);
         if (LEVELS) {
             level_side(o, 0, level, tile);
             level_side(o, 1, level, tile);
@@ -279,78 +265,269 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* ---- gear ---- */
+/* ---- own bits (allot) ---- */
 
-/* Coded K or V of a token: codes, scales and right factor of channel 0. */
-template <int SIDE> struct token_of {
-    const uint32_t *planes, *scale, *right;
-    float left[KVD_GEAR_RANK];
-    int pairs; /* of columns of the right factor */
-};
+/* Levels of n bits are from number 2^n on. */
+enum { ALLOT_LEVELS = 2 << 8 };
 
-template <int SIDE>
-__device__ __forceinline__ token_of<SIDE> make_token(const head_of &o, int p, int t)
+/* Copies the quantisation levels of keys and values to shared memory. */
+__device__ void load_levels(const kvd_packed_args &a, float (*level)[ALLOT_LEVELS])
 {
-    const int whole = KVD_PAGE_TOKENS * p + t;
-    const uint32_t *const row =
-        as_words(codes_of(o, p) + o.page.left[SIDE]) + t * o.page.columns_left / 2;
-    token_of<SIDE> r = {planes_at(o, SIDE, whole, 0),
-                        SIDE ? value_scale(o, whole, 0) : key_scales(o, whole),
-                        reinterpret_cast<const uint32_t *>(right_factor(o, SIDE, whole)),
-                        {},
-                        (whole < o.prompt ? o.page.columns : o.page.columns_later) / 2};
+    for (int i = 2 + (int)threadIdx.x; i < ALLOT_LEVELS; i += 32 * WARPS) {
+        const int bits = 31 - __clz(i);
 #pragma unroll
-    for (int c = 0; c < KVD_GEAR_RANK; c++)
-        r.left[c] = c / 2 < r.pairs ? half_of(row[c / 2], c % 2) : 0;
-    return r;
+        for (int side = 0; side < 2; side++)
+            level[side][i] = a.allot.level[((9 * side + bits) << 8) + i - (1 << bits)];
+    }
+    __syncthreads();
 }
 
-/* Returns channels 8 u .. 8 u + 7 of token t of a page, without outliers, as bf16. */
-template <int SIDE>
-__device__ __forceinline__ uint4 restored(const head_of &o, const token_of<SIDE> &r, int t, int u)
+/*
+ * Decodes K or V of 8 tokens of a page, from token t0 on, to tile [8][TILE_PITCH]. One warp.
+ */
+__device__ __forceinline__ void allotted_octet(const page_of &o, int side, int t0,
+                                               const float *level, float *tile, int lane)
+{
+    const kvd_packed_args &a = o.a;
+    const int d = side ? a.map.d_v[o.g] : a.map.d_qk[o.g],
+              sink = min(a.n_sink - KVD_PAGE_TOKENS * o.p - t0, 8);
+    for (int i = lane; i < d; i += 32) {
+        const int at = (2 * o.g + side) * a.allot.wide + i, bits = a.allot.bits[at],
+                  first = t0 * bits / 32, last = (t0 * bits + 8 * bits - 1) / 32;
+        const float mean = a.allot.scale[2 * at], deviation = a.allot.scale[2 * at + 1];
+        const uint32_t *const words =
+            reinterpret_cast<const uint32_t *>(o.codes) + a.allot.word[at];
+        const bool coded = bits && deviation > 0;
+        const uint32_t w0 = coded ? words[first] : 0, w1 = coded ? words[min(first + 1, last)] : 0,
+                       w2 = coded ? words[last] : 0, shift = (uint32_t)(t0 * bits) % 32;
+        uint32_t low = __funnelshift_r(w0, w1, shift), high = __funnelshift_r(w1, w2, shift);
+        const float *const read = level + (1 << bits);
+#pragma unroll
+        for (int t = 0; t < 8; t++) {
+            /* Rounded twice, as on the CPU. */
+            tile[t * TILE_PITCH + i] =
+                coded ? __fadd_rn(mean, __fmul_rn(deviation, read[low & ((1u << bits) - 1)]))
+                      : mean;
+            low = __funnelshift_r(low, high, (uint32_t)bits);
+            high >>= bits;
+        }
+    }
+    for (int t = 0; t < sink; t++) {
+        const uint16_t *const from =
+            in_sink(a, o.b, o.g, KVD_PAGE_TOKENS * o.p + t0 + t) + (side ? a.map.d_qk[o.g] : 0);
+        for (int i = lane; i < d; i += 32)
+            tile[t * TILE_PITCH + i] = half_of(from[i], 0);
+    }
+}
+
+/* A warp restores 8 tokens of a page. */
+__global__ void __launch_bounds__(32 * WARPS, 4)
+    restore_allot_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    extern __shared__ __align__(16) float tile[];
+    __shared__ float level[2][ALLOT_LEVELS];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b],
+              lane = (int)threadIdx.x % 32, t0 = (int)threadIdx.x / 32 * 8;
+    float *const rows = tile + t0 * TILE_PITCH;
+    load_levels(a, level);
+    for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p + t0 < m;
+         p += (int)gridDim.z) {
+        const page_of o = make_page(a, b, g, p, m);
+#pragma unroll 1
+        for (int side = 0; side < 2; side++) {
+            const int d = side ? a.map.d_v[g] : a.map.d_qk[g], coded = side ? o.values : o.keys;
+            if (t0 < coded)
+                allotted_octet(o, side, t0, level[side], rows, lane);
+            __syncwarp();
+            for (int i = 0; i < d / 2; i += 8)
+                put_blocks(o, side, coded, t0, i, rows, lane);
+            __syncwarp();
+        }
+    }
+}
+
+/* ---- gear ---- */
+
+/* Tokens from .. to - 1 of a page whose keys share scales and a right factor. */
+struct group_of {
+    int from, to, pairs;           /* pairs of columns of the right factor */
+    const uint32_t *scale, *right; /* [d_qk] and [d_qk][pairs] */
+};
+
+/* Returns the group that begins with token t of page p, of which `done` tokens are coded. */
+__device__ __forceinline__ group_of group_at(const head_of &o, int p, int t, int done)
+{
+    const kvd_gear &s = o.a.gear.of;
+    const int whole = KVD_PAGE_TOKENS * p + t;
+    const bool prompt = whole < o.prompt;
+    const int first = prompt ? 0 : block_of(o, whole),
+              end = min(first + ((whole - first) / s.group + 1) * s.group,
+                        prompt ? o.prompt : first + s.buffer);
+    return {t, min(end - KVD_PAGE_TOKENS * p, done),
+            (prompt ? o.page.columns : o.page.columns_later) / 2, key_scales(o, whole),
+            as_words(reinterpret_cast<char *>(right_factor(o, 0, whole)))};
+}
+
+/* Adds columns 2 q and 2 q + 1 of the low-rank part to y. */
+__device__ __forceinline__ void add_columns(uint32_t left, uint32_t right, float &y)
+{
+    y = fmaf(half_of(left, 0), half_of(right, 0), y);
+    y = fmaf(half_of(left, 1), half_of(right, 1), y);
+}
+
+/*
+ * Restores 8 channels from 8 u on of the keys of tokens 32 h .. 32 h + 31 of a page, of the tokens
+ * in s, without outliers. One warp. Lane 4 r + c decodes tokens 2 c and 2 c + 1 of every 8 tokens
+ * of channel r.
+ */
+template <int PAIRS>
+__device__ __forceinline__ void restore_keys(const head_of &o, const group_of &s, char *codes,
+                                             uint16_t *rows, int h, int u, int lane)
+{
+    const int bits = o.a.gear.of.bits, r = lane / 4, c = lane % 4, i = 8 * u + r,
+              row = o.page.columns_left / 2;
+    const uint32_t *const planes = as_words(codes) + (2 * i + h) * bits,
+                          *const left = as_words(codes + o.page.left[0]) + (32 * h + 2 * c) * row;
+    const uint32_t scale = s.scale[i];
+    uint32_t plane[8], right[PAIRS + 1], code[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        plane[j] = j < bits ? planes[j] >> 2 * c : 0;
+#pragma unroll
+    for (int q = 0; q < PAIRS; q++)
+        right[q] = s.right[i * PAIRS + q];
+        /* Byte k of code[e] becomes the code of token 8 k + 2 c + e. */
+#pragma unroll
+    for (int j = 7; j >= 0; j--)
+        if (j < bits)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                code[e] = 2 * code[e] + (plane[j] >> e & 0x01010101u);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float y[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            y[e] = decoded(scale, code[e] >> 8 * k & 255);
+#pragma unroll
+            for (int q = 0; q < PAIRS; q++)
+                add_columns(left[(8 * k + e) * row + q], right[q], y[e]);
+        }
+        const uint32_t pair = exchanged(bf16_pair(y[0], y[1]));
+        const int t = 32 * h + 8 * k + r;
+        if (t >= s.from && t < s.to)
+            *reinterpret_cast<uint32_t *>(rows + place_of(o, 0, t, 8 * u + 2 * c)) = pair;
+    }
+}
+
+/* Restores the keys of a group, without outliers. */
+__device__ __forceinline__ void restore_group(const head_of &o, const group_of &s, char *codes,
+                                              uint16_t *rows)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
+              units = o.a.map.d_qk[o.g] / 8;
+    for (int h = s.from / 32; 32 * h < s.to; h++)
+        for (int u = warp; u < units; u += WARPS)
+            if (s.pairs == 0)
+                restore_keys<0>(o, s, codes, rows, h, u, lane);
+            else if (s.pairs == 1)
+                restore_keys<1>(o, s, codes, rows, h, u, lane);
+            else if (s.pairs == 2)
+                restore_keys<2>(o, s, codes, rows, h, u, lane);
+            else if (s.pairs == 3)
+                restore_keys<3>(o, s, codes, rows, h, u, lane);
+            else
+                restore_keys<4>(o, s, codes, rows, h, u, lane);
+}
+
+/* Coded values of a token: codes and scales, a row of the left factor, and the right factor. */
+struct value_of {
+    const uint32_t *planes, *scale, *left, *right;
+};
+
+/* Returns channels i .. i + 7 of a token's values without outliers, as bf16. */
+template <int PAIRS>
+__device__ __forceinline__ uint4 restored(const head_of &o, const value_of &v, int i)
 {
     const int bits = o.a.gear.of.bits, group = o.a.gear.of.group;
+    const uint4 *const right = reinterpret_cast<const uint4 *>(v.right + i * PAIRS);
+    uint32_t code[2], columns[8 * PAIRS + 1];
+#pragma unroll
+    for (int k = 0; k < 2 * PAIRS; k++) {
+        const uint4 four = right[k];
+        columns[4 * k] = four.x, columns[4 * k + 1] = four.y;
+        columns[4 * k + 2] = four.z, columns[4 * k + 3] = four.w;
+    }
+    codes_of_planes(v.planes + i / 32 * bits, bits, i % 32 / 8, code);
+    int index = i / group, at = i % group;
+    uint32_t scale = v.scale[index];
     float y[8];
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-        const int i = 8 * u + e;
-        y[e] =
-            decoded(r.scale[SIDE ? i / group : i], code_in(r.planes + (SIDE ? u / 4 : 2 * i) * bits,
-                                                           bits, SIDE ? i % 32 : t % 32));
+        y[e] = decoded(scale, code[e / 4] >> e % 4 * 8 & 255);
+        if (e < 7 && ++at == group) {
+            at = 0;
+            scale = v.scale[++index];
+        }
     }
 #pragma unroll
-    for (int q = 0; q < KVD_GEAR_RANK / 2; q++)
-        if (q < r.pairs)
+    for (int q = 0; q < PAIRS; q++) {
+        const uint32_t left = v.left[q];
 #pragma unroll
-            for (int e = 0; e < 8; e++) {
-                const uint32_t two = r.right[(8 * u + e) * r.pairs + q];
-                y[e] = fmaf(r.left[2 * q], half_of(two, 0), y[e]);
-                y[e] = fmaf(r.left[2 * q + 1], half_of(two, 1), y[e]);
-            }
+        for (int e = 0; e < 8; e++)
+            add_columns(left, columns[e * PAIRS + q], y[e]);
+    }
     return make_uint4(bf16_pair(y[0], y[1]), bf16_pair(y[2], y[3]), bf16_pair(y[4], y[5]),
                       bf16_pair(y[6], y[7]));
 }
 
 /*
- * Writes K or V of the `left` tokens of a page, of which the first `done` are coded, without
- * outliers. A lane handles one token, 8 channels at a time.
+ * Restores the values of 8 tokens of page p from token t0 on, without outliers. `done` of the
+ * page's `left` tokens are coded. One warp, of which lane l has token l % 8.
  */
-template <int SIDE>
-__device__ void restore_side(const head_of &o, uint16_t *rows, int p, int left, int done)
+__device__ void restore_values(const head_of &o, int p, char *codes, uint16_t *rows, int t0,
+                               int left, int done, int lane)
 {
-    const int warp = (int)threadIdx.x / 32, t = warp % 2 * 32 + (int)threadIdx.x % 32,
-              units = (SIDE ? o.a.map.d_v[o.g] : o.a.map.d_qk[o.g]) / 8;
+    const int t = t0 + lane % 8, whole = KVD_PAGE_TOKENS * p + t, d = o.a.map.d_v[o.g];
     const uint16_t *const ring = in_ring(o.a, o.b, p, o.g);
-    token_of<SIDE> token = {};
-    if (t < done)
-        token = make_token<SIDE>(o, p, t);
-    for (int u = warp / 2; t < (left + 7) / 8 * 8 && u < units; u += WARPS / 2) {
-        const int place = place_of(o, SIDE, t, 8 * u);
-        *reinterpret_cast<uint4 *>(rows + place) =
-            t < done   ? restored<SIDE>(o, token, t, u)
-            : t < left ? *reinterpret_cast<const uint4 *>(ring + place)
-                       : make_uint4(0, 0, 0, 0);
+    value_of v = {};
+    int pairs = 0;
+    if (t < done) {
+        pairs = (whole < o.prompt ? o.page.columns : o.page.columns_later) / 2;
+        v.planes = as_words(codes + o.page.v) + t * kvd_gear_pieces(d, 32) * o.a.gear.of.bits;
+        v.scale = as_words(codes + o.page.v_side) + t * o.page.v_groups;
+        v.left = as_words(codes + o.page.left[1]) + t * (o.page.columns_left / 2);
+        v.right = as_words(reinterpret_cast<char *>(right_factor(o, 1, whole)));
     }
+    for (int i = lane / 8 * 8; i < d; i += 32) {
+        const int place = place_of(o, 1, t, i);
+        *reinterpret_cast<uint4 *>(rows + place) =
+            t >= left    ? make_uint4(0, 0, 0, 0)
+            : t >= done  ? *reinterpret_cast<const uint4 *>(ring + place)
+            : pairs == 0 ? restored<0>(o, v, i)
+            : pairs == 1 ? restored<1>(o, v, i)
+            : pairs == 2 ? restored<2>(o, v, i)
+            : pairs == 3 ? restored<3>(o, v, i)
+                         : restored<4>(o, v, i);
+    }
+}
+
+/*
+ * Copies the keys of the tokens after `done` of the page's `left` tokens, in groups of 8 tokens, of
+ * which the last is filled with zeros.
+ */
+__device__ void copy_keys(const head_of &o, int p, uint16_t *rows, int left, int done)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const uint16_t *const ring = in_ring(o.a, o.b, p, o.g);
+    for (int t0 = done / 8 * 8; t0 < left; t0 += 8)
+        for (int i = 32 * warp + lane / 8 * 8; i < o.a.map.d_qk[o.g]; i += 32 * WARPS) {
+            const int t = t0 + lane % 8, place = place_of(o, 0, t, i);
+            if (t >= done)
+                *reinterpret_cast<uint4 *>(rows + place) =
+                    t < left ? *reinterpret_cast<const uint4 *>(ring + place)
+                             : make_uint4(0, 0, 0, 0);
+        }
 }
 
 __device__ __forceinline__ void put_outlier(const head_of &o, uint16_t *rows, int side, int t,
@@ -361,32 +538,40 @@ __device__ __forceinline__ void put_outlier(const head_of &o, uint16_t *rows, in
 }
 
 /*
- * Writes the outliers of the prompt's keys in page p. The outliers of a channel are in the order of
- * their tokens, so that the first one of the page is found by bisection.
+ * Returns the first outlier of a key channel of the prompt at or after token t. The outliers of a
+ * channel are in the order of their tokens.
  */
-__device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p)
+__device__ int first_outlier(const head_of &o, int channel, int t)
 {
-    const int n = 2 * kvd_gear_apart(&o.a.gear.of, o.prompt), t0 = KVD_PAGE_TOKENS * p;
-    for (int i = (int)threadIdx.x; i < o.a.width[0][o.g]; i += 32 * WARPS) {
-        int e = 0;
-        for (int end = n; e < end;) {
-            const int half = (e + end) / 2;
-            if ((int)(*key_outlier(o, 0, half, i) >> 16) < t0)
-                e = half + 1;
-            else
-                end = half;
-        }
-        for (; e < n; e++) {
-            const uint32_t one = *key_outlier(o, 0, e, i);
-            if ((int)(one >> 16) >= t0 + KVD_PAGE_TOKENS)
-                break;
-            put_outlier(o, rows, 0, (int)(one >> 16) - t0, i, one);
-        }
+    int e = 0;
+    for (int end = 2 * kvd_gear_apart(&o.a.gear.of, o.prompt); e < end;) {
+        const int half = (e + end) / 2;
+        if ((int)(*key_outlier(o, 0, half, channel) >> 16) < t)
+            e = half + 1;
+        else
+            end = half;
+    }
+    return e;
+}
+
+/*
+ * Writes the outliers of the prompt's keys in page p. Thread i has channel i, whose first outlier
+ * in the page is `next`, and sets `next` to the first one after the page.
+ */
+__device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p, int &next)
+{
+    const int n = 2 * kvd_gear_apart(&o.a.gear.of, o.prompt), t0 = KVD_PAGE_TOKENS * p,
+              i = (int)threadIdx.x;
+    for (; i < o.a.width[0][o.g] && next < n; next++) {
+        const uint32_t one = *key_outlier(o, 0, next, i);
+        if ((int)(one >> 16) >= t0 + KVD_PAGE_TOKENS)
+            break;
+        put_outlier(o, rows, 0, (int)(one >> 16) - t0, i, one);
     }
 }
 
-/* Writes the outliers of the page's `done` coded tokens. */
-__device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done)
+/* Writes the outliers of the page's `done` coded tokens. `next` is that of put_prompt_keys. */
+__device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done, int &next)
 {
     const int t0 = KVD_PAGE_TOKENS * p, d = o.a.width[0][o.g], each = o.page.k_later,
               block = o.a.gear.of.buffer;
@@ -397,7 +582,7 @@ __device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done)
         put_outlier(o, rows, 1, i / apart, (int)(one >> 16), one);
     }
     if (t0 < o.prompt)
-        put_prompt_keys(o, rows, p);
+        put_prompt_keys(o, rows, p, next);
     for (int first = max(o.prompt, block_of(o, t0)); each && first < t0 + done; first += block)
         for (int i = (int)threadIdx.x; i < each * d; i += 32 * WARPS) {
             const uint32_t one = *key_outlier(o, first, i / d, i % d);
@@ -406,25 +591,38 @@ __device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done)
         }
 }
 
-__device__ void restore_page(const head_of &o, int p, int left, int done)
+__device__ void restore_page(const head_of &o, int p, int left, int done, int &next)
 {
+    const int warp = (int)threadIdx.x / 32;
+    char *const codes = codes_of(o, p);
     uint16_t *const rows = in_rows(o.a, page_number(o.a, o.b, p), o.g);
-    restore_side<0>(o, rows, p, left, done);
-    restore_side<1>(o, rows, p, left, done);
+    for (int t = 0; t < done;) {
+        const group_of s = group_at(o, p, t, done);
+        restore_group(o, s, codes, rows);
+        t = s.to;
+    }
+    copy_keys(o, p, rows, left, done);
+    if (8 * warp < left)
+        restore_values(o, p, codes, rows, 8 * warp, left, done, (int)threadIdx.x % 32);
     __syncthreads();
     if (done > 0)
-        put_outliers(o, rows, p, done);
+        put_outliers(o, rows, p, done, next);
 }
 
-__global__ void __launch_bounds__(32 * WARPS)
+/* A CTA restores adjacent pages. */
+__global__ void __launch_bounds__(32 * WARPS, 3)
     restore_gear_kernel(const __grid_constant__ kvd_packed_args a)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b];
-    const int coded = keys_coded(a, m - 1);
+    const int coded = keys_coded(a, m - 1), pages = kvd_gear_pieces(m, KVD_PAGE_TOKENS),
+              each = kvd_gear_pieces(pages, (int)gridDim.z), first = (int)blockIdx.z * each;
     const head_of o = make_head(a, b, g, min(a.gear.prompt[a.slot[b]], coded));
-    for (int p = (int)blockIdx.z; KVD_PAGE_TOKENS * p < m; p += (int)gridDim.z)
+    int next = 0;
+    if (first > 0 && KVD_PAGE_TOKENS * first < o.prompt && (int)threadIdx.x < a.width[0][g])
+        next = first_outlier(o, (int)threadIdx.x, KVD_PAGE_TOKENS * first);
+    for (int p = first; p < min(first + each, pages); p++)
         restore_page(o, p, min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
-                     min(max(coded - KVD_PAGE_TOKENS * p, 0), (int)KVD_PAGE_TOKENS));
+                     min(max(coded - KVD_PAGE_TOKENS * p, 0), (int)KVD_PAGE_TOKENS), next);
 }
 
 } // namespace
@@ -445,11 +643,12 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
         restore_gear_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
         return cudaGetLastError();
     }
-    if (!a->level && !a->form.allotted) {
+    const size_t bytes = KVD_PAGE_TOKENS * TILE_PITCH * sizeof(float);
+    if (a->form.allotted)
+        restore_allot_kernel<<<grid, 32 * WARPS, bytes, stream>>>(*a);
+    else if (a->level)
+        restore_kernel<true><<<grid, 32 * WARPS, bytes, stream>>>(*a);
+    else
         restore_kernel<false><<<grid, 32 * WARPS, 0, stream>>>(*a);
-        return cudaGetLastError();
-    }
-    const int bytes = KVD_PAGE_TOKENS * TILE_PITCH * (int)sizeof(float);
-    restore_kernel<true><<<grid, 32 * WARPS, (size_t)bytes, stream>>>(*a);
     return cudaGetLastError();
 }

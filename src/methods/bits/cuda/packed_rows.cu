@@ -167,23 +167,6 @@ __device__ void code_vectors(const token_of &o, float *x)
     }
 }
 
-/* Returns number i of a vector. */
-__device__ __forceinline__ float decoded(const kvd_packed_args &a, const vector_of &v, int bits,
-                                         int i)
-{
-    const uint32_t *const planes = v.word + i / 32 * bits;
-    uint32_t code = 0;
-    for (int j = 0; j < bits; j++)
-        code |= (planes[j] >> i % 32 & 1) << j;
-    if (bits == 16)
-        return half_of(code, 0);
-    const uint32_t scale = v.word[v.planes + (a.row.of.group ? i / a.row.of.group : 0)];
-    const float step = half_of(scale, 0);
-    if (a.row.clip > 0 && step > 0)
-        return __fmul_rn(step, (float)((int)code - (int)(int16_t)(scale >> 16)));
-    return __fadd_rn(__fmul_rn(step, (float)code), half_of(scale, 1));
-}
-
 /* Returns the address of channel i of KV head g of a sink token. */
 __device__ __forceinline__ uint16_t *sink_at(const token_of &o, int g, int i)
 {
@@ -226,49 +209,386 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Decodes a token to shared memory. Begins and ends with a barrier of the CTA. */
-__device__ void decode_token(const token_of &o, float *x)
+/* A scale as numbers: x = step (code - zero) + add. */
+struct scale_of {
+    float step, add;
+    int zero;
+};
+
+/* Adding -0 changes no number. */
+__device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
-    const kvd_packed_args &a = o.a;
-    const int bits = a.row.of.bits[o.side];
-    __syncthreads();
-    if (o.t < a.n_sink) {
-        for_channels(o, [&](int g, int i, int at) { x[at] = half_of(*sink_at(o, g, i), 0); });
-        __syncthreads();
-        return;
-    }
-    for (int k = 0; k < vectors(o); k++) {
-        const vector_of v = vector_at(o, k, x);
-        for (int i = (int)threadIdx.x; i < v.n; i += THREADS)
-            v.x[v.order ? v.order[i] : i] = decoded(a, v, bits, i);
-    }
-    rotate_token(o, x);
-    __syncthreads();
+    const float step = half_of(word, 0);
+    if (a.row.clip > 0 && step > 0)
+        return {step, -0.0f, (int16_t)(word >> 16)};
+    return {step, half_of(word, 1), 0};
 }
 
-__global__ void __launch_bounds__(THREADS)
-    restore_rows_kernel(const __grid_constant__ kvd_packed_args a)
+/*
+ * Decodes numbers i .. i + 7 of a vector, where i is a multiple of 8. `words` has its codes, then
+ * its scales.
+ */
+__device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t *words, int bits,
+                                       int planes, int i, float (&y)[8])
 {
-    extern __shared__ float x[];
-    const int b = (int)blockIdx.y, m = a.kv_len[b], side = (int)blockIdx.z % 2;
-    for (int t = first_seen(a, m) / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS + (int)blockIdx.x;
-         t < (m + 7) / 8 * 8; t += (int)gridDim.x) {
-        const token_of o = {a, side, b, t};
-        const int p = t / KVD_PAGE_TOKENS, page = page_number(a, b, p);
-        const bool coded = t < m - 1, turned = !side && a.before_rope && a.cosine;
-        if (coded)
-            decode_token(o, x);
-        for_channels(o, [&](int g, int i, int at) {
-            const int place = place_of(o, g, i);
-            uint16_t *const to = in_rows(a, page, g) + place;
-            if (!coded)
-                *to = t < m ? in_ring(a, b, p, g)[place] : (uint16_t)0;
-            else if (i >= a.width[side][g])
-                *to = 0;
-            else
-                *to = (uint16_t)(bf16_pair(turned ? after_rope(a, x + at - i, t, i) : x[at], 0) &
-                                 0xffff);
-        });
+    const uint32_t *const piece = words + i / 32 * bits;
+    const int group = a.row.of.group;
+    uint32_t eight[2], code[8];
+    codes_of_planes(piece, min(bits, 8), i % 32 / 8, eight);
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        code[e] = eight[e / 4] >> e % 4 * 8 & 255;
+    if (bits > 8) {
+        codes_of_planes(piece + 8, bits - 8, i % 32 / 8, eight);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            code[e] |= (eight[e / 4] >> e % 4 * 8 & 255) << 8;
+    }
+    if (bits == 16) {
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            y[e] = half_of(code[e], 0);
+        return;
+    }
+    const scale_of s = make_scale(a, words[planes + (group && i >= group ? i / group : 0)]);
+    /* Rounded twice, as on the CPU. */
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        y[e] = __fadd_rn(__fmul_rn(s.step, (float)((int)code[e] - s.zero)), s.add);
+}
+
+/*
+ * ---- restoring ----
+ *
+ * A warp handles 8 adjacent tokens. Lane l has token l % 8 and q = l / 8, so that the stores of a
+ * warp are blocks of 8 tokens x 8 channels.
+ */
+
+enum {
+    PIECES = KVD_WIDTH_NARROW / 32,
+    MOST_WORDS = 64, /* largest number of words of a vector of a head */
+    MOST_SHARED = 112 << 10
+};
+
+/* Copies n words, a multiple of 4, to shared memory. One warp. */
+__device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n, int lane)
+{
+    __syncwarp();
+    for (int i = lane; i < n / 4; i += 32)
+        reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(from)[i];
+    __syncwarp();
+}
+
+/*
+ * Multiplies n numbers of each token of a warp by the Walsh-Hadamard matrix, which is not
+ * normalised. y[k][e] is number 32 k + 8 q + e.
+ */
+__device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int lane)
+{
+#pragma unroll
+    for (int half = 1; half < 8; half *= 2)
+#pragma unroll
+        for (int k = 0; k < PIECES; k++)
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (!(e & half)) {
+                    const float x = y[k][e], z = y[k][e + half];
+                    y[k][e] = x + z;
+                    y[k][e + half] = x - z;
+                }
+#pragma unroll
+    for (int half = 8; half < 32; half *= 2)
+        if (half < n)
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+#pragma unroll
+                for (int e = 0; e < 8; e++) {
+                    const float z = __shfl_xor_sync(~0u, y[k][e], half);
+                    y[k][e] = lane & half ? z - y[k][e] : y[k][e] + z;
+                }
+#pragma unroll
+    for (int half = 1; half < PIECES; half *= 2)
+        if (32 * half < n)
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    if (!(k & half)) {
+                        const float x = y[k][e], z = y[k + half][e];
+                        y[k][e] = x + z;
+                        y[k + half][e] = x - z;
+                    }
+}
+
+/* Returns channels i .. i + 7 of a sink token of KV head g as bf16. */
+__device__ __forceinline__ uint4 eight_of_sink(const token_of &o, int g, int i)
+{
+    const uint4 x = *reinterpret_cast<const uint4 *>(sink_at(o, g, i));
+    const uint32_t two[4] = {x.x, x.y, x.z, x.w};
+    uint32_t y[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        y[k] = bf16_pair(half_of(two[k], 0), half_of(two[k], 1));
+    return make_uint4(y[0], y[1], y[2], y[3]);
+}
+
+/* Returns numbers x, multiplied by `scale`, as bf16. Numbers from n on are 0. */
+__device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int n)
+{
+    uint32_t y[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        y[k] =
+            bf16_pair(2 * k < n ? x[2 * k] * scale : 0, 2 * k + 1 < n ? x[2 * k + 1] * scale : 0);
+    return make_uint4(y[0], y[1], y[2], y[3]);
+}
+
+/*
+ * Restores K or V of the warp's tokens in KV head g of a page. o.t is the lane's token; `words` is
+ * shared memory of the warp. The request has m tokens.
+ */
+template <bool TURNED>
+__device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, uint32_t *words,
+                                              int lane)
+{
+    const kvd_packed_args &a = o.a;
+    const int p = o.t / KVD_PAGE_TOKENS, page = page_number(a, o.b, p), d = width(o, g),
+              bits = a.row.of.bits[o.side], n = kvd_packed_row_words(&a.row.of, o.side, d),
+              t0 = o.t % KVD_PAGE_TOKENS / 8 * 8, planes = (d + 31) / 32 * bits;
+    const uint32_t *const codes =
+        reinterpret_cast<const uint32_t *>(in_codes(a, page, g)) +
+        (o.side && !a.row.of.joint
+             ? KVD_PAGE_TOKENS * kvd_packed_row_words(&a.row.of, 0, a.map.d_qk[g])
+             : 0);
+    stage(codes + t0 * n, words, 8 * n, lane);
+    float y[PIECES][8] = {};
+#pragma unroll
+    for (int k = 0; k < PIECES; k++)
+        if (32 * k + lane / 8 * 8 < d)
+            decode(a, words + lane % 8 * n, bits, planes, 32 * k + lane / 8 * 8, y[k]);
+    if (TURNED)
+        rotate_head(y, d, lane);
+    const float scale = TURNED ? 1 / sqrtf((float)d) : 1;
+#pragma unroll
+    for (int k = 0; k < PIECES; k++) {
+        const int i = 32 * k + lane / 8 * 8, place = place_of(o, g, i);
+        if (i >= d)
+            break;
+        *reinterpret_cast<uint4 *>(in_rows(a, page, g) + place) =
+            o.t >= m         ? make_uint4(0, 0, 0, 0)
+            : o.t == m - 1   ? *reinterpret_cast<const uint4 *>(in_ring(a, o.b, p, g) + place)
+            : o.t < a.n_sink ? eight_of_sink(o, g, i)
+                             : eight_of(y[k], scale, a.width[o.side][g] - i);
+    }
+}
+
+/* Restores values, and keys unless they are joint. Grid: KV heads, requests, CTAs per head. */
+template <bool TURNED>
+__global__ void __launch_bounds__(THREADS, 3)
+    restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
+{
+    __shared__ __align__(16) uint32_t words[WARPS][8 * MOST_WORDS];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b],
+              warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    for (int first = (first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z) * KVD_PAGE_TOKENS;
+         first + 8 * warp < m; first += (int)gridDim.z * KVD_PAGE_TOKENS)
+        for (int side = a.row.of.joint; side < 2; side++)
+            restore_octet<TURNED>({a, side, b, first + 8 * warp + lane % 8}, g, m, words[warp],
+                                  lane);
+}
+
+/*
+ * Decodes the joint keys of `tokens` tokens from o.t on to shared memory x [tokens][pitch], in the
+ * order of the channels. A warp handles a part of a token.
+ */
+__device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, float *x)
+{
+    const kvd_packed_args &a = o.a;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, t = o.t + warp % tokens,
+              n = a.map.n_kv_heads * a.d_head, bits = a.row.of.bits[0];
+    if (t >= m - 1 || t < a.n_sink)
+        return;
+    const uint32_t *const words =
+        reinterpret_cast<const uint32_t *>(
+            a.codes + (size_t)page_number(a, o.b, t / KVD_PAGE_TOKENS) * a.page_bytes) +
+        t % KVD_PAGE_TOKENS * kvd_packed_row_words(&a.row.of, 0, n);
+    float *const row = x + warp % tokens * pitch;
+    for (int i = 8 * (warp / tokens * 32 + lane); i < n; i += 8 * THREADS / tokens) {
+        float y[8];
+        decode(a, words, bits, (n + 31) / 32 * bits, i, y);
+        const uint4 *const order = reinterpret_cast<const uint4 *>(a.row.order + i);
+        const uint4 low = __ldg(order), high = __ldg(order + 1);
+        row[low.x] = y[0];
+        row[low.y] = y[1];
+        row[low.z] = y[2];
+        row[low.w] = y[3];
+        row[high.x] = y[4];
+        row[high.y] = y[5];
+        row[high.z] = y[6];
+        row[high.w] = y[7];
+    }
+}
+
+/* Rotates the keys in x within each KV head. The matrix is not normalised. */
+__device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, float *x)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head;
+    for (int g = warp; g < a.map.n_kv_heads; g += WARPS) {
+        float y[PIECES][8] = {};
+        float *const row = x + lane % 8 * pitch + g * d + lane / 8 * 8;
+#pragma unroll
+        for (int k = 0; k < PIECES; k++)
+            if (lane % 8 < tokens && 32 * k + lane / 8 * 8 < d)
+#pragma unroll
+                for (int e = 0; e < 8; e += 4) {
+                    const float4 z = *reinterpret_cast<const float4 *>(row + 32 * k + e);
+                    y[k][e] = z.x, y[k][e + 1] = z.y, y[k][e + 2] = z.z, y[k][e + 3] = z.w;
+                }
+        rotate_head(y, d, lane);
+#pragma unroll
+        for (int k = 0; k < PIECES; k++)
+            if (lane % 8 < tokens && 32 * k + lane / 8 * 8 < d)
+#pragma unroll
+                for (int e = 0; e < 8; e += 4)
+                    *reinterpret_cast<float4 *>(row + 32 * k + e) =
+                        make_float4(y[k][e], y[k][e + 1], y[k][e + 2], y[k][e + 3]);
+    }
+}
+
+/*
+ * Rotates the keys in x over `heads` adjacent KV heads, after rotate_heads. Begins and ends with a
+ * barrier of the CTA.
+ */
+__device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int heads, int pitch,
+                                  float *x)
+{
+    const int d = a.d_head, all = a.map.n_kv_heads * d / 2;
+    __syncthreads();
+    for (int half = d; half < heads * d; half *= 2) {
+        for (int i = (int)threadIdx.x; i < all * tokens; i += THREADS) {
+            const int j = i % all;
+            float *const p = x + i / all * pitch + j / half * 2 * half + j % half;
+            const float y = p[0], z = p[half];
+            p[0] = y + z;
+            p[half] = y - z;
+        }
+        __syncthreads();
+    }
+}
+
+/* Channels i, i + 1 (low) and i + d / 2, i + 1 + d / 2 (high) of a key. */
+struct channels_of {
+    float low[2], high[2];
+};
+
+/*
+ * Reads the lane's channels of SPAN adjacent KV heads from x, and rotates them over the heads.
+ */
+template <int SPAN>
+__device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
+{
+#pragma unroll
+    for (int h = 0; h < SPAN; h++) {
+        const float2 low = *reinterpret_cast<const float2 *>(x + h * d),
+                     high = *reinterpret_cast<const float2 *>(x + h * d + d / 2);
+        y[h].low[0] = low.x, y[h].low[1] = low.y;
+        y[h].high[0] = high.x, y[h].high[1] = high.y;
+    }
+#pragma unroll
+    for (int half = 1; half < SPAN; half *= 2)
+#pragma unroll
+        for (int h = 0; h < SPAN; h++)
+            if (!(h & half))
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const channels_of u = y[h], v = y[h + half];
+                    y[h].low[e] = u.low[e] + v.low[e];
+                    y[h].high[e] = u.high[e] + v.high[e];
+                    y[h + half].low[e] = u.low[e] - v.low[e];
+                    y[h + half].high[e] = u.high[e] - v.high[e];
+                }
+}
+
+/* Stores channels from i on of the key of a token in KV head g. */
+__device__ __forceinline__ void put_key(const token_of &o, int g, int i, int m, channels_of y)
+{
+    const kvd_packed_args &a = o.a;
+    const int d = a.d_head, p = o.t / KVD_PAGE_TOKENS,
+              place[2] = {place_of(o, g, i), place_of(o, g, i + d / 2)};
+    uint16_t *const rows = in_rows(a, page_number(a, o.b, p), g);
+    const uint16_t *const ring = in_ring(a, o.b, p, g);
+    if (o.t < a.n_sink)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            y.low[e] = half_of(*sink_at(o, g, i + e), 0);
+            y.high[e] = half_of(*sink_at(o, g, i + d / 2 + e), 0);
+        }
+    if (o.t < m - 1 && a.before_rope && a.cosine)
+        apply_rope(a, o.t, i, y.low, y.high);
+    const uint32_t pair[2] = {bf16_pair(y.low[0], y.low[1]), bf16_pair(y.high[0], y.high[1])};
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        *reinterpret_cast<uint32_t *>(rows + place[k]) =
+            o.t < m - 1 ? pair[k]
+            : o.t < m   ? *reinterpret_cast<const uint32_t *>(ring + place[k])
+                        : 0;
+}
+
+/*
+ * Stores the keys in x, from token `first` on. SPAN is the number of KV heads over which they are
+ * still to be rotated. a.d_head is a power of two.
+ */
+template <int SPAN>
+__device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens, int m, int pitch,
+                         const float *x)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head,
+              blocks = d / 16, log_blocks = __ffs(blocks) - 1;
+    const float scale = 1 / sqrtf((float)(a.row.turned * d));
+    if (lane % 8 >= tokens)
+        return;
+    for (int task = warp; task < blocks * a.map.n_kv_heads / SPAN; task += WARPS) {
+        const int i = (task & (blocks - 1)) * 8 + lane / 8 * 2, g = (task >> log_blocks) * SPAN;
+        channels_of y[SPAN];
+        read_heads<SPAN>(x + lane % 8 * pitch + g * d + i, d, y);
+#pragma unroll
+        for (int h = 0; h < SPAN; h++) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                y[h].low[e] = __fmul_rn(y[h].low[e], scale);
+                y[h].high[e] = __fmul_rn(y[h].high[e], scale);
+            }
+            put_key({a, 0, b, first + lane % 8}, g + h, i, m, y[h]);
+        }
+    }
+}
+
+/* Returns the pitch of a token's keys in shared memory, which is 4 modulo 32. */
+__device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
+{
+    return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;
+}
+
+/* Restores joint keys. Grid: CTAs, requests. A CTA handles `tokens` adjacent tokens at a time. */
+__global__ void __launch_bounds__(THREADS, 3)
+    restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)
+{
+    extern __shared__ __align__(16) float x[];
+    const int b = (int)blockIdx.y, m = a.kv_len[b], heads = a.row.turned, pitch = pitch_of(a);
+    for (int first =
+             first_seen(a, m) / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS + (int)blockIdx.x * tokens;
+         first < (m + 7) / 8 * 8; first += (int)gridDim.x * tokens) {
+        decode_keys({a, 0, b, first}, tokens, m, pitch, x);
+        __syncthreads();
+        rotate_heads(a, tokens, pitch, x);
+        rotate_over_heads(a, tokens, heads > 4 ? heads : 1, pitch, x);
+        if (heads == 2)
+            put_keys<2>(a, b, first, tokens, m, pitch, x);
+        else if (heads == 4)
+            put_keys<4>(a, b, first, tokens, m, pitch, x);
+        else
+            put_keys<1>(a, b, first, tokens, m, pitch, x);
+        __syncthreads();
     }
 }
 
@@ -282,17 +602,25 @@ int shared_bytes(const kvd_packed_args *a)
     return (keys > values ? keys : values) * (int)sizeof(float);
 }
 
-cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, unsigned tokens,
-                   cudaStream_t stream)
+cudaError_t allow_shared(const void *kernel, int bytes)
 {
-    const int bytes = shared_bytes(a);
+    return bytes > 48 << 10
+               ? cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)
+               : cudaSuccess;
+}
+
+cudaError_t restore_joint(const kvd_packed_args *a, cudaStream_t stream)
+{
+    const int each = pitch_of(*a) * (int)sizeof(float);
+    int tokens = 8;
+    while (tokens > 1 && tokens * each > MOST_SHARED)
+        tokens /= 2;
     const cudaError_t e =
-        bytes > 48 << 10 ? cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
-                                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)
-                         : cudaSuccess;
+        allow_shared(reinterpret_cast<const void *>(restore_joint_kernel), tokens * each);
     if (e != cudaSuccess)
         return e;
-    kernel<<<dim3(tokens, (unsigned)a->n, 2), THREADS, (size_t)bytes, stream>>>(*a);
+    const dim3 grid((unsigned)(a->pages_side_by_side * (KVD_PAGE_TOKENS / tokens)), (unsigned)a->n);
+    restore_joint_kernel<<<grid, THREADS, (size_t)(tokens * each), stream>>>(*a, tokens);
     return cudaGetLastError();
 }
 
@@ -300,10 +628,22 @@ cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, un
 
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream)
 {
-    return launch(code_rows_kernel, a, a->q_len ? (unsigned)a->pages_side_by_side * 16 : 1, stream);
+    const int bytes = shared_bytes(a);
+    const cudaError_t e = allow_shared(reinterpret_cast<const void *>(code_rows_kernel), bytes);
+    if (e != cudaSuccess)
+        return e;
+    const dim3 grid(a->q_len ? (unsigned)a->pages_side_by_side * 16 : 1, (unsigned)a->n, 2);
+    code_rows_kernel<<<grid, THREADS, (size_t)bytes, stream>>>(*a);
+    return cudaGetLastError();
 }
 
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream)
 {
-    return launch(restore_rows_kernel, a, (unsigned)a->pages_side_by_side * 16, stream);
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);
+    const cudaError_t e = a->row.of.joint ? restore_joint(a, stream) : cudaSuccess;
+    if (e != cudaSuccess)
+        return e;
+    (a->row.turned ? restore_heads_kernel<true>
+                   : restore_heads_kernel<false>)<<<grid, THREADS, 0, stream>>>(*a);
+    return cudaGetLastError();
 }

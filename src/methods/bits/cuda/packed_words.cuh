@@ -61,20 +61,70 @@ static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, in
            a.map.kv_offset[g] / KVD_PAGE_TOKENS;
 }
 
-/* Returns channel i of the key `row` of the token at position t after RoPE. */
-static __device__ __forceinline__ float after_rope(const kvd_packed_args &a, const float *row,
-                                                   int t, int i)
+/* Rotates the pair of numbers x and y by RoPE, as element `at` of the tables says. */
+static __device__ __forceinline__ void rotate_pair(const kvd_packed_args &a, size_t at, float &x,
+                                                   float &y)
 {
-    const int half = a.d_head / 2, f = a.interleaved ? i / 2 : i % half;
-    const bool low = a.interleaved ? i % 2 == 0 : i < half;
-    const int other = a.interleaved ? i ^ 1 : low ? i + half : i - half;
-    const size_t at = (size_t)t * (size_t)half + (size_t)f;
-    return row[i] * __ldg(a.cosine + at) + (low ? -row[other] : row[other]) * __ldg(a.sine + at);
+    const float cosine = __ldg(a.cosine + at), sine = __ldg(a.sine + at), first = x;
+    x = __fmaf_rn(first, cosine, __fmul_rn(-y, sine));
+    y = __fmaf_rn(y, cosine, __fmul_rn(first, sine));
+}
+
+/*
+ * Rotates channels i and i + 1 (low) and i + d_head / 2 and i + 1 + d_head / 2 (high) of the key at
+ * position t by RoPE. i is even and less than d_head / 2.
+ */
+static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, int t, int i,
+                                                  float (&low)[2], float (&high)[2])
+{
+    const size_t half = (size_t)a.d_head / 2, row = (size_t)t * half;
+    if (a.interleaved) {
+        rotate_pair(a, row + (size_t)i / 2, low[0], low[1]);
+        rotate_pair(a, row + ((size_t)i + half) / 2, high[0], high[1]);
+    } else {
+        rotate_pair(a, row + (size_t)i, low[0], high[0]);
+        rotate_pair(a, row + (size_t)i + 1, low[1], high[1]);
+    }
 }
 
 static __device__ __forceinline__ char *in_codes(const kvd_packed_args &a, int page, int g)
 {
     return a.codes + (size_t)page * a.page_bytes + a.head_at[g];
+}
+
+/* Returns byte q of up to four words, in order; `select` is 0x40 + 0x11 q. */
+static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
+{
+    const uint32_t low = __byte_perm(word[0], n > 1 ? word[1] : 0, select),
+                   high = n > 2 ? __byte_perm(word[2], n > 3 ? word[3] : 0, select) : 0;
+    return __byte_perm(low, high, 0x5410);
+}
+
+/* Transposes two blocks of 4 x 4 bits: bits 0 .. 3 and bits 4 .. 7 of the four bytes of x. */
+static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
+{
+    uint32_t t = (x ^ x >> 7) & 0x00aa00aau;
+    x ^= t ^ t << 7;
+    t = (x ^ x >> 14) & 0x0000ccccu;
+    return x ^ t ^ t << 14;
+}
+
+/*
+ * Unpacks codes 8 q .. 8 q + 7 of 32 codes of at most 8 bits, of which planes[j] has bit j. Code e
+ * is byte e % 4 of code[e / 4].
+ */
+static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
+                                                       uint32_t (&code)[2])
+{
+    const uint32_t select = 0x40u + 0x11u * (uint32_t)q, nibbles = 0x0f0f0f0fu;
+    const uint32_t low = turned_bits(bytes_of(planes, bits, select));
+    code[0] = low & nibbles;
+    code[1] = low >> 4 & nibbles;
+    if (bits > 4) {
+        const uint32_t high = turned_bits(bytes_of(planes + 4, bits - 4, select));
+        code[0] |= high << 4 & ~nibbles;
+        code[1] |= high & ~nibbles;
+    }
 }
 
 template <int W>
