@@ -18,7 +18,7 @@
 #include "worst.h"
 
 /* N is the number of requests. */
-enum { N_KV = 3, N = 7 };
+enum { N_KV = 4, N = 7 };
 
 static int failures;
 
@@ -767,8 +767,8 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
 /* Tests codes of heads that a dims method has cut to unequal widths, or all to one width. */
 static void test_narrow(void)
 {
-    static const widths unequal = {{{17, 64, 33}, {49, 5, 64}}},
-                        equal = {{{61, 61, 61}, {50, 50, 50}}};
+    static const widths unequal = {{{17, 64, 33, 64}, {49, 5, 64, 16}}},
+                        equal = {{{61, 61, 61, 61}, {50, 50, 50, 50}}};
     static const test_case cases[] = {
         {"kivi,bits=4,group=32,residual=32", 64, {1, 31, 32, 33, 64, 65, 200}, 3, 0, 4, false},
         {"kivi,bits=3,group=16,residual=16", 64, {1, 15, 16, 31, 33, 65, 130}, 18, 0, 4, false},

@@ -297,15 +297,15 @@ __device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int la
                     y[k][e + half] = x - z;
                 }
 #pragma unroll
-    for (int half = 8; half < 32; half *= 2)
+    for (int half = 8; half < 32; half *= 2) {
+        const float sign = lane & half ? -1 : 1;
         if (half < n)
 #pragma unroll
             for (int k = 0; k < PIECES; k++)
 #pragma unroll
-                for (int e = 0; e < 8; e++) {
-                    const float z = __shfl_xor_sync(~0u, y[k][e], half);
-                    y[k][e] = lane & half ? z - y[k][e] : y[k][e] + z;
-                }
+                for (int e = 0; e < 8; e++)
+                    y[k][e] = __fmaf_rn(sign, y[k][e], __shfl_xor_sync(~0u, y[k][e], half));
+    }
 #pragma unroll
     for (int half = 1; half < PIECES; half *= 2)
         if (32 * half < n)
