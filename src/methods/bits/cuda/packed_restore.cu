@@ -376,18 +376,17 @@ __device__ __forceinline__ void add_columns(uint32_t left, uint32_t right, float
 }
 
 /*
- * Restores 8 channels from 8 u on of the keys of tokens 32 h .. 32 h + 31 of a page, of the tokens
- * in s, without outliers. One warp. Lane 4 r + c decodes tokens 2 c and 2 c + 1 of every 8 tokens
- * of channel r.
+ * Restores 8 channels from 8 u on of the keys of 32 tokens, of the tokens in s, without outliers.
+ * One warp. Lane 4 r + c decodes tokens 2 c and 2 c + 1 of every 8 tokens of channel r, which is
+ * at `planes`. Token 8 k + 2 c + e has row left[2 k + e]. The lane writes token 8 k + r to k blocks
+ * after `to`. The first of the tokens is t0 of the page.
  */
 template <int PAIRS>
-__device__ __forceinline__ void restore_keys(const head_of &o, const group_of &s, char *codes,
-                                             uint16_t *rows, int h, int u, int lane)
+__device__ __forceinline__ void
+restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
+             const uint32_t (&left)[8][PAIRS + 1], uint16_t *to, int t0, int u, int lane)
 {
-    const int bits = o.a.gear.of.bits, r = lane / 4, c = lane % 4, i = 8 * u + r,
-              row = o.page.columns_left / 2;
-    const uint32_t *const planes = as_words(codes) + (2 * i + h) * bits,
-                          *const left = as_words(codes + o.page.left[0]) + (32 * h + 2 * c) * row;
+    const int bits = o.a.gear.of.bits, r = lane / 4, c = lane % 4, i = 8 * u + r;
     const uint32_t scale = s.scale[i];
     uint32_t plane[8], right[PAIRS + 1], code[2] = {0, 0};
 #pragma unroll
@@ -411,33 +410,49 @@ __device__ __forceinline__ void restore_keys(const head_of &o, const group_of &s
             y[e] = decoded(scale, code[e] >> 8 * k & 255);
 #pragma unroll
             for (int q = 0; q < PAIRS; q++)
-                add_columns(left[(8 * k + e) * row + q], right[q], y[e]);
+                add_columns(left[2 * k + e][q], right[q], y[e]);
         }
         const uint32_t pair = exchanged(bf16_pair(y[0], y[1]));
-        const int t = 32 * h + 8 * k + r;
+        const int t = t0 + 8 * k + r;
         if (t >= s.from && t < s.to)
-            *reinterpret_cast<uint32_t *>(rows + place_of(o, 0, t, 8 * u + 2 * c)) = pair;
+            *reinterpret_cast<uint32_t *>(to + k * 8 * o.a.map.d_qk[o.g]) = pair;
     }
+}
+
+/* Restores the keys of a group among tokens 32 h .. 32 h + 31 of a page, without outliers. */
+template <int PAIRS>
+__device__ __forceinline__ void restore_half(const head_of &o, const group_of &s, char *codes,
+                                             uint16_t *rows, int h)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, r = lane / 4,
+              c = lane % 4, row = o.page.columns_left / 2;
+    const uint32_t *const from = as_words(codes + o.page.left[0]) + (32 * h + 2 * c) * row;
+    uint32_t left[8][PAIRS + 1];
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+#pragma unroll
+        for (int q = 0; q < PAIRS; q++)
+            left[k][q] = from[(k / 2 * 8 + k % 2) * row + q];
+    for (int u = warp; u < o.a.map.d_qk[o.g] / 8; u += WARPS)
+        restore_keys<PAIRS>(o, s, as_words(codes) + (2 * (8 * u + r) + h) * o.a.gear.of.bits, left,
+                            rows + place_of(o, 0, 32 * h + r, 8 * u + 2 * c), 32 * h, u, lane);
 }
 
 /* Restores the keys of a group, without outliers. */
 __device__ __forceinline__ void restore_group(const head_of &o, const group_of &s, char *codes,
                                               uint16_t *rows)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
-              units = o.a.map.d_qk[o.g] / 8;
     for (int h = s.from / 32; 32 * h < s.to; h++)
-        for (int u = warp; u < units; u += WARPS)
-            if (s.pairs == 0)
-                restore_keys<0>(o, s, codes, rows, h, u, lane);
-            else if (s.pairs == 1)
-                restore_keys<1>(o, s, codes, rows, h, u, lane);
-            else if (s.pairs == 2)
-                restore_keys<2>(o, s, codes, rows, h, u, lane);
-            else if (s.pairs == 3)
-                restore_keys<3>(o, s, codes, rows, h, u, lane);
-            else
-                restore_keys<4>(o, s, codes, rows, h, u, lane);
+        if (s.pairs == 0)
+            restore_half<0>(o, s, codes, rows, h);
+        else if (s.pairs == 1)
+            restore_half<1>(o, s, codes, rows, h);
+        else if (s.pairs == 2)
+            restore_half<2>(o, s, codes, rows, h);
+        else if (s.pairs == 3)
+            restore_half<3>(o, s, codes, rows, h);
+        else
+            restore_half<4>(o, s, codes, rows, h);
 }
 
 /* Coded values of a token: codes and scales, a row of the left factor, and the right factor. */
