@@ -211,11 +211,17 @@ __device__ __forceinline__ void put_blocks(const page_of &o, int side, int coded
                  y = *reinterpret_cast<const float2 *>(row + d / 2);
     const size_t at =
         (size_t)((side ? KVD_PAGE_TOKENS * a.map.d_qk[o.g] : 0) + page_index(t, j, d));
+    const size_t other = at + (size_t)(4 * d);
     float low[2] = {x.x, x.y}, high[2] = {y.x, y.y};
     if (t < coded && !side && a.before_rope && a.cosine)
         apply_rope(a, KVD_PAGE_TOKENS * o.p + t, j, low, high);
+    if (t0 + 8 <= coded) {
+        *reinterpret_cast<uint32_t *>(o.rows + at) = bf16_pair(low[0], low[1]);
+        *reinterpret_cast<uint32_t *>(o.rows + other) = bf16_pair(high[0], high[1]);
+        return;
+    }
     put_row(o, t, coded, at, bf16_pair(low[0], low[1]));
-    put_row(o, t, coded, at + (size_t)(4 * d), bf16_pair(high[0], high[1]));
+    put_row(o, t, coded, other, bf16_pair(high[0], high[1]));
 }
 
 __device__ void level_side(const page_of &o, int side, const float *level, float *tile)
@@ -267,17 +273,35 @@ __global__ void __launch_bounds__(32 * WARPS)
 
 /* ---- own bits (allot) ---- */
 
-/* Levels of n bits are from number 2^n on. */
-enum { ALLOT_LEVELS = 2 << 8 };
+/*
+ * Tables of a KV head in shared memory. The levels of n bits are from number 2^n on. The dimensions
+ * have x = mean + deviation * level[code]; the deviation of a dimension without codes is 0.
+ */
+struct allot_tables {
+    float level[2][2 << 8];
+    struct {
+        float mean, deviation;
+        int bits, word;
+    } of[2][KVD_WIDTH_NARROW];
+};
 
-/* Copies the quantisation levels of keys and values to shared memory. */
-__device__ void load_levels(const kvd_packed_args &a, float (*level)[ALLOT_LEVELS])
+/* All threads of the CTA call it. */
+__device__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
 {
-    for (int i = 2 + (int)threadIdx.x; i < ALLOT_LEVELS; i += 32 * WARPS) {
+    const kvd_packed_allot &from = a.allot;
+    for (int i = (int)threadIdx.x; i < 2 << 8; i += 32 * WARPS) {
         const int bits = 31 - __clz(i);
 #pragma unroll
         for (int side = 0; side < 2; side++)
-            level[side][i] = a.allot.level[((9 * side + bits) << 8) + i - (1 << bits)];
+            s.level[side][i] = i < 2 ? 0 : from.level[((9 * side + bits) << 8) + i - (1 << bits)];
+    }
+    const int side = (int)threadIdx.x / KVD_WIDTH_NARROW, i = (int)threadIdx.x % KVD_WIDTH_NARROW,
+              at = (2 * g + side) * from.wide + i;
+    if (i < (side ? a.map.d_v[g] : a.map.d_qk[g])) {
+        const float deviation = from.scale[2 * at + 1];
+        const bool coded = from.bits[at] && deviation > 0;
+        s.of[side][i] = {from.scale[2 * at], coded ? deviation : 0, coded ? from.bits[at] : 0,
+                         from.word[at]};
     }
     __syncthreads();
 }
@@ -286,35 +310,35 @@ __device__ void load_levels(const kvd_packed_args &a, float (*level)[ALLOT_LEVEL
  * Decodes K or V of 8 tokens of a page, from token t0 on, to tile [8][TILE_PITCH]. One warp.
  */
 __device__ __forceinline__ void allotted_octet(const page_of &o, int side, int t0,
-                                               const float *level, float *tile, int lane)
+                                               const allot_tables &s, float *tile, int lane)
 {
     const kvd_packed_args &a = o.a;
     const int d = side ? a.map.d_v[o.g] : a.map.d_qk[o.g],
               sink = min(a.n_sink - KVD_PAGE_TOKENS * o.p - t0, 8);
+#pragma unroll 4
     for (int i = lane; i < d; i += 32) {
-        const int at = (2 * o.g + side) * a.allot.wide + i, bits = a.allot.bits[at],
-                  first = t0 * bits / 32, last = (t0 * bits + 8 * bits - 1) / 32;
-        const float mean = a.allot.scale[2 * at], deviation = a.allot.scale[2 * at + 1];
-        const uint32_t *const words =
-            reinterpret_cast<const uint32_t *>(o.codes) + a.allot.word[at];
-        const bool coded = bits && deviation > 0;
-        const uint32_t w0 = coded ? words[first] : 0, w1 = coded ? words[min(first + 1, last)] : 0,
-                       w2 = coded ? words[last] : 0, shift = (uint32_t)(t0 * bits) % 32;
+        const auto dim = s.of[side][i];
+        const int first = t0 * dim.bits / 32, last = (t0 * dim.bits + 8 * dim.bits - 1) / 32;
+        const uint32_t *const words = reinterpret_cast<const uint32_t *>(o.codes) + dim.word;
+        const uint32_t w0 = dim.bits ? words[first] : 0,
+                       w1 = dim.bits ? words[min(first + 1, last)] : 0,
+                       w2 = dim.bits ? words[last] : 0, shift = (uint32_t)(t0 * dim.bits) % 32,
+                       mask = (1u << dim.bits) - 1;
         uint32_t low = __funnelshift_r(w0, w1, shift), high = __funnelshift_r(w1, w2, shift);
-        const float *const read = level + (1 << bits);
+        const float *const read = s.level[side] + (1 << dim.bits);
 #pragma unroll
         for (int t = 0; t < 8; t++) {
             /* Rounded twice, as on the CPU. */
             tile[t * TILE_PITCH + i] =
-                coded ? __fadd_rn(mean, __fmul_rn(deviation, read[low & ((1u << bits) - 1)]))
-                      : mean;
-            low = __funnelshift_r(low, high, (uint32_t)bits);
-            high >>= bits;
+                __fadd_rn(dim.mean, __fmul_rn(dim.deviation, read[low & mask]));
+            low = __funnelshift_r(low, high, (uint32_t)dim.bits);
+            high >>= dim.bits;
         }
     }
     for (int t = 0; t < sink; t++) {
         const uint16_t *const from =
             in_sink(a, o.b, o.g, KVD_PAGE_TOKENS * o.p + t0 + t) + (side ? a.map.d_qk[o.g] : 0);
+#pragma unroll 1
         for (int i = lane; i < d; i += 32)
             tile[t * TILE_PITCH + i] = half_of(from[i], 0);
     }
@@ -325,11 +349,12 @@ __global__ void __launch_bounds__(32 * WARPS, 4)
     restore_allot_kernel(const __grid_constant__ kvd_packed_args a)
 {
     extern __shared__ __align__(16) float tile[];
-    __shared__ float level[2][ALLOT_LEVELS];
+    __shared__ __align__(16) allot_tables s;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b],
               lane = (int)threadIdx.x % 32, t0 = (int)threadIdx.x / 32 * 8;
     float *const rows = tile + t0 * TILE_PITCH;
-    load_levels(a, level);
+    static_assert(32 * WARPS == 2 * KVD_WIDTH_NARROW, "a thread loads a dimension");
+    load_tables(a, g, s);
     for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p + t0 < m;
          p += (int)gridDim.z) {
         const page_of o = make_page(a, b, g, p, m);
@@ -337,7 +362,7 @@ __global__ void __launch_bounds__(32 * WARPS, 4)
         for (int side = 0; side < 2; side++) {
             const int d = side ? a.map.d_v[g] : a.map.d_qk[g], coded = side ? o.values : o.keys;
             if (t0 < coded)
-                allotted_octet(o, side, t0, level[side], rows, lane);
+                allotted_octet(o, side, t0, s, rows, lane);
             __syncwarp();
             for (int i = 0; i < d / 2; i += 8)
                 put_blocks(o, side, coded, t0, i, rows, lane);

@@ -509,29 +509,33 @@ __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&
                 }
 }
 
-/* Stores channels from i on of the key of a token in KV head g. */
-__device__ __forceinline__ void put_key(const token_of &o, int g, int i, int m, channels_of y)
+/*
+ * Stores channels from i on of the key of a token in KV head g. If `plain`, the token has codes and
+ * is not a sink.
+ */
+__device__ __forceinline__ void put_key(const token_of &o, int g, int i, int m, bool plain,
+                                        channels_of y)
 {
     const kvd_packed_args &a = o.a;
-    const int d = a.d_head, p = o.t / KVD_PAGE_TOKENS,
-              place[2] = {place_of(o, g, i), place_of(o, g, i + d / 2)};
-    uint16_t *const rows = in_rows(a, page_number(a, o.b, p), g);
-    const uint16_t *const ring = in_ring(a, o.b, p, g);
-    if (o.t < a.n_sink)
+    const int d = a.d_head, p = o.t / KVD_PAGE_TOKENS, place = place_of(o, g, i);
+    uint16_t *const to = in_rows(a, page_number(a, o.b, p), g) + place;
+    if (!plain && o.t < a.n_sink)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             y.low[e] = half_of(*sink_at(o, g, i + e), 0);
             y.high[e] = half_of(*sink_at(o, g, i + d / 2 + e), 0);
         }
-    if (o.t < m - 1 && a.before_rope && a.cosine)
+    if ((plain || o.t < m - 1) && a.before_rope && a.cosine)
         apply_rope(a, o.t, i, y.low, y.high);
-    const uint32_t pair[2] = {bf16_pair(y.low[0], y.low[1]), bf16_pair(y.high[0], y.high[1])};
+    uint32_t pair[2] = {bf16_pair(y.low[0], y.low[1]), bf16_pair(y.high[0], y.high[1])};
+    if (!plain && o.t >= m - 1) {
+        const uint16_t *const ring = in_ring(a, o.b, p, g) + place;
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-        *reinterpret_cast<uint32_t *>(rows + place[k]) =
-            o.t < m - 1 ? pair[k]
-            : o.t < m   ? *reinterpret_cast<const uint32_t *>(ring + place[k])
-                        : 0;
+        for (int k = 0; k < 2; k++)
+            pair[k] = o.t < m ? *reinterpret_cast<const uint32_t *>(ring + k * 4 * d) : 0;
+    }
+    *reinterpret_cast<uint32_t *>(to) = pair[0];
+    *reinterpret_cast<uint32_t *>(to + 4 * d) = pair[1];
 }
 
 /*
@@ -545,6 +549,7 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head,
               blocks = d / 16, log_blocks = __ffs(blocks) - 1;
     const float scale = 1 / sqrtf((float)(a.row.turned * d));
+    const bool plain = first >= a.n_sink && first + tokens < m;
     if (lane % 8 >= tokens)
         return;
     for (int task = warp; task < blocks * a.map.n_kv_heads / SPAN; task += WARPS) {
@@ -558,7 +563,7 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
                 y[h].low[e] = __fmul_rn(y[h].low[e], scale);
                 y[h].high[e] = __fmul_rn(y[h].high[e], scale);
             }
-            put_key({a, 0, b, first + lane % 8}, g + h, i, m, y[h]);
+            put_key({a, 0, b, first + lane % 8}, g + h, i, m, plain, y[h]);
         }
     }
 }

@@ -61,30 +61,33 @@ static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, in
            a.map.kv_offset[g] / KVD_PAGE_TOKENS;
 }
 
-/* Rotates the pair of numbers x and y by RoPE, as element `at` of the tables says. */
-static __device__ __forceinline__ void rotate_pair(const kvd_packed_args &a, size_t at, float &x,
-                                                   float &y)
+/* Rotates a pair of numbers by RoPE. */
+static __device__ __forceinline__ void rotate_pair(float cosine, float sine, float &x, float &y)
 {
-    const float cosine = __ldg(a.cosine + at), sine = __ldg(a.sine + at), first = x;
+    const float first = x;
     x = __fmaf_rn(first, cosine, __fmul_rn(-y, sine));
     y = __fmaf_rn(y, cosine, __fmul_rn(first, sine));
 }
 
 /*
  * Rotates channels i and i + 1 (low) and i + d_head / 2 and i + 1 + d_head / 2 (high) of the key at
- * position t by RoPE. i is even and less than d_head / 2.
+ * position t by RoPE. i is even and less than d_head / 2, which is even.
  */
 static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, int t, int i,
                                                   float (&low)[2], float (&high)[2])
 {
-    const size_t half = (size_t)a.d_head / 2, row = (size_t)t * half;
+    const int half = a.d_head / 2;
+    const size_t row = (size_t)t * (size_t)half;
     if (a.interleaved) {
-        rotate_pair(a, row + (size_t)i / 2, low[0], low[1]);
-        rotate_pair(a, row + ((size_t)i + half) / 2, high[0], high[1]);
-    } else {
-        rotate_pair(a, row + (size_t)i, low[0], high[0]);
-        rotate_pair(a, row + (size_t)i + 1, low[1], high[1]);
+        const size_t at = row + (size_t)i / 2, other = at + (size_t)half / 2;
+        rotate_pair(__ldg(a.cosine + at), __ldg(a.sine + at), low[0], low[1]);
+        rotate_pair(__ldg(a.cosine + other), __ldg(a.sine + other), high[0], high[1]);
+        return;
     }
+    const float2 cosine = __ldg(reinterpret_cast<const float2 *>(a.cosine + row + (size_t)i)),
+                 sine = __ldg(reinterpret_cast<const float2 *>(a.sine + row + (size_t)i));
+    rotate_pair(cosine.x, sine.x, low[0], high[0]);
+    rotate_pair(cosine.y, sine.y, low[1], high[1]);
 }
 
 static __device__ __forceinline__ char *in_codes(const kvd_packed_args &a, int page, int g)
