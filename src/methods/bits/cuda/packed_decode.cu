@@ -3,7 +3,8 @@
  *
  *   O[b, h] = softmax(Q[b, h] K[b, g]^T / sqrt(d_head)) V[b, g]
  *
- * with K = s code + zero per channel and V = s code + zero per token.
+ * with K = s code + zero per channel, and V = s code + zero per token (kivi) or channel (comet).
+ * Symmetric codes have zero = -s (2^(bits - 1) - 1).
  *
  * The pages of all requests and KV heads form one list that is cut into equal runs, one per warp. A
  * run that ends within a head writes a partial result. A second launch merges partial results in an
@@ -45,14 +46,17 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/* If FINE, 16 numbers share a scale of keys or of values; otherwise 32 or 64 numbers do. */
-template <int B, int N, bool FINE> struct even_page {
+/*
+ * If FINE, 16 numbers share a scale of keys or of values; otherwise 32 or 64 numbers do. If
+ * CHANNELS, values are stored as keys are, with scales per channel.
+ */
+template <int B, int N, bool FINE, bool CHANNELS> struct even_page {
     /*
      * UNITS is the number of blocks of 16 dimensions. SHARE is the number of adjacent tiles (16
      * tokens of K or 16 dimensions of V) that have common scales with every supported group size.
      */
     static constexpr int UNITS = N, WARPS = 8, SHARE = FINE ? 1 : 2;
-    static constexpr bool BF = false, ZEROS = true, NEWEST = false;
+    static constexpr bool BF = false, ZEROS = !CHANNELS, NEWEST = false;
     /*
      * CODE is 2^-24, the float16 number with bit pattern 1. ROWS is the factor by which rows 8 ..
      * 15 of an mma A operand are too large.
@@ -61,9 +65,20 @@ template <int B, int N, bool FINE> struct even_page {
     typedef words_ahead<B, N, false> words;
     queries<N> q;
 
-    static __device__ constexpr float factor(int r)
+    static __device__ constexpr float code_factor(int r)
     {
         return r % 2 ? CODE * ROWS : CODE;
+    }
+
+    static __device__ constexpr float factor(int r)
+    {
+        return CHANNELS ? 1 : code_factor(r);
+    }
+
+    /* Returns the number that is subtracted from symmetric codes. */
+    static __device__ constexpr float middle()
+    {
+        return (1 << B) / 2 - 1;
     }
 
     static __device__ constexpr float outputs()
@@ -96,7 +111,9 @@ template <int B, int N, bool FINE> struct even_page {
     {
         const int shift = p.k_shift - 1;
         const bool mine = lane / 4 < 4 >> shift;
-        const char *const zeros = stage + lane % 4 * 16 + (mine ? lane / 4 * 64 * N : 0) + 8;
+        const bool symmetric = CHANNELS && p.a.form.symmetric;
+        const char *const zeros =
+            stage + lane % 4 * 16 + (mine ? lane / 4 * 64 * N : 0) + (symmetric ? 0 : 8);
         const char *side[4 / SHARE];
         float sum[4][4] = {}, zero[4] = {};
 #pragma unroll
@@ -127,17 +144,81 @@ template <int B, int N, bool FINE> struct even_page {
         for (int m = 0; m < 4; m++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const float z = __shfl_sync(~0u, zero[e], (m >> shift) * 4 + lane % 4) * unit[e];
-                s[m][e] = fmaf(sum[m][e], unit[e] * (1 / factor(0)), z);
-                s[m][2 + e] = fmaf(sum[m][2 + e], unit[e] * (1 / factor(1)), z);
+                const float z = __shfl_sync(~0u, zero[e], (m >> shift) * 4 + lane % 4) *
+                                (symmetric ? -middle() * unit[e] : unit[e]);
+                s[m][e] = fmaf(sum[m][e], unit[e] * (1 / code_factor(0)), z);
+                s[m][2 + e] = fmaf(sum[m][2 + e], unit[e] * (1 / code_factor(1)), z);
             }
     }
 
-    __device__ __forceinline__ void values(const packed_params &p, const cursor &,
+    /*
+     * Adds the values of SHARE tiles of 16 tokens from tile `first` on, in 16 dimensions. `scale`
+     * points to the scale of the lane's dimension lane / 4; its other dimension is 8 after that.
+     * `all` has the sums of the probabilities of the lane's two query heads.
+     */
+    static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
+                                                     int first, const uint32_t (&a)[4][4],
+                                                     const uint32_t (&prob)[8],
+                                                     const float (&all)[4], float (&o)[4])
+    {
+        float sum[4] = {};
+#pragma unroll
+        for (int k = first; k < first + SHARE; k++) {
+            const uint32_t rows[4] = {exchanged(a[k][0]), exchanged(a[k][2]),
+                                      exchanged(a[k][1] >> twos<B>()),
+                                      exchanged(a[k][3] >> twos<B>())};
+            multiply<false>(sum, rows, prob[2 * k], prob[2 * k + 1]);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float step = half_of(scale[2 * h], 0),
+                        zero = symmetric ? -middle() * step : half_of(scale[2 * h + 4], 0);
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                o[2 * h + e] += step * (1 / CODE) * sum[2 * h + e] + zero * all[e];
+        }
+    }
+
+    /* Does what `values` does, with scales per channel. */
+    static __device__ __forceinline__ void add_channels(const packed_params &p, const cursor &at,
+                                                        const char *stage, words &w,
+                                                        const char *codes, const char *next,
+                                                        const uint32_t (&prob)[8], state<N> &st,
+                                                        int lane)
+    {
+        const int coded = at.values - KVD_PAGE_TOKENS * at.page;
+        const uint32_t one = 0x3c003c00u, ones[4] = {one, one, one, one};
+        const char *const side = stage + p.parts.v_side - p.parts.k_side;
+        float all[4 / SHARE][4] = {};
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            multiply<false>(all[k / SHARE], ones, prob[2 * k], prob[2 * k + 1]);
+#pragma unroll
+        for (int u = 0; u < N; u++) {
+            uint32_t a[4][4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                tile_of<B>(w.w[u % words::AHEAD], k, a[k]);
+            w.taken(1, u, codes + p.parts.v, next);
+#pragma unroll
+            for (int k = 0; k < 4; k += SHARE)
+                if (16 * k < coded)
+                    add_tiles(reinterpret_cast<const uint16_t *>(
+                                  side + 64 * ((k >> (p.k_shift - 1)) * N + u)) +
+                                  kvd_packed_scale(lane / 4),
+                              p.a.form.symmetric, k, a, prob, all[k / SHARE], st.o[u]);
+        }
+    }
+
+    __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
                                            const char *next, const uint32_t (&prob)[8],
                                            state<N> &st, int lane)
     {
+        if constexpr (CHANNELS) {
+            add_channels(p, at, stage, w, codes, next, prob, st, lane);
+            return;
+        }
         const char *const side = stage + p.parts.v_side - p.parts.k_side + lane % 4 * 16;
         const int group = min(lane / 4, (N - 1) >> p.v_shift);
 #pragma unroll
@@ -268,19 +349,21 @@ __global__ void __launch_bounds__(1024)
         before[n + 1] = (carried * heads + warps_of_all - 1) / warps_of_all;
 }
 
-template <int N, bool FINE> kvd_packed_decode_kernel of_bits(int bits)
+template <int N, bool FINE, bool CHANNELS> kvd_packed_decode_kernel of_bits(int bits)
 {
-    return bits == 2   ? packed_decode_kernel<even_page<2, N, FINE>>
-           : bits == 3 ? packed_decode_kernel<even_page<3, N, FINE>>
-           : bits == 4 ? packed_decode_kernel<even_page<4, N, FINE>>
-           : bits == 8 ? packed_decode_kernel<even_page<8, N, FINE>>
+    return bits == 2   ? packed_decode_kernel<even_page<2, N, FINE, CHANNELS>>
+           : bits == 3 ? packed_decode_kernel<even_page<3, N, FINE, CHANNELS>>
+           : bits == 4 ? packed_decode_kernel<even_page<4, N, FINE, CHANNELS>>
+           : bits == 8 ? packed_decode_kernel<even_page<8, N, FINE, CHANNELS>>
                        : NULL;
 }
 
 template <int N> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
 {
-    return f->k_group == 16 || f->v_group == 16 ? of_bits<N, true>(f->bits)
-                                                : of_bits<N, false>(f->bits);
+    const bool fine = f->k_group == 16 || f->v_group == 16;
+    if (f->v_channels)
+        return fine ? of_bits<N, true, true>(f->bits) : of_bits<N, false, true>(f->bits);
+    return fine ? of_bits<N, true, false>(f->bits) : of_bits<N, false, false>(f->bits);
 }
 
 kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
@@ -289,8 +372,8 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     for (int g = 0; g < a->map.n_kv_heads; g++)
         if (a->map.d_qk[g] != d || a->map.d_v[g] != d)
             return NULL;
-    if (a->map.group > HEADS || a->form.v_channels || a->form.sketch || a->form.allotted ||
-        a->form.low_rank || a->form.rows)
+    if (a->map.group > HEADS || a->form.sketch || a->form.allotted || a->form.low_rank ||
+        a->form.rows)
         return NULL;
     /* The kernels other than that of kivi expect all tokens but the newest to be quantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
