@@ -2,7 +2,7 @@
  * Attention of decode steps that reads quantised pages directly. Supported are heads of 64 or 128
  * dimensions, at most 8 query heads per KV head, and these codes:
  *
- * kivi                 2, 3, 4 or 8 bits
+ * kivi, comet          2, 3, 4 or 8 bits
  * kvquant, turboquant  2, 3 or 4 bits
  * fp8, mxfp4, nvfp4    all
  *
