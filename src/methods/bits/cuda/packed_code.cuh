@@ -94,8 +94,8 @@ __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float 
 }
 
 /*
- * Copies the tokens first .. m - 1 of a prompt, in whole groups of 8, to the ring buffer. The
- * groups are divided among `workers` warps, of which `worker` is this one.
+ * Copies the tokens first .. m - 1 of a prompt, and the zeros that fill their last group of 8, to
+ * the ring buffer. The groups are divided among `workers` warps, of which `worker` is this one.
  */
 __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
                             int workers, int lane)
@@ -107,7 +107,8 @@ __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, i
         for (int i = lane; i < d_qk + d_v; i += 32) {
             const int at = i < d_qk ? (j % 8 * d_qk + i) * 8
                                     : KVD_PAGE_TOKENS * d_qk + (j % 8 * d_v + i - d_qk) * 8;
-            *reinterpret_cast<uint4 *>(to + at) = *reinterpret_cast<const uint4 *>(from + at);
+            if (8 * j + i % 8 >= first)
+                *reinterpret_cast<uint4 *>(to + at) = *reinterpret_cast<const uint4 *>(from + at);
         }
     }
 }

@@ -180,7 +180,7 @@ cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStrea
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * kvd_packed_code of gear. Replaces outliers by NaN in a->rows of prompts and in the ring buffer.
+ * kvd_packed_code of gear. Replaces outliers by NaN in a->rows of prompts, by 0 in the ring buffer.
  */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
 /* kvd_packed_code and kvd_packed_restore of hetero and rotatekv. */

@@ -5,7 +5,7 @@
  * A line is a channel of the keys of a block, or a token's values. The outliers of a line are found
  * by their 16-bit patterns: a histogram of the upper bytes, then one of the lower bytes. Equal
  * numbers are taken in the order of their places, as on the CPU. In the bf16 rows an outlier is
- * then replaced by NaN, which the later passes skip.
+ * then replaced by NaN, which the later passes skip and the last one clears in the ring buffer.
  *
  * The power method needs no left factor between its passes. With the right factor B of a pass, E B
  * has the Gram matrix G, and M makes its columns orthonormal: Q = E B M. The next right factor is
@@ -195,6 +195,16 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
+/*
+ * Replaces the NaN of an outlier in the ring buffer by 0. A request in the same slot that begins
+ * with tokens that were never computed reads the ring buffer before it writes it.
+ */
+__device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
+{
+    if (!a.q_len && *number == APART)
+        *number = 0;
+}
+
 /* Quantises places from .. to - 1 of a line, which share a scale. */
 __device__ void code_group(const line_of &l, int from, int to, float middle, int lane)
 {
@@ -222,6 +232,8 @@ __device__ void code_group(const line_of &l, int from, int to, float middle, int
             if (lane == j)
                 planes[j] = (planes[j] & ~mask) | plane;
         }
+        if (there && !l.o.a.gear.of.rank_later)
+            clear_outlier(l.o.a, at(l, i));
     });
 }
 
@@ -393,6 +405,8 @@ __device__ void put_left(const shared_factors &s, const head_of &o, const rows_o
             t % KVD_PAGE_TOKENS * o.page.columns_left;
         if (lane < columns)
             row[lane] = (uint16_t)half_bits(element_of(x, lane));
+        for (int i = lane; i < o.a.width[side][o.g]; i += 32)
+            clear_outlier(o.a, number_at(o, side, t, i));
     }
 }
 
