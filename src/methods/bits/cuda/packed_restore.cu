@@ -214,7 +214,7 @@ __device__ __forceinline__ void put_blocks(const page_of &o, int side, int coded
     const size_t other = at + (size_t)(4 * d);
     float low[2] = {x.x, x.y}, high[2] = {y.x, y.y};
     if (t < coded && !side && a.before_rope && a.cosine)
-        apply_rope(a, KVD_PAGE_TOKENS * o.p + t, j, low, high);
+        apply_rope(a, load_rope(a, KVD_PAGE_TOKENS * o.p + t, j), low, high);
     if (t0 + 8 <= coded) {
         *reinterpret_cast<uint32_t *>(o.rows + at) = bf16_pair(low[0], low[1]);
         *reinterpret_cast<uint32_t *>(o.rows + other) = bf16_pair(high[0], high[1]);

@@ -413,6 +413,7 @@ __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, flo
             a.codes + (size_t)page_number(a, o.b, t / KVD_PAGE_TOKENS) * a.page_bytes) +
         t % KVD_PAGE_TOKENS * kvd_packed_row_words(&a.row.of, 0, n);
     float *const row = x + warp % tokens * pitch;
+#pragma unroll 2
     for (int i = 8 * (warp / tokens * 32 + lane); i < n; i += 8 * THREADS / tokens) {
         float y[8];
         decode(a, words, bits, (n + 31) / 32 * bits, i, y);
@@ -509,33 +510,28 @@ __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&
                 }
 }
 
-/*
- * Stores channels from i on of the key of a token in KV head g. If `plain`, the token has codes and
- * is not a sink.
- */
-__device__ __forceinline__ void put_key(const token_of &o, int g, int i, int m, bool plain,
-                                        channels_of y)
+/* Stores channels from i on of the key of a token in KV head g. `y` is not yet rotated by RoPE. */
+__device__ __forceinline__ void put_key(const token_of &o, int g, int i, channels_of y,
+                                        const rope_of &rope)
 {
     const kvd_packed_args &a = o.a;
-    const int d = a.d_head, p = o.t / KVD_PAGE_TOKENS, place = place_of(o, g, i);
-    uint16_t *const to = in_rows(a, page_number(a, o.b, p), g) + place;
-    if (!plain && o.t < a.n_sink)
+    uint16_t *const to =
+        in_rows(a, page_number(a, o.b, o.t / KVD_PAGE_TOKENS), g) + place_of(o, g, i);
+    if (a.before_rope && a.cosine)
+        apply_rope(a, rope, y.low, y.high);
+    *reinterpret_cast<uint32_t *>(to) = bf16_pair(y.low[0], y.low[1]);
+    *reinterpret_cast<uint32_t *>(to + 4 * a.d_head) = bf16_pair(y.high[0], y.high[1]);
+}
+
+/* Copies channels from i on of the key of a token without codes, or stores zeros after the last. */
+__device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
+{
+    const kvd_packed_args &a = o.a;
+    const int p = o.t / KVD_PAGE_TOKENS, place = place_of(o, g, i);
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            y.low[e] = half_of(*sink_at(o, g, i + e), 0);
-            y.high[e] = half_of(*sink_at(o, g, i + d / 2 + e), 0);
-        }
-    if ((plain || o.t < m - 1) && a.before_rope && a.cosine)
-        apply_rope(a, o.t, i, y.low, y.high);
-    uint32_t pair[2] = {bf16_pair(y.low[0], y.low[1]), bf16_pair(y.high[0], y.high[1])};
-    if (!plain && o.t >= m - 1) {
-        const uint16_t *const ring = in_ring(a, o.b, p, g) + place;
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            pair[k] = o.t < m ? *reinterpret_cast<const uint32_t *>(ring + k * 4 * d) : 0;
-    }
-    *reinterpret_cast<uint32_t *>(to) = pair[0];
-    *reinterpret_cast<uint32_t *>(to + 4 * d) = pair[1];
+    for (int at = place; at <= place + 4 * a.d_head; at += 4 * a.d_head)
+        *reinterpret_cast<uint32_t *>(in_rows(a, page_number(a, o.b, p), g) + at) =
+            o.t < m ? *reinterpret_cast<const uint32_t *>(in_ring(a, o.b, p, g) + at) : 0;
 }
 
 /*
@@ -548,13 +544,16 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head,
               blocks = d / 16, log_blocks = __ffs(blocks) - 1;
+    const token_of o = {a, 0, b, first + lane % 8};
     const float scale = 1 / sqrtf((float)(a.row.turned * d));
-    const bool plain = first >= a.n_sink && first + tokens < m;
     if (lane % 8 >= tokens)
         return;
     for (int task = warp; task < blocks * a.map.n_kv_heads / SPAN; task += WARPS) {
         const int i = (task & (blocks - 1)) * 8 + lane / 8 * 2, g = (task >> log_blocks) * SPAN;
+        rope_of rope = {};
         channels_of y[SPAN];
+        if (a.before_rope && a.cosine && o.t < m)
+            rope = load_rope(a, o.t, i);
         read_heads<SPAN>(x + lane % 8 * pitch + g * d + i, d, y);
 #pragma unroll
         for (int h = 0; h < SPAN; h++) {
@@ -562,8 +561,15 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
             for (int e = 0; e < 2; e++) {
                 y[h].low[e] = __fmul_rn(y[h].low[e], scale);
                 y[h].high[e] = __fmul_rn(y[h].high[e], scale);
+                if (o.t < a.n_sink) {
+                    y[h].low[e] = half_of(*sink_at(o, g + h, i + e), 0);
+                    y[h].high[e] = half_of(*sink_at(o, g + h, i + d / 2 + e), 0);
+                }
             }
-            put_key({a, 0, b, first + lane % 8}, g + h, i, m, plain, y[h]);
+            if (o.t < m - 1)
+                put_key(o, g + h, i, y[h], rope);
+            else
+                copy_key(o, g + h, i, m);
         }
     }
 }

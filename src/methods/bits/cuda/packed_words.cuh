@@ -69,25 +69,38 @@ static __device__ __forceinline__ void rotate_pair(float cosine, float sine, flo
     y = __fmaf_rn(y, cosine, __fmul_rn(first, sine));
 }
 
+/* Cosines and sines of RoPE for two pairs of channels. */
+struct rope_of {
+    float2 cosine, sine;
+};
+
 /*
- * Rotates channels i and i + 1 (low) and i + d_head / 2 and i + 1 + d_head / 2 (high) of the key at
- * position t by RoPE. i is even and less than d_head / 2, which is even.
+ * Returns the rotations of channels i, i + 1, i + d_head / 2 and i + 1 + d_head / 2 of the key at
+ * position t. i is even and less than d_head / 2, which is even.
  */
-static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, int t, int i,
+static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, int t, int i)
+{
+    const size_t half = (size_t)a.d_head / 2, row = (size_t)t * half;
+    if (a.interleaved) {
+        const size_t at = row + (size_t)i / 2, other = at + half / 2;
+        return {make_float2(__ldg(a.cosine + at), __ldg(a.cosine + other)),
+                make_float2(__ldg(a.sine + at), __ldg(a.sine + other))};
+    }
+    return {__ldg(reinterpret_cast<const float2 *>(a.cosine + row + (size_t)i)),
+            __ldg(reinterpret_cast<const float2 *>(a.sine + row + (size_t)i))};
+}
+
+/* Rotates the channels of load_rope: i and i + 1 (low), and those d_head / 2 after them (high). */
+static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, const rope_of &r,
                                                   float (&low)[2], float (&high)[2])
 {
-    const int half = a.d_head / 2;
-    const size_t row = (size_t)t * (size_t)half;
     if (a.interleaved) {
-        const size_t at = row + (size_t)i / 2, other = at + (size_t)half / 2;
-        rotate_pair(__ldg(a.cosine + at), __ldg(a.sine + at), low[0], low[1]);
-        rotate_pair(__ldg(a.cosine + other), __ldg(a.sine + other), high[0], high[1]);
-        return;
+        rotate_pair(r.cosine.x, r.sine.x, low[0], low[1]);
+        rotate_pair(r.cosine.y, r.sine.y, high[0], high[1]);
+    } else {
+        rotate_pair(r.cosine.x, r.sine.x, low[0], high[0]);
+        rotate_pair(r.cosine.y, r.sine.y, low[1], high[1]);
     }
-    const float2 cosine = __ldg(reinterpret_cast<const float2 *>(a.cosine + row + (size_t)i)),
-                 sine = __ldg(reinterpret_cast<const float2 *>(a.sine + row + (size_t)i));
-    rotate_pair(cosine.x, sine.x, low[0], high[0]);
-    rotate_pair(cosine.y, sine.y, low[1], high[1]);
 }
 
 static __device__ __forceinline__ char *in_codes(const kvd_packed_args &a, int page, int g)
@@ -98,9 +111,10 @@ static __device__ __forceinline__ char *in_codes(const kvd_packed_args &a, int p
 /* Returns byte q of up to four words, in order; `select` is 0x40 + 0x11 q. */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
-    const uint32_t low = __byte_perm(word[0], n > 1 ? word[1] : 0, select),
-                   high = n > 2 ? __byte_perm(word[2], n > 3 ? word[3] : 0, select) : 0;
-    return __byte_perm(low, high, 0x5410);
+    const uint32_t second = n > 1 ? word[1] : 0, third = n > 2 ? word[2] : 0,
+                   fourth = n > 3 ? word[3] : 0;
+    return __byte_perm(__byte_perm(word[0], second, select), __byte_perm(third, fourth, select),
+                       0x5410);
 }
 
 /* Transposes two blocks of 4 x 4 bits: bits 0 .. 3 and bits 4 .. 7 of the four bytes of x. */
