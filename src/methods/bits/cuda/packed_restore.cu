@@ -197,31 +197,35 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
 }
 
 /*
- * Writes 8 tokens x 8 channels of each half of a head, from token t0 and channel i of the page on:
- * the numbers in tile [8][TILE_PITCH] if they were coded, after RoPE if keys were coded before it.
- * One warp.
+ * Writes 8 tokens of a page from token t0 on: the numbers in tile [8][TILE_PITCH] if they were
+ * coded, after RoPE if keys were coded before it. One warp, which writes blocks of 8 tokens x 8
+ * channels of both halves of the head.
  */
-__device__ __forceinline__ void put_blocks(const page_of &o, int side, int coded, int t0, int i,
-                                           const float *tile, int lane)
+__device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
+                                          const float *tile, int lane)
 {
     const kvd_packed_args &a = o.a;
-    const int d = side ? a.map.d_v[o.g] : a.map.d_qk[o.g], t = t0 + lane % 8, j = i + lane / 8 * 2;
-    const float *const row = tile + lane % 8 * TILE_PITCH + j;
-    const float2 x = *reinterpret_cast<const float2 *>(row),
-                 y = *reinterpret_cast<const float2 *>(row + d / 2);
-    const size_t at =
-        (size_t)((side ? KVD_PAGE_TOKENS * a.map.d_qk[o.g] : 0) + page_index(t, j, d));
-    const size_t other = at + (size_t)(4 * d);
-    float low[2] = {x.x, x.y}, high[2] = {y.x, y.y};
-    if (t < coded && !side && a.before_rope && a.cosine)
-        apply_rope(a, load_rope(a, KVD_PAGE_TOKENS * o.p + t, j), low, high);
-    if (t0 + 8 <= coded) {
-        *reinterpret_cast<uint32_t *>(o.rows + at) = bf16_pair(low[0], low[1]);
-        *reinterpret_cast<uint32_t *>(o.rows + other) = bf16_pair(high[0], high[1]);
-        return;
+    const int d = side ? a.map.d_v[o.g] : a.map.d_qk[o.g], t = t0 + lane % 8, c = lane / 8 * 2,
+              at = (side ? KVD_PAGE_TOKENS * a.map.d_qk[o.g] : 0) + page_index(t, c, d);
+    const bool roped = !side && a.before_rope && a.cosine, whole = t0 + 8 <= coded;
+    const float *const row = tile + lane % 8 * TILE_PITCH + c;
+#pragma unroll 2
+    for (int i = 0; i < d / 2; i += 8) {
+        const float2 x = *reinterpret_cast<const float2 *>(row + i),
+                     y = *reinterpret_cast<const float2 *>(row + i + d / 2);
+        float low[2] = {x.x, x.y}, high[2] = {y.x, y.y};
+        if (roped && (whole || t < coded))
+            apply_rope(a, load_rope(a, KVD_PAGE_TOKENS * o.p + t, i + c), low, high);
+        const uint32_t pair[2] = {bf16_pair(low[0], low[1]), bf16_pair(high[0], high[1])};
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int to = at + 8 * i + h * 4 * d;
+            if (whole)
+                *reinterpret_cast<uint32_t *>(o.rows + to) = pair[h];
+            else
+                put_row(o, t, coded, (size_t)to, pair[h]);
+        }
     }
-    put_row(o, t, coded, at, bf16_pair(low[0], low[1]));
-    put_row(o, t, coded, other, bf16_pair(high[0], high[1]));
 }
 
 __device__ void level_side(const page_of &o, int side, const float *level, float *tile)
@@ -235,9 +239,7 @@ __device__ void level_side(const page_of &o, int side, const float *level, float
         put_exceptions(o, side, tile);
     __syncthreads();
     for (int t0 = 8 * warp; t0 < o.left; t0 += 8 * WARPS)
-#pragma unroll 1
-        for (int i = 0; i < d / 2; i += 8)
-            put_blocks(o, side, coded, t0, i, tile + t0 * TILE_PITCH, lane);
+        put_octet(o, side, coded, t0, tile + t0 * TILE_PITCH, lane);
     __syncthreads();
 }
 
@@ -326,14 +328,17 @@ __device__ __forceinline__ void allotted_octet(const page_of &o, int side, int t
                        mask = (1u << dim.bits) - 1;
         uint32_t low = __funnelshift_r(w0, w1, shift), high = __funnelshift_r(w1, w2, shift);
         const float *const read = s.level[side] + (1 << dim.bits);
+        float x[8];
 #pragma unroll
         for (int t = 0; t < 8; t++) {
-            /* Rounded twice, as on the CPU. */
-            tile[t * TILE_PITCH + i] =
-                __fadd_rn(dim.mean, __fmul_rn(dim.deviation, read[low & mask]));
+            x[t] = read[low & mask];
             low = __funnelshift_r(low, high, (uint32_t)dim.bits);
             high >>= dim.bits;
         }
+        /* Rounded twice, as on the CPU. */
+#pragma unroll
+        for (int t = 0; t < 8; t++)
+            tile[t * TILE_PITCH + i] = __fadd_rn(dim.mean, __fmul_rn(dim.deviation, x[t]));
     }
     for (int t = 0; t < sink; t++) {
         const uint16_t *const from =
@@ -360,12 +365,11 @@ __global__ void __launch_bounds__(32 * WARPS, 4)
         const page_of o = make_page(a, b, g, p, m);
 #pragma unroll 1
         for (int side = 0; side < 2; side++) {
-            const int d = side ? a.map.d_v[g] : a.map.d_qk[g], coded = side ? o.values : o.keys;
+            const int coded = side ? o.values : o.keys;
             if (t0 < coded)
                 allotted_octet(o, side, t0, s, rows, lane);
             __syncwarp();
-            for (int i = 0; i < d / 2; i += 8)
-                put_blocks(o, side, coded, t0, i, rows, lane);
+            put_octet(o, side, coded, t0, rows, lane);
             __syncwarp();
         }
     }
