@@ -349,7 +349,7 @@ __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int
         return 0;
     const uint32_t code =
         code_in(r.planes + (side ? i / 32 : i * 2) * bits, bits, side ? i % 32 : t % 32);
-    return bf16_of(pattern, 0) - decoded(r.scale[side ? i / o.a.gear.of.group : i], code);
+    return bf16_of(pattern, 0) - decoded(r.scale[side ? i / o.a.gear.of.group : i], (float)code);
 }
 
 /* Returns element `at` of x, without an address that depends on it. */

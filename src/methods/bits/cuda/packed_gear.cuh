@@ -125,9 +125,9 @@ __device__ __forceinline__ uint32_t code_in(const uint32_t *planes, int bits, in
 }
 
 /* Returns the number of a code, rounded twice, as on the CPU. */
-__device__ __forceinline__ float decoded(uint32_t scale, uint32_t code)
+__device__ __forceinline__ float decoded(uint32_t scale, float code)
 {
-    return __fadd_rn(__fmul_rn(half_of(scale, 0), (float)code), half_of(scale, 1));
+    return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));
 }
 
 } // namespace

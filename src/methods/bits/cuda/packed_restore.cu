@@ -436,7 +436,7 @@ restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
         float y[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            y[e] = decoded(scale, code[e] >> 8 * k & 255);
+            y[e] = decoded(scale, raised_byte(code[e], k) - RAISED);
 #pragma unroll
             for (int q = 0; q < PAIRS; q++)
                 add_columns(left[2 * k + e][q], right[q], y[e]);
@@ -508,7 +508,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const value_of &v, i
     float y[8];
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-        y[e] = decoded(scale, code[e / 4] >> e % 4 * 8 & 255);
+        y[e] = decoded(scale, raised_byte(code[e / 4], e % 4) - RAISED);
         if (e < 7 && ++at == group) {
             at = 0;
             scale = v.scale[++index];

@@ -209,10 +209,9 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A scale as numbers: x = step (code - zero) + add. */
+/* A scale as numbers: x = step ((RAISED + code) - zero) + add. */
 struct scale_of {
-    float step, add;
-    int zero;
+    float step, zero, add;
 };
 
 /* Adding -0 changes no number. */
@@ -220,8 +219,16 @@ __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_
 {
     const float step = half_of(word, 0);
     if (a.row.clip > 0 && step > 0)
-        return {step, -0.0f, (int16_t)(word >> 16)};
-    return {step, half_of(word, 1), 0};
+        return {step, RAISED + (float)(int16_t)(word >> 16), -0.0f};
+    return {step, RAISED, half_of(word, 1)};
+}
+
+/* Returns the index of the scale of number i of a vector. */
+__device__ __forceinline__ int scale_at(const kvd_packed_args &a, int i)
+{
+    const uint32_t group = (uint32_t)a.row.of.group;
+    /* The product is exact, because i and the group are below 2^16 and the group is above 1. */
+    return group ? (int)__umulhi((uint32_t)i, 0xffffffffu / group + 1) : 0;
 }
 
 /*
@@ -232,29 +239,26 @@ __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t 
                                        int planes, int i, float (&y)[8])
 {
     const uint32_t *const piece = words + i / 32 * bits;
-    const int group = a.row.of.group;
-    uint32_t eight[2], code[8];
-    codes_of_planes(piece, min(bits, 8), i % 32 / 8, eight);
-#pragma unroll
-    for (int e = 0; e < 8; e++)
-        code[e] = eight[e / 4] >> e % 4 * 8 & 255;
-    if (bits > 8) {
-        codes_of_planes(piece + 8, bits - 8, i % 32 / 8, eight);
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            code[e] |= (eight[e / 4] >> e % 4 * 8 & 255) << 8;
-    }
+    const uint32_t scale = bits == 16 ? 0 : words[planes + scale_at(a, i)];
+    uint32_t low[2], high[2] = {0, 0};
+    codes_of_planes(piece, min(bits, 8), i % 32 / 8, low);
+    if (bits > 8)
+        codes_of_planes(piece + 8, bits - 8, i % 32 / 8, high);
     if (bits == 16) {
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            y[e] = half_of(code[e], 0);
+            y[e] = half_of(__byte_perm(low[e / 4], high[e / 4], 0x40u + 0x11u * (e % 4)), 0);
         return;
     }
-    const scale_of s = make_scale(a, words[planes + (group && i >= group ? i / group : 0)]);
-    /* Rounded twice, as on the CPU. */
+    const scale_of s = make_scale(a, scale);
 #pragma unroll
     for (int e = 0; e < 8; e++)
-        y[e] = __fadd_rn(__fmul_rn(s.step, (float)((int)code[e] - s.zero)), s.add);
+        y[e] =
+            bits > 8 ? raised_pair(low[e / 4], high[e / 4], e % 4) : raised_byte(low[e / 4], e % 4);
+        /* Rounded twice, as on the CPU. */
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        y[e] = __fadd_rn(__fmul_rn(s.step, y[e] - s.zero), s.add);
 }
 
 /*

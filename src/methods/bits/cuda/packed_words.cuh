@@ -144,6 +144,22 @@ static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, i
     }
 }
 
+/* Is added to the numbers that raised_byte and raised_pair return. */
+static constexpr float RAISED = 1 << 23;
+
+/* Returns byte e of x plus RAISED as a float, which is exact. */
+static __device__ __forceinline__ float raised_byte(uint32_t x, int e)
+{
+    return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7540u + (uint32_t)e));
+}
+
+/* Returns byte e of low plus 256 times byte e of high plus RAISED as a float, which is exact. */
+static __device__ __forceinline__ float raised_pair(uint32_t low, uint32_t high, int e)
+{
+    const uint32_t both = __byte_perm(low, high, 0x40u + 0x11u * (uint32_t)e);
+    return __uint_as_float(__byte_perm(both, 0x4b000000u, 0x7510u));
+}
+
 template <int W>
 static __device__ __forceinline__ void add_plane(const uint32_t *words, int below,
                                                  uint32_t (&pair)[16])
