@@ -38,6 +38,8 @@ typedef struct {
     int32_t prompt[N], steps;
     /* Number of components that share a scale; 0: multiples of a step. */
     int group;
+    /* Bytes of the tables with which kernels find integers; 0: what the device has. */
+    size_t room;
 } test_case;
 
 typedef struct {
@@ -112,6 +114,14 @@ static void draw_groups(const test_case *c, one_side *s)
     free(code);
 }
 
+/* Returns `room`, or if it is 0, the room of the device. */
+static size_t lookup_room(size_t room)
+{
+    if (!room)
+        check(kvd_streams_lookup_room(&room), "shared memory");
+    return room;
+}
+
 static void draw_side(const test_case *c, int side, one_side *s)
 {
     const int kept = c->kept[side];
@@ -146,6 +156,12 @@ static void draw_side(const test_case *c, int side, one_side *s)
         .bias = on_device(s->bias, (size_t)kept * sizeof *s->bias),
         .rank = (kept / 16 + 1) * 16,
     };
+    const size_t room = lookup_room(c->room);
+    s->side.lookup_size = kvd_stream_lookups(&s->tables, room, NULL);
+    uint32_t *const lookup = need(s->side.lookup_size.words * sizeof *lookup);
+    (void)kvd_stream_lookups(&s->tables, room, lookup);
+    s->side.lookup = on_device(lookup, s->side.lookup_size.words * sizeof *lookup);
+    free(lookup);
     if (c->group)
         draw_groups(c, s);
     const size_t bytes = PAGES * kvd_stream_parts_of(s->side.room).bytes;
@@ -185,6 +201,7 @@ static void release(problem *p)
         one_side *const s = &p->of[i];
         check(cudaFree((void *)(uintptr_t)s->side.tables.component), "cudaFree");
         check(cudaFree((void *)(uintptr_t)s->side.tables.start), "cudaFree");
+        check(cudaFree((void *)(uintptr_t)s->side.lookup), "cudaFree");
         check(cudaFree((void *)(uintptr_t)s->side.bias), "cudaFree");
         check(cudaFree((void *)(uintptr_t)s->side.group), "cudaFree");
         check(cudaFree((void *)(uintptr_t)s->side.group_of), "cudaFree");
@@ -406,7 +423,7 @@ static void test_decode(const problem *p)
  */
 static void test_no_room(void)
 {
-    static const test_case c = {"no room", {40, 40}, 60, 0, 8, {64, 64, 64}, 0, 0};
+    static const test_case c = {"no room", {40, 40}, 60, 0, 8, {64, 64, 64}, 0, 0, 0};
     problem p;
     make(&p, &c);
     const size_t bytes = kvd_stream_parts_of(p.of[0].side.room).bytes;
@@ -431,7 +448,7 @@ static void test_no_room(void)
 static void test_sinks(void)
 {
     enum { SINK = 70, ROW = 2 * (16 + 32), ELEMENTS = PAGE * ROW };
-    static const test_case c = {"sinks", {40, 40}, 9, SINK, 400, {1, 69, 100}, 0, 0};
+    static const test_case c = {"sinks", {40, 40}, 9, SINK, 400, {1, 69, 100}, 0, 0, 0};
     const kvd_attn_heads heads = {2, 2, 32, {16, 16}, {32, 32}, 0};
     kvd_attn_map map;
     problem p;
@@ -476,6 +493,7 @@ typedef struct {
     const char *name, *method;
     int d, kv;
     int32_t prompt[N], steps;
+    size_t room; /* as in test_case */
 } cachegen_case;
 
 typedef struct {
@@ -525,6 +543,13 @@ static void open_cachegen(cachegen_problem *p)
         kvd_stream_parts_of(p->layer.room).bytes + (4 * PAGE / of.group + 15) / 16 * 16;
     p->layer.step = on_device(of.step + n_step, n_step * sizeof *of.step);
     p->layer.table = on_device(of.table + n_table, n_table * sizeof *of.table);
+    const size_t room = lookup_room(c->room);
+    const uint16_t *const table = of.table + n_table;
+    p->layer.lookup_size = kvd_cachegen_lookups(table, sides, of.wide, room, NULL);
+    uint32_t *const lookup = need(p->layer.lookup_size.words * sizeof *lookup);
+    (void)kvd_cachegen_lookups(table, sides, of.wide, room, lookup);
+    p->layer.lookup = on_device(lookup, p->layer.lookup_size.words * sizeof *lookup);
+    free(lookup);
     p->layer.blocks = on_device(NULL, PAGES * sides * p->layer.block_bytes);
     const size_t page = (size_t)p->layer.map.page_elements * sizeof(uint16_t);
     p->layer.ring = on_device(NULL, N * page);
@@ -560,6 +585,7 @@ static void release_cachegen(cachegen_problem *p)
 {
     void *const all[] = {(void *)(uintptr_t)p->layer.step,
                          (void *)(uintptr_t)p->layer.table,
+                         (void *)(uintptr_t)p->layer.lookup,
                          p->layer.blocks,
                          p->layer.ring,
                          p->layer.rows,
@@ -702,19 +728,28 @@ static void test_cachegen(const cachegen_case *c)
 }
 
 static const cachegen_case cachegen_cases[] = {
-    {"cachegen of narrow heads", "cachegen,group=8,groups=8,lanes=1", 16, 2, {1, 64, 130}, 65},
-    {"cachegen", "cachegen,bin=0.3,group=16,groups=4,lanes=1", 128, 2, {63, 200, 5}, 2},
-    {"cachegen of 80 dims", "cachegen,bin=2,group=4,groups=16,lanes=1", 80, 1, {128, 127, 129}, 1},
+    {"cachegen of narrow heads", "cachegen,group=8,groups=8,lanes=1", 16, 2, {1, 64, 130}, 65, 0},
+    {"cachegen without tables", "cachegen,group=8,groups=8,lanes=1", 48, 1, {1, 64, 130}, 1, 40000},
+    {"cachegen", "cachegen,bin=0.3,group=16,groups=4,lanes=1", 128, 2, {63, 200, 5}, 2, 0},
+    {"cachegen of 80 dims",
+     "cachegen,bin=2,group=4,groups=16,lanes=1",
+     80,
+     1,
+     {128, 127, 129},
+     1,
+     0},
 };
 
 static const test_case cases[] = {
-    {"a lane", {1, 3}, 40, 0, 256, {1, 64, 100}, 3, 0},
-    {"a group in part", {75, 32}, 25, 1, 3072, {1, 64, 129}, 70, 0},
-    {"scales", {75, 32}, 4, 1, 3072, {1, 64, 129}, 70, 8},
-    {"no prompt but a token", {128, 96}, 12, 3, 3072, {1, 2, 4}, 130, 0},
-    {"streams", {520, 300}, 200, 0, 12000, {63, 200, 5}, 2, 0},
-    {"scales of wide groups", {520, 300}, 4, 0, 12000, {63, 200, 5}, 2, 100},
-    {"a wide model", {1024, 900}, 60, 1, 9000, {1, 130, 250}, 1, 0},
+    {"a lane", {1, 3}, 40, 0, 256, {1, 64, 100}, 3, 0, 0},
+    {"a group in part", {75, 32}, 25, 1, 3072, {1, 64, 129}, 70, 0, 0},
+    {"scales", {75, 32}, 4, 1, 3072, {1, 64, 129}, 70, 8, 0},
+    {"no prompt but a token", {128, 96}, 12, 3, 3072, {1, 2, 4}, 130, 0, 0},
+    {"streams", {520, 300}, 200, 0, 12000, {63, 200, 5}, 2, 0, 0},
+    {"few tables", {520, 300}, 200, 0, 12000, {63, 200, 5}, 2, 0, 40000},
+    {"scales of wide groups", {520, 300}, 4, 0, 12000, {63, 200, 5}, 2, 100, 0},
+    {"scales with few tables", {300, 90}, 4, 0, 12000, {63, 200, 5}, 2, 100, 2000},
+    {"a wide model", {1024, 900}, 60, 1, 9000, {1, 130, 250}, 1, 0, 0},
 };
 
 /* usage: gpu_streams [quick]: small cases, for compute-sanitizer */

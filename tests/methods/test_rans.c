@@ -240,4 +240,88 @@ TEST(streams_of_a_block)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
+/* Asserts that the tables of a group find the integer at each number of a component. */
+static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
+                         const uint16_t *start, int least, int n)
+{
+    const kvd_stream_lookup g = ((const kvd_stream_lookup *)(const void *)image)[k];
+    assert_true(g.bucket >= KVD_STREAM_GROUPS * sizeof g);
+    for (uint32_t number = 0; number < start[n]; number++) {
+        uint32_t offset;
+        const int i = kvd_stream_find(start, n, number);
+        const uint32_t word =
+            kvd_stream_look_up((const char *)image, g, lanes, lane, number, &offset);
+        assert_int_equal(word, start[i] | (uint32_t)start[i + 1] << 16);
+        assert_int_equal(offset % (4 * lanes), 0);
+        assert_int_equal(g.least + (int)(offset / (4 * lanes)), least + i);
+    }
+}
+
+/* Draws the start of n integers, which end at 2^14 - `escape`. Most are rare. */
+static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
+{
+    uint64_t count[KVD_RANS_SYMBOLS] = {0};
+    kvd_rans_table t;
+    for (int i = 0; i < n; i++)
+        count[i] = 1 + (uint64_t)(2000 * exp(-(double)kvd_rng_below(r, 12) - abs(i - n / 2) / 4.0));
+    count[KVD_RANS_SYMBOLS - 1] += escape;
+    kvd_rans_table_make(&t, count, KVD_RANS_SYMBOLS);
+    memcpy(start, t.start, (size_t)(n + 1) * sizeof *start);
+}
+
+TEST(tables_of_streams)
+{
+    static uint16_t start[KEPT * (KVD_RANS_SYMBOLS + 1)];
+    static kvd_stream_component component[KEPT];
+    const kvd_stream_tables t = {KEPT, component, start};
+    kvd_rng r;
+    uint32_t at = 0;
+    kvd_rng_seed(&r, 5, 1);
+    for (int j = 0; j < KEPT; j++) {
+        const int n = 1 + (int)kvd_rng_below(&r, j < 100   ? 200
+                                                 : j < 200 ? 7
+                                                           : 2),
+                  below = (int)kvd_rng_below(&r, (uint32_t)n);
+        draw_starts(&r, start + at, n, (uint64_t)j % 2);
+        component[j] = (kvd_stream_component){at, (int16_t)-below, (uint16_t)n};
+        at += (uint32_t)n + 1;
+    }
+    const kvd_stream_lookup_size all = kvd_stream_lookups(&t, SIZE_MAX, NULL),
+                                 few = kvd_stream_lookups(&t, 30000, NULL);
+    assert_true(all.whole && !few.whole && few.largest <= 30000 && few.words < all.words);
+    uint32_t *const to = malloc(all.words * sizeof *to);
+    assert_non_null(to);
+    assert_int_equal(kvd_stream_lookups(&t, SIZE_MAX, to).words, all.words);
+    assert_int_equal(to[kvd_stream_count(KEPT)], all.words);
+    for (int j = 0; j < KEPT; j++) {
+        const int n = kvd_stream_count(KEPT), c = j / KVD_LANES;
+        check_column(to + to[c % n], c / n, KVD_LANES, (uint32_t)(j % KVD_LANES),
+                     start + component[j].at, component[j].least, component[j].n);
+    }
+    free(to);
+}
+
+TEST(tables_of_cachegen)
+{
+    enum { WIDE = 48, N_TABLES = 2, EACH = (1 + WIDE) * KVD_STREAM_TABLE };
+    static uint16_t table[N_TABLES * EACH];
+    kvd_rng r;
+    kvd_rng_seed(&r, 6, 1);
+    for (int i = 0; i < N_TABLES * (1 + WIDE); i++)
+        draw_starts(&r, table + i * KVD_STREAM_TABLE,
+                    i % (1 + WIDE) ? KVD_CACHEGEN_CODES : KVD_RANS_SYMBOLS, 0);
+    const kvd_stream_lookup_size size = kvd_cachegen_lookups(table, N_TABLES, WIDE, SIZE_MAX, NULL);
+    uint32_t *const to = malloc(size.words * sizeof *to);
+    assert_non_null(to);
+    assert_int_equal(kvd_cachegen_lookups(table, N_TABLES, WIDE, SIZE_MAX, to).words, size.words);
+    for (int i = 0; i < N_TABLES; i++) {
+        const uint32_t *const image = to + to[i];
+        check_column(image, KVD_CACHEGEN_FIRST, 1, 0, table + i * EACH, 0, KVD_RANS_SYMBOLS);
+        for (int j = 0; j < WIDE; j++)
+            check_column(image, j / KVD_LANES, KVD_LANES, (uint32_t)(j % KVD_LANES),
+                         table + i * EACH + (1 + j) * KVD_STREAM_TABLE, 0, KVD_CACHEGEN_CODES);
+    }
+    free(to);
+}
+
 TEST_MAIN(NULL, NULL)

@@ -332,3 +332,173 @@ int kvd_streams_token(const kvd_stream_tables *t, const int32_t *q, uint32_t *st
                ? kvd_fail(err, "the streams of a block do not decode what was coded")
                : 0;
 }
+
+enum {
+    NUMBERS = 1 << KVD_STREAM_SHIFT,
+    LEAST_SHIFT = KVD_STREAM_SHIFT - 7, /* 128 buckets */
+    MOST_SHIFT = KVD_STREAM_SHIFT - 2   /* 4 buckets */
+};
+
+/* Components of one group. */
+typedef struct {
+    const kvd_stream_component *of; /* [n] */
+    const uint16_t *start;
+    int n;
+    uint32_t lanes; /* number of lanes with tables of their own; 1: all lanes share a table */
+} lookup_group;
+
+/* Returns how many numbers of a component are two or more rows after the first one of a bucket. */
+static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
+{
+    uint32_t sum = 0;
+    for (int i = 0, first = 0; i < n; i++) {
+        const uint32_t bucket = (uint32_t)start[i] >> shift, end = (bucket + 1) << shift;
+        while (first + 1 < n && start[first + 1] <= bucket << shift)
+            first++;
+        if (i >= first + 2)
+            sum += (start[i + 1] < end ? start[i + 1] : end) - start[i];
+    }
+    return sum;
+}
+
+static double far_share(const lookup_group *g, uint32_t shift)
+{
+    double sum = 0;
+    for (int j = 0; j < g->n; j++)
+        sum += far_numbers(g->start + g->of[j].at, g->of[j].n, shift);
+    return sum / g->n / NUMBERS;
+}
+
+/* Returns the shift of the largest buckets with which searches are rare. */
+static uint32_t shift_of(const lookup_group *g)
+{
+    const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
+    uint32_t shift = MOST_SHIFT;
+    while (shift > LEAST_SHIFT && far_share(g, shift) > rare)
+        shift--;
+    return shift;
+}
+
+/* Writes the rows and buckets of one lane, whose elements are g->lanes elements apart. */
+static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
+                      uint32_t *row)
+{
+    const kvd_stream_component of = g->of[j];
+    const uint16_t *const start = g->start + of.at;
+    const uint32_t before = (uint32_t)(of.least - to->least), shift = to->shift & 31;
+    for (uint32_t i = 0; i < before; i++)
+        row[i * g->lanes] = 0;
+    for (uint32_t i = 0; i < of.n; i++)
+        row[(before + i) * g->lanes] = start[i] | (uint32_t)start[i + 1] << 16;
+    for (uint32_t b = 0, i = 0; b < (uint32_t)NUMBERS >> shift; b++) {
+        while (i + 1 < of.n && start[i + 1] <= b << shift)
+            i++;
+        bucket[b * g->lanes] = (uint16_t)((before + i) * 4 * g->lanes);
+    }
+}
+
+/* Images that are being written or, if `to` is NULL, counted. */
+typedef struct {
+    uint32_t *to;
+    size_t room, bytes; /* bytes: size of the image so far */
+    kvd_stream_lookup_size size;
+} lookup_images;
+
+static char *image_of(const lookup_images *m)
+{
+    return m->to ? (char *)(m->to + m->size.words) : NULL;
+}
+
+/* Appends the tables of group k to the image, unless it would have more bytes than there is room. */
+static void add_group(lookup_images *m, const lookup_group *g, int k)
+{
+    int least = INT16_MAX, end = INT16_MIN;
+    for (int j = 0; j < g->n; j++) {
+        least = g->of[j].least < least ? g->of[j].least : least;
+        end = g->of[j].least + g->of[j].n > end ? g->of[j].least + g->of[j].n : end;
+    }
+    const uint32_t rows = (uint32_t)(end - least), shift = shift_of(g),
+                   buckets = 2 * g->lanes * (NUMBERS >> shift),
+                   bytes = (buckets + 4 * g->lanes * (rows + 1) + 15) / 16 * 16;
+    const bool fits =
+        least >= -KVD_STREAM_HALF && end <= KVD_STREAM_HALF && m->bytes + bytes <= m->room;
+    const kvd_stream_lookup l = {fits ? (uint32_t)m->bytes : 0, (uint32_t)m->bytes + buckets,
+                                 shift | (rows - 1) << 8, least};
+    char *const image = image_of(m);
+    if (image)
+        ((kvd_stream_lookup *)(void *)image)[k] = l;
+    if (image && fits) {
+        uint16_t *const bucket = (uint16_t *)(void *)(image + l.bucket);
+        uint32_t *const row = (uint32_t *)(void *)(image + l.row);
+        memset(bucket, 0, buckets);
+        for (uint32_t i = 0; i < (bytes - buckets) / 4; i++)
+            row[i] = (uint32_t)NUMBERS << 16;
+        for (int j = 0; j < g->n; j++)
+            fill_lane(g, j, &l, bucket + j, row + j);
+    }
+    m->bytes += fits ? bytes : 0;
+    m->size.whole = m->size.whole && fits;
+}
+
+/* Begins n images, after their index. */
+static lookup_images begin_images(uint32_t *to, size_t n, size_t room)
+{
+    const lookup_images m = {to, room, 0, {(n + 1 + 3) / 4 * 4, 0, true}};
+    if (to)
+        to[0] = (uint32_t)m.size.words;
+    return m;
+}
+
+static void begin_image(lookup_images *m)
+{
+    m->bytes = KVD_STREAM_GROUPS * sizeof(kvd_stream_lookup);
+    if (m->to)
+        memset(image_of(m), 0, m->bytes);
+}
+
+static void end_image(lookup_images *m, size_t s)
+{
+    m->size.words += m->bytes / sizeof *m->to;
+    m->size.largest = m->bytes > m->size.largest ? m->bytes : m->size.largest;
+    if (m->to)
+        m->to[s + 1] = (uint32_t)m->size.words;
+}
+
+kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to)
+{
+    const int n = kvd_stream_count(t->kept);
+    lookup_images m = begin_images(to, (size_t)n, room);
+    for (int s = 0; s < n; s++) {
+        begin_image(&m);
+        for (int c = s, k = 0; c < kvd_stream_n_groups(t->kept); c += n, k++) {
+            const int first = KVD_LANES * c, left = t->kept - first;
+            const lookup_group g = {t->component + first, t->start,
+                                    left < KVD_LANES ? left : KVD_LANES, KVD_LANES};
+            add_group(&m, &g, k);
+        }
+        end_image(&m, (size_t)s);
+    }
+    return m.size;
+}
+
+kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
+                                            size_t room, uint32_t *to)
+{
+    lookup_images m = begin_images(to, n, room);
+    for (size_t s = 0; s < n; s++, table += (1 + wide) * KVD_STREAM_TABLE) {
+        kvd_stream_component of[KVD_LANES] = {{0, 0, KVD_STREAM_HALF}};
+        const lookup_group first = {of, table, 1, 1};
+        begin_image(&m);
+        add_group(&m, &first, KVD_CACHEGEN_FIRST);
+        for (size_t j = 0; j < wide; j += KVD_LANES) {
+            const size_t left = wide - j;
+            const lookup_group g = {of, table, left < KVD_LANES ? (int)left : KVD_LANES, KVD_LANES};
+            for (size_t i = 0; i < (size_t)g.n; i++)
+                of[i] = (kvd_stream_component){(uint32_t)((1 + j + i) * KVD_STREAM_TABLE), 0,
+                                               KVD_CACHEGEN_CODES};
+            add_group(&m, &g, (int)(j / KVD_LANES));
+        }
+        end_image(&m, s);
+    }
+    return m.size;
+}

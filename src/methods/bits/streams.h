@@ -134,6 +134,122 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
     return low;
 }
 
+/*
+ * Tables with which a warp finds the integer at the top of a state without a search, for the groups
+ * of one stream. Each lane reads words of its own bank of shared memory. An image begins with one
+ * of these for each group.
+ *
+ * Numbers 0 .. 2^14 - 1 are divided into buckets of 2^shift numbers, and row i belongs to the
+ * integer least + i. `lanes` is 1 if all lanes share a table, else KVD_LANES.
+ */
+typedef struct {
+    /*
+     * Byte offset in the image of uint16_t [buckets][lanes]: 4 * lanes * the row of the first
+     * number of each bucket. 0: the group has no tables.
+     */
+    uint32_t bucket;
+    uint32_t row;   /* byte offset in the image of uint32_t [rows][lanes]: start + 2^16 * end */
+    uint32_t shift; /* plus 2^8 * the last row */
+    int32_t least;  /* from -KVD_STREAM_HALF */
+} kvd_stream_lookup;
+
+enum { KVD_STREAM_HALF = 256 /* tables have integers from -KVD_STREAM_HALF to below it */ };
+
+/* Address in an image: in shared memory in kernels. */
+#ifdef __CUDACC__
+typedef uint32_t kvd_stream_at;
+static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
+{
+    uint32_t x;
+    /* Without volatile a load that is not always needed would wait for another one. */
+    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(at));
+    return x;
+}
+static __device__ __forceinline__ uint32_t kvd_stream_half(kvd_stream_at at)
+{
+    uint16_t x;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at));
+    return x;
+}
+#define KVD_STREAM_LOOKUP      static __device__
+#define KVD_STREAM_KEY(number) __byte_perm(0xffff, number, 0x5410)
+#else
+typedef const char *kvd_stream_at;
+static inline uint32_t kvd_stream_word(kvd_stream_at at)
+{
+    return *(const uint32_t *)(const void *)at;
+}
+static inline uint32_t kvd_stream_half(kvd_stream_at at)
+{
+    return *(const uint16_t *)(const void *)at;
+}
+#define KVD_STREAM_LOOKUP      static inline
+#define KVD_STREAM_KEY(number) ((number) << 16 | 0xffff)
+#endif
+
+/*
+ * Returns the offset of the first row after `offset` that is above `key`. `last` is the offset of
+ * the last row, which is above `key`.
+ */
+#ifdef __CUDACC__
+__noinline__
+#endif
+    KVD_STREAM_LOOKUP uint32_t
+    kvd_stream_search(kvd_stream_at row, uint32_t pitch, uint32_t key, uint32_t last,
+                      uint32_t offset)
+{
+    uint32_t low = offset, step = pitch, high = offset + step;
+    while (high < last && kvd_stream_word(row + high) <= key) {
+        low = high;
+        step *= 2;
+        high = high + step < last ? high + step : last;
+    }
+    while (high - low > pitch) {
+        const uint32_t middle = (low + high) / (2 * pitch) * pitch;
+        if (kvd_stream_word(row + middle) <= key)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+/*
+ * Returns start + 2^16 * end of the integer at `number`, and sets `*offset` to 4 * lanes * its row.
+ * The group must have tables.
+ */
+KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
+                                              uint32_t lanes, uint32_t lane, uint32_t number,
+                                              uint32_t *offset)
+{
+    /* Exactly the rows that end above `number` have words above `key`. */
+    const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
+    const uint32_t at =
+        kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
+    const kvd_stream_at row = image + g.row + 4 * lane;
+    const uint32_t first = kvd_stream_word(row + at), second = kvd_stream_word(row + at + pitch);
+    const uint32_t word = first > key ? first : second;
+    *offset = first > key ? at : at + pitch;
+    if (word > key)
+        return word;
+    *offset = kvd_stream_search(row, pitch, key, (g.shift >> 8) * pitch, *offset);
+    return kvd_stream_word(row + *offset);
+}
+
+/* Sizes of what kvd_stream_lookups writes. */
+typedef struct {
+    size_t words;   /* a multiple of 4 */
+    size_t largest; /* bytes of the largest image */
+    bool whole;     /* true: every group has tables */
+} kvd_stream_lookup_size;
+
+/*
+ * Writes an index [n + 1] and then the images of the n = kvd_stream_count(kept) streams to `to`.
+ * Image s is index[s] words after `to`, and ends at index[s + 1]. Leaves out the tables with which
+ * an image would have more than `room` bytes. If `to` is NULL, only counts.
+ */
+kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
+
 /* Adjacent components of a token that share a scale and a zero point; codes are 0 .. top. */
 typedef struct {
     uint16_t first, size, top;
@@ -194,6 +310,13 @@ typedef struct {
     bool drawn; /* true: the tables are drawn for timing and fit no data */
 } kvd_cachegen_coder;
 
+enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* group with the table of first tokens */ };
+/*
+ * Writes the images of the tables [n][1 + wide][KVD_STREAM_TABLE] of cachegen to `to`, as
+ * kvd_stream_lookups does. All lanes share the table of group KVD_CACHEGEN_FIRST.
+ */
+kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
+                                            size_t room, uint32_t *to);
 /* Fills `*to` from an open cachegen with lanes=1. */
 void kvd_cachegen_coder_of(const void *self, kvd_cachegen_coder *to);
 /* Returns the mean number of bits of a code with the frequencies start [n + 1]. */

@@ -154,6 +154,32 @@ static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
     return most;
 }
 
+/* Copies the tables of all layers with which kernels find codes to the device. */
+static int copy_lookups(cachegen *k, const kvd_cachegen_coder *c, size_t layers, size_t sides,
+                        kvd_err *err)
+{
+    const size_t n_table = sides * (1 + c->wide) * KVD_STREAM_TABLE;
+    size_t room = 0;
+    if (kvd_cuda_check(kvd_streams_lookup_room(&room), what, err))
+        return -1;
+    for (size_t l = 0; l < layers; l++) {
+        kvd_cachegen_layer *const to = &k->layer[l];
+        const uint16_t *const table = c->table + l * n_table;
+        to->lookup_size = kvd_cachegen_lookups(table, sides, c->wide, room, NULL);
+        const size_t bytes = to->lookup_size.words * sizeof *to->lookup;
+        uint32_t *const lookup = malloc(bytes);
+        if (!lookup)
+            return kvd_no_memory(err, what, bytes);
+        (void)kvd_cachegen_lookups(table, sides, c->wide, room, lookup);
+        to->lookup = kvd_device_copy(&k->memory, lookup, bytes, what, NULL, err);
+        const bool copied = to->lookup && !kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
+        free(lookup);
+        if (!copied)
+            return -1;
+    }
+    return 0;
+}
+
 static int describe(cachegen *k, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -184,7 +210,7 @@ static int describe(cachegen *k, kvd_err *err)
         k->method.page_bytes += each * to->block_bytes;
         k->method.slot_bytes += (size_t)to->map.page_elements * sizeof *to->ring;
     }
-    return 0;
+    return copy_lookups(k, &coder, layers, each, err);
 }
 
 /* Returns true if lanes code blocks that are pages. */

@@ -33,7 +33,8 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, pitch;    /* pitch: elements of a row of `to` and of y */
     int32_t n_sink;
-    bool drawn; /* true: tables are drawn for timing, so blocks may lack room */
+    bool drawn;         /* true: tables are drawn for timing, so blocks may lack room */
+    size_t lookup_room; /* for the tables of a stream in shared memory, in bytes */
     layer_of *layer;
     size_t latent_page; /* elements */
     uint16_t *latents;  /* components of the layer that is being restored */
@@ -397,6 +398,7 @@ typedef struct {
     float *bias;
     kvd_stream_component *component;
     kvd_stream_group *group;
+    uint32_t *lookup;
 } device_tables;
 
 /* Copies the groups of one layer and side to the device. Does nothing if there are none. */
@@ -422,6 +424,22 @@ static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tab
     return status ? -1 : 0;
 }
 
+/* Copies the tables of kvd_stream_lookups to the device, and moves `at` to the next place. */
+static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_coder *c,
+                        device_tables *at, kvd_err *err)
+{
+    const size_t bytes = s->lookup_size.words * sizeof *at->lookup;
+    uint32_t *const lookup = malloc(bytes);
+    if (!lookup)
+        return kvd_no_memory(err, what, bytes);
+    (void)kvd_stream_lookups(&c->streams, k->lookup_room, lookup);
+    const int status = kvd_device_put(at->lookup, lookup, bytes, what, err);
+    s->lookup = at->lookup;
+    at->lookup += s->lookup_size.words;
+    free(lookup);
+    return status;
+}
+
 /* Copies the tables of one layer and side to the device, and moves `at` to the next place. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
@@ -441,7 +459,7 @@ static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_c
                             kept * sizeof *c->streams.component, what, err) ||
              kvd_device_put(at->start, c->streams.start, c->n_starts * sizeof *c->streams.start,
                             what, err) ||
-             copy_groups(s, c, at, err);
+             copy_groups(s, c, at, err) || copy_lookups(k, s, c, at, err);
     l->to[side] = at->to;
     l->from = side ? l->from : at->from;
     s->bias = at->bias;
@@ -491,14 +509,14 @@ static int copy_heads(streams *k, kvd_err *err)
 
 /* Sums of the sizes of all layers, in elements. */
 typedef struct {
-    size_t from, kept, starts, groups;
+    size_t from, kept, starts, groups, lookups;
 } table_sizes;
 
 /* Sets the sizes of all layers and sides. */
 static table_sizes describe(streams *k)
 {
     kvd_paged_cache *const c = k->method.cache;
-    table_sizes sum = {0, 0, 0, 0};
+    table_sizes sum = {0, 0, 0, 0, 0};
     for (int l = 0; l < c->config->n_layers; l++) {
         size_t latent = 0;
         for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -511,6 +529,7 @@ static table_sizes describe(streams *k)
             s->step = coder.step;
             s->offset = (float)coder.offset;
             s->rank = (int32_t)(kept / 16 + 1) * 16;
+            s->lookup_size = kvd_stream_lookups(&coder.streams, k->lookup_room, NULL);
             s->latent_at = (int32_t)latent;
             latent += (size_t)s->rank * KVD_PAGE_TOKENS;
             k->method.page_bytes += kvd_stream_parts_of(s->room).bytes;
@@ -519,6 +538,7 @@ static table_sizes describe(streams *k)
             sum.kept += kept;
             sum.starts += coder.n_starts;
             sum.groups += coder.n_groups;
+            sum.lookups += s->lookup_size.words;
         }
         k->latent_page = latent > k->latent_page ? latent : k->latent_page;
     }
@@ -531,6 +551,8 @@ static table_sizes describe(streams *k)
 static int copy_tables(streams *k, kvd_err *err)
 {
     const int layers = k->method.cache->config->n_layers;
+    if (kvd_cuda_check(kvd_streams_lookup_room(&k->lookup_room), what, err))
+        return -1;
     const table_sizes n = describe(k);
     const size_t n_to = (size_t)layers * KVD_N_SIDES * 2 * k->wide * k->pitch;
     device_tables at = {0};
@@ -539,6 +561,7 @@ static int copy_tables(streams *k, kvd_err *err)
         !(at.bias = kvd_device_new(&k->memory, n.kept * sizeof *at.bias, what, err)) ||
         !(at.component = kvd_device_new(&k->memory, n.kept * sizeof *at.component, what, err)) ||
         !(at.start = kvd_device_new(&k->memory, n.starts * sizeof *at.start, what, err)) ||
+        !(at.lookup = kvd_device_new(&k->memory, n.lookups * sizeof *at.lookup, what, err)) ||
         !(at.group_of = kvd_device_new(&k->memory, n.kept * sizeof *at.group_of, what, err)) ||
         !(at.group = kvd_device_new(&k->memory, n.groups * sizeof *at.group, what, err)))
         return -1;

@@ -1,42 +1,9 @@
-#include "methods/bits/cuda/streams.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "methods/bits/cuda/streams.cuh"
 
 namespace
 {
 
 enum { WARPS = 4 };
-
-struct block_of {
-    uint32_t *state, *counts;
-    uint16_t *word;
-    kvd_stream_exception *exception;
-    __half2 *scale; /* [KVD_PAGE_TOKENS][room.scales] scale and zero point */
-};
-
-/* Returns the parts of stream s of the block at address `from`. */
-__device__ __forceinline__ block_of parts_of(char *from, kvd_stream_room room, int s)
-{
-    const kvd_stream_parts p = kvd_stream_parts_of(room);
-    return {reinterpret_cast<uint32_t *>(from) + s * KVD_LANES,
-            reinterpret_cast<uint32_t *>(from + p.counts) + 2 * s,
-            reinterpret_cast<uint16_t *>(from + p.words) + (size_t)s * (size_t)room.words,
-            reinterpret_cast<kvd_stream_exception *>(from + p.exceptions) +
-                (size_t)s * (size_t)room.exceptions,
-            reinterpret_cast<__half2 *>(from + p.scales)};
-}
-
-__device__ __forceinline__ block_of block_at(const kvd_stream_side &side, int page, int s)
-{
-    return parts_of(side.blocks + (size_t)page * kvd_stream_parts_of(side.room).bytes, side.room,
-                    s);
-}
-
-__device__ __forceinline__ int page_number(const kvd_stream_batch &a, int b, int p)
-{
-    return __ldg(a.page_table + (size_t)b * (size_t)a.max_pages + p);
-}
 
 /* Returns the number of tokens of request b, of m tokens, before its new ones. */
 __device__ __forceinline__ int older(const kvd_stream_batch &a, int b, int m)
@@ -52,17 +19,6 @@ __device__ __forceinline__ bool is_padding(const kvd_stream_batch &a, int b)
 __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
 {
     return __popc(mask & ((1u << lane) - 1));
-}
-
-/* Pops a word for each lane with `here` whose state x needs one. `at` is the number of words. */
-__device__ __forceinline__ void refill(bool here, const block_of &from, int room, int lane, int &at,
-                                       uint32_t &x)
-{
-    const bool wants = here && x < KVD_STREAM_LEAST;
-    const uint32_t mask = __ballot_sync(~0u, wants);
-    at = max(at - __popc(mask), 0);
-    if (wants)
-        x = x << KVD_STREAM_WORD_BITS | from.word[min(at + rank_in(mask, lane), room - 1)];
 }
 
 /* State of a lane, and numbers of words and of exceptions of its stream. */
@@ -83,124 +39,6 @@ __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const 
     g.words += __popc(mask);
     g.x = pushes ? g.x >> KVD_STREAM_WORD_BITS : g.x;
     g.x = here ? kvd_stream_put(g.x, low, f) : g.x;
-}
-
-/* Index of component j of token t in a page of latents (dims/cuda/latents.h). */
-__device__ __forceinline__ int latent_index(int j, int t)
-{
-    return j / 8 * (8 * KVD_PAGE_TOKENS) + t / 8 * 64 + t % 8 * 8 + j % 8;
-}
-
-/* Index of token t and dim i in a BLOCKED matrix [64][d] (kernels/layout.h). */
-__device__ __forceinline__ int blocked(int t, int i, int d)
-{
-    return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
-}
-
-__device__ __forceinline__ uint16_t bf16_bits(float x)
-{
-    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
-}
-
-__device__ __forceinline__ uint16_t decoded(const kvd_stream_side &side, int32_t q)
-{
-    const float offset = q > 0 ? side.offset : q < 0 ? -side.offset : 0.0f;
-    return bf16_bits(((float)q + offset) * (float)side.step);
-}
-
-/* Writes the exceptions of one stream, which the decoder has read as 0. */
-__device__ void put_exceptions(const kvd_stream_side &side, const block_of &from, uint16_t *to,
-                               int lane)
-{
-    const int n = min((int)from.counts[1], side.room.exceptions);
-    for (int i = lane; i < n; i += KVD_LANES) {
-        const kvd_stream_exception e = from.exception[i];
-        const int j = (int)(e.place & 0xffff), t = (int)(e.place >> 16) % KVD_PAGE_TOKENS;
-        if (j < side.tables.kept)
-            to[latent_index(j, t)] = decoded(side, e.q);
-    }
-}
-
-/* Returns scale * code + zero point, rounded as on the CPU. */
-__device__ __forceinline__ float scaled(__half2 scale, int code)
-{
-    const float2 s = __half22float2(scale);
-    return __fadd_rn(__fmul_rn(s.x, (float)code), s.y);
-}
-
-/*
- * Decodes the tokens first .. end - 1 of stream s of a page, from the newest to the oldest. SCALES
- * is true if components have scales.
- */
-template <bool SCALES>
-__device__ void decode_stream(const kvd_stream_side &side, const block_of &from, int s, int first,
-                              int end, uint16_t *to, int lane)
-{
-    const int n = side.room.n_streams, groups = kvd_stream_n_groups(side.tables.kept);
-    kvd_stream_component of[KVD_STREAM_GROUPS];
-    int group[KVD_STREAM_GROUPS];
-    uint32_t x = from.state[lane];
-    int at = min((int)from.counts[0], side.room.words);
-#pragma unroll
-    for (int k = 0; k < KVD_STREAM_GROUPS; k++) {
-        const int j = KVD_LANES * (s + k * n) + lane;
-        of[k].n = 0;
-        group[k] = 0;
-        if (j < side.tables.kept)
-            of[k] = side.tables.component[j];
-        if (SCALES && j < side.tables.kept)
-            group[k] = side.group_of[j];
-    }
-    for (int t = end - 1; t >= first; t--) {
-#pragma unroll
-        for (int k = 0; k < KVD_STREAM_GROUPS; k++) {
-            const int c = s + k * n;
-            if (c >= groups)
-                break;
-            const bool here = of[k].n > 0;
-            if (here) {
-                const uint16_t *const start = side.tables.start + of[k].at;
-                const int i = kvd_stream_find(start, of[k].n, x);
-                const uint32_t low = start[i], f = start[i + 1] - low;
-                x = kvd_stream_take(x, low, f);
-                to[latent_index(KVD_LANES * c + lane, t)] =
-                    SCALES ? bf16_bits(scaled(from.scale[t * side.room.scales + group[k]], i))
-                           : decoded(side, of[k].least + i);
-            }
-            refill(here, from, side.room.words, lane, at, x);
-        }
-    }
-}
-
-struct decode_args {
-    kvd_stream_batch batch;
-    kvd_stream_side side[2];
-    uint16_t *latents;
-    size_t latent_page;
-};
-
-template <bool SCALES>
-__global__ void __launch_bounds__(32 * WARPS) decode_kernel(const __grid_constant__ decode_args a)
-{
-    const kvd_stream_side &side = a.side[blockIdx.z];
-    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = side.room.n_streams,
-              coded = __ldg(a.batch.kv_len + b) - 1;
-    for (int item = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
-         KVD_PAGE_TOKENS * (item / n) < coded; item += (int)gridDim.x * WARPS) {
-        const int p = item / n, s = item % n, t0 = KVD_PAGE_TOKENS * p;
-        const int first = max(a.batch.n_sink - t0, 0), end = min(coded - t0, (int)KVD_PAGE_TOKENS);
-        const int page = page_number(a.batch, b, p);
-        const block_of from = block_at(side, page, s);
-        uint16_t *const to = a.latents + (size_t)page * a.latent_page + side.latent_at;
-        if (first >= end)
-            continue;
-        decode_stream<SCALES>(side, from, s, first, end, to, lane);
-        const int kept = side.tables.kept, rest = side.rank - kept;
-        for (int i = lane; s == 0 && i < rest * (end - first); i += KVD_LANES)
-            to[latent_index(kept + i % rest, first + i / rest)] = bf16_bits(i % rest ? 0 : 1);
-        __syncwarp();
-        put_exceptions(side, from, to, lane);
-    }
 }
 
 struct code_args {
@@ -384,76 +222,6 @@ struct cachegen_args {
     uint32_t *units, *beyond;
 };
 
-/* K (side 0) or V (side 1) of one head in one page. */
-struct head_page {
-    const kvd_cachegen_layer &l;
-    int g, side, d;
-    block_of block;
-    __half2 *scale;        /* [64 / group] scale and zero point of the first token of each group */
-    const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
-    const float *step;
-};
-
-__device__ __forceinline__ head_page head_page_of(const kvd_cachegen_layer &l, int page, int z)
-{
-    const int g = z / 2, side = z % 2;
-    char *const from =
-        l.blocks + ((size_t)page * (size_t)(2 * l.map.n_kv_heads) + (size_t)z) * l.block_bytes;
-    return {l,
-            g,
-            side,
-            side ? l.map.d_v[g] : l.map.d_qk[g],
-            parts_of(from, l.room, 0),
-            reinterpret_cast<__half2 *>(from + kvd_stream_parts_of(l.room).bytes),
-            l.table + (size_t)z * (size_t)(1 + l.wide) * KVD_STREAM_TABLE,
-            l.step + (size_t)z * (size_t)l.wide};
-}
-
-/* Returns the address of K or V of the head in a bf16 page. */
-__device__ __forceinline__ uint16_t *rows_of(const head_page &h, uint16_t *pages, size_t page)
-{
-    return pages + page * (size_t)h.l.map.page_elements + h.l.map.kv_offset[h.g] +
-           (h.side ? KVD_PAGE_TOKENS * h.l.map.d_qk[h.g] : 0);
-}
-
-enum { CHANNELS = KVD_WIDTH_NARROW / KVD_LANES /* largest number of channels of a lane */ };
-
-/* Decodes a page from its oldest token on. Rounds as the CPU does. */
-__device__ void decode_page(const head_page &h, uint16_t *to, int lane)
-{
-    uint32_t x = h.block.state[lane];
-    int at = min((int)h.block.counts[0], h.l.room.words);
-    float anchor[CHANNELS], step[CHANNELS];
-#pragma unroll
-    for (int k = 0; k < CHANNELS; k++)
-        step[k] = KVD_LANES * k + lane < h.d ? h.step[KVD_LANES * k + lane] : 0;
-    for (int t = 0; t < KVD_PAGE_TOKENS; t++) {
-        const bool first = t % h.l.group == 0;
-        const __half2 scale = first ? h.scale[t / h.l.group] : __half2();
-#pragma unroll
-        for (int k = 0; k < CHANNELS; k++) {
-            const int j = KVD_LANES * k + lane;
-            if (KVD_LANES * k >= h.d)
-                break;
-            const bool here = j < h.d;
-            if (here) {
-                const uint16_t *const start = h.table + (first ? 0 : (1 + j) * KVD_STREAM_TABLE);
-                const int code = kvd_stream_find(start, first ? 256 : KVD_CACHEGEN_CODES, x);
-                const uint32_t low = start[code];
-                x = kvd_stream_take(x, low, start[code + 1] - low);
-                if (first)
-                    anchor[k] = scaled(scale, code);
-                const float y =
-                    first ? anchor[k]
-                          : __fadd_rn(anchor[k],
-                                      __fmul_rn(step[k], (float)(code - KVD_CACHEGEN_ZERO)));
-                to[blocked(t, j, h.d)] = bf16_bits(y);
-            }
-            refill(here, h.block, h.l.room.words, lane, at, x);
-        }
-    }
-}
-
 /* Returns the number of channel j of token t, or 0 if there is no such channel. */
 __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *from, int t, int j)
 {
@@ -478,7 +246,7 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
 #pragma unroll
     for (int k = 0; k < CHANNELS; k++) {
         code[k] = code_of(x[k], scale, 255);
-        anchor[k] = scaled(scale, code[k]);
+        anchor[k] = scaled(scale, (float)code[k]);
     }
 }
 
@@ -529,34 +297,6 @@ __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
     return g.words;
 }
 
-/* Copies the first n tokens of a page, and zeros up to a multiple of 8. */
-__device__ void copy_page(const uint16_t *from, uint16_t *to, int n, int d, int lane)
-{
-    for (int i = lane; i < (n + 7) / 8 * d; i += KVD_LANES) {
-        const int t = i / d * 8 + i % 8;
-        reinterpret_cast<uint4 *>(to)[i] =
-            t < n ? reinterpret_cast<const uint4 *>(from)[i] : make_uint4(0, 0, 0, 0);
-    }
-}
-
-__global__ void __launch_bounds__(32 * WARPS)
-    cachegen_restore_kernel(const __grid_constant__ cachegen_args a)
-{
-    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, m = __ldg(a.batch.kv_len + b),
-              coded = (m - 1) / KVD_PAGE_TOKENS;
-    for (int p = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32; KVD_PAGE_TOKENS * p < m;
-         p += (int)gridDim.x * WARPS) {
-        const int page = page_number(a.batch, b, p);
-        const head_page h = head_page_of(a.layer, page, (int)blockIdx.z);
-        uint16_t *const to = rows_of(h, a.layer.rows, (size_t)page);
-        if (p < coded)
-            decode_page(h, to, lane);
-        else
-            copy_page(rows_of(h, a.layer.ring, (size_t)a.batch.slot[b]), to,
-                      m - KVD_PAGE_TOKENS * p, h.d, lane);
-    }
-}
-
 __global__ void __launch_bounds__(32 * WARPS)
     cachegen_code_kernel(const __grid_constant__ cachegen_args a)
 {
@@ -586,11 +326,6 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-int bad(const kvd_stream_batch *b)
-{
-    return b->n < 1 || b->n > 65535 || b->max_pages < 1 || b->n_sink < 0 || b->n_sms < 1;
-}
-
 /* Returns the number of CTAs among which `items` warps of each of `times` requests are divided. */
 unsigned ctas(size_t items, size_t times, int n_sms)
 {
@@ -599,22 +334,6 @@ unsigned ctas(size_t items, size_t times, int n_sms)
 }
 
 } // namespace
-
-cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
-                               uint16_t *latents, size_t latent_page, cudaStream_t stream)
-{
-    const decode_args a = {*b, {side[0], side[1]}, latents, latent_page};
-    const int n = max(side[0].room.n_streams, side[1].room.n_streams);
-    if (bad(b) || min(side[0].room.n_streams, side[1].room.n_streams) < 1)
-        return cudaErrorInvalidValue;
-    const dim3 grid(ctas((size_t)b->max_pages * (size_t)n, 2 * (size_t)b->n, b->n_sms),
-                    (unsigned)b->n, 2);
-    if (side[0].room.scales)
-        decode_kernel<true><<<grid, 32 * WARPS, 0, stream>>>(a);
-    else
-        decode_kernel<false><<<grid, 32 * WARPS, 0, stream>>>(a);
-    return cudaGetLastError();
-}
 
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, float *y,
                              size_t ld, size_t most, uint32_t *units, uint32_t *beyond,
@@ -653,27 +372,10 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
     return cudaGetLastError();
 }
 
-/* Returns true if heads or groups are not those of the kernels. */
-static bool bad_layer(const kvd_cachegen_layer *l)
-{
-    return l->room.n_streams != 1 || l->group < 2 || KVD_PAGE_TOKENS % l->group ||
-           kvd_attn_widest(&l->map) > KVD_WIDTH_NARROW || l->wide > KVD_WIDTH_NARROW;
-}
-
 static dim3 grid_of(const kvd_stream_batch *b, const kvd_cachegen_layer *l, size_t pages)
 {
     const unsigned sides = 2 * (unsigned)l->map.n_kv_heads;
     return dim3(ctas(pages, sides * (size_t)b->n, b->n_sms), (unsigned)b->n, sides);
-}
-
-cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
-                                 cudaStream_t stream)
-{
-    const cachegen_args a = {*b, *l, nullptr, nullptr};
-    if (bad(b) || bad_layer(l))
-        return cudaErrorInvalidValue;
-    cachegen_restore_kernel<<<grid_of(b, l, (size_t)b->max_pages), 32 * WARPS, 0, stream>>>(a);
-    return cudaGetLastError();
 }
 
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,

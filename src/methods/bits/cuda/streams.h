@@ -55,6 +55,8 @@ typedef struct {
     /* With room.scales: the groups, and the group of each component [tables.kept]. */
     const kvd_stream_group *group;
     const uint16_t *group_of;
+    const uint32_t *lookup; /* what kvd_stream_lookups writes */
+    kvd_stream_lookup_size lookup_size;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* number of components of a latent, at least tables.kept + 1 */
     /* Offset of this side in a page of latents, in elements. */
@@ -78,6 +80,11 @@ typedef struct {
     int32_t n_sms;
 } kvd_stream_batch;
 
+/*
+ * Sets `*bytes` to the room of the current device for an image of kvd_stream_lookups. The kernels
+ * find components of groups that were left out by a search in global memory, which is slower.
+ */
+cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
  * Decodes all tokens but the newest of each request into latents [pages][latent_page], bf16, in the
  * order of dims/cuda/latents.h. Component tables.kept of a latent is 1, later components are 0.
@@ -115,11 +122,13 @@ typedef struct {
      * group.
      */
     size_t block_bytes;
-    char *blocks;          /* [pages][n_kv_heads][2][block_bytes] */
-    uint16_t *ring;        /* [slots][map.page_elements] */
-    uint16_t *rows;        /* [pages][map.page_elements] */
-    const float *step;     /* [n_kv_heads][2][wide] */
-    const uint16_t *table; /* [n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] */
+    char *blocks;           /* [pages][n_kv_heads][2][block_bytes] */
+    uint16_t *ring;         /* [slots][map.page_elements] */
+    uint16_t *rows;         /* [pages][map.page_elements] */
+    const float *step;      /* [n_kv_heads][2][wide] */
+    const uint16_t *table;  /* [n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] */
+    const uint32_t *lookup; /* what kvd_cachegen_lookups writes for n = 2 n_kv_heads */
+    kvd_stream_lookup_size lookup_size;
 } kvd_cachegen_layer;
 
 /* Restores all tokens of each request into l->rows, from blocks and from the ring. */
