@@ -35,10 +35,10 @@ typedef struct {
     kvd_moments *sums;
     /* Attention statistics to add to, on the CPU only; owned by the caller, may be NULL. */
     kvd_attention_stats *stats;
-    /* Squared gradients to add to, on the CPU only; owned by the caller, may be NULL. */
+    /* Squared gradients to add to, on one GPU at most; owned by the caller, may be NULL. */
     kvd_fisher *fisher;
     int threads;
-    kvd_dtype compute; /* number type of the forward pass on a GPU: KVD_F32 or KVD_BF16 */
+    kvd_dtype compute; /* number type of the passes on a GPU: KVD_F32 or KVD_BF16 */
     int first_gpu, n_gpus;
 } kvd_collect_spec;
 

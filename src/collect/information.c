@@ -73,7 +73,7 @@ static void add_weights(const kvd_information *s, const kvd_gradients *g, const 
     kvd_blas_restore(saved);
 }
 
-static int take(void *ctx, const kvd_gradients *g, kvd_err *err)
+int kvd_information_take(void *ctx, const kvd_gradients *g, kvd_err *err)
 {
     kvd_information *const s = ctx;
     const int layer = g->layer - s->f->first_layer;
@@ -102,14 +102,19 @@ static int ask(void *ctx, kvd_err *err)
     return s->give_up ? s->give_up(s->ctx, err) : 0;
 }
 
+void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token)
+{
+    s->first_token = first_token;
+    s->n_sequences += b->n_sequences;
+}
+
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err)
 {
-    const kvd_gradient_sink sink = {take, ask, s};
-    s->first_token = first_token;
+    const kvd_gradient_sink sink = {kvd_information_take, ask, s};
+    kvd_information_begin(s, b, first_token);
     s->give_up = give_up;
     s->ctx = ctx;
-    s->n_sequences += b->n_sequences;
     return kvd_backward_run(s->backward, b, s->f->first_layer, &sink, &s->f->loss,
                             &s->f->n_predicted, err);
 }
@@ -166,7 +171,7 @@ kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens,
         good = (s->rows = malloc(max_tokens * s->width * sizeof *s->rows)) && good;
     if (!good)
         kvd_no_memory(err, "squared gradients of W_K and W_V", 2 * n * sizeof(double));
-    if (!good || !(s->backward = kvd_backward_new(c, max_tokens, max_len, err))) {
+    if (!good || (c && !(s->backward = kvd_backward_new(c, max_tokens, max_len, err)))) {
         kvd_information_free(s);
         return NULL;
     }

@@ -66,10 +66,14 @@ static int resolve_options(const collector *c, kvd_err *err)
     const kvd_config *model = kvd_checkpoint_config(c->checkpoint);
     if (kvd_model_seq_len(model, &cfg->seq_len, err))
         return -1;
-    if (!cfg->batch && cfg->common.device == KVD_DEVICE_CUDA &&
-        kvd_engine_cuda_batch(model, cfg->compute, c->first_gpu, cfg->gpus, cfg->seq_len,
-                              &cfg->batch, err))
-        return -1;
+    if (!cfg->batch && cfg->common.device == KVD_DEVICE_CUDA) {
+        if (kvd_engine_cuda_batch(model, cfg->compute, c->first_gpu, cfg->gpus, cfg->seq_len,
+                                  &cfg->batch, err))
+            return -1;
+        /* The backward pass keeps the input of every layer. */
+        if (cfg->fisher && cfg->batch > 4096)
+            cfg->batch = 4096;
+    }
     if (!cfg->batch)
         cfg->batch = 2048;
     if (cfg->attention && !cfg->attention_requests)
@@ -437,8 +441,8 @@ static int check_ranks(const collector *c, kvd_err *err)
 static int prepare(collector *c, kvd_err *err)
 {
     kvd_collect_options *cfg = c->cfg;
-    if ((cfg->attention || cfg->fisher) && cfg->common.device == KVD_DEVICE_AUTO)
-        /* Only the CPU engine computes attention statistics and gradients of weights. */
+    if (cfg->attention && cfg->common.device == KVD_DEVICE_AUTO)
+        /* Only the CPU engine computes attention statistics. */
         cfg->common.device = KVD_DEVICE_CPU;
     if (check_ranks(c, err) || resolve_device(c, err) ||
         !(c->checkpoint = cfg->shape ? kvd_checkpoint_of_shape(cfg->shape, KVD_SHAPE_SEED, err)

@@ -54,9 +54,6 @@ static int check_usage(void *config, kvd_err *err)
     const bool cuda = cfg->common.device == KVD_DEVICE_CUDA;
     if (cuda && cfg->attention)
         return kvd_fail(err, "--attention requires --device cpu: the GPU pass gives no scores");
-    if (cuda && cfg->fisher)
-        return kvd_fail(err, "--fisher requires --device cpu: gradients of weights are not summed "
-                             "on GPUs");
     for (size_t i = 1; i < cfg->n_snapshots; i++)
         if (cfg->snapshots[i] <= cfg->snapshots[i - 1])
             return kvd_fail(err, "--snapshots: %zu after %zu, the counts must rise",
@@ -152,7 +149,8 @@ static const kvd_option options[] = {
     RECORD("fisher", fisher, fisher_file, "resume snapshots",
            "Record squared gradients of the loss with respect to K, V and their weights, into "
            "OUT.h5. With =FILE, write them into FILE in addition to the other outputs. Runs a "
-           "backward pass on the CPU, which takes four to five times as long as a forward pass"),
+           "backward pass, which takes four to five times as long as a forward pass, on one GPU "
+           "at most. The CPU adds the squares"),
     {"fisher-rows", .type = KVD_OPT_WHOLE, KVD_INTO(T, fisher_rows), .high = 281474976710656.0,
      .initial = "4096", .unit = "tokens", .requires = "fisher",
      .help = "Keep squared gradients per token for the first N tokens, with which kvquant weights "
@@ -169,7 +167,8 @@ static const kvd_option options[] = {
      .help = "Type of the dump; a value outside its range is an error"},
 
     {.help = "Run"},
-    KVD_OPTION_BATCH(T, "2048 tokens; on a GPU 16384, halved until it fits into memory"),
+    KVD_OPTION_BATCH(T, "2048 tokens; on a GPU 16384, or 4096 with --fisher, halved until it fits "
+                        "into memory"),
     KVD_OPTION_COMPUTE(T),
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .low = 1, .high = 16, .otherwise = "1",
      .help = "GPUs that share the model; each rank takes N of them"},

@@ -370,13 +370,17 @@ void kvd_outputs_close(kvd_outputs *o)
     o->dump_path = o->moments_path = o->stats_path = o->fisher_path = o->state_path = NULL;
 }
 
-/* Bytes that --fisher allocates: squared gradients of weights, and values for the backward pass. */
-static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens)
+/*
+ * Bytes that --fisher allocates on the host: squared gradients of weights, and values for the
+ * backward pass or, if it runs on a GPU, the gradients of a layer.
+ */
+static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens,
+                             bool on_gpu)
 {
     const double n = (double)batch_tokens, d = m->d_model, q = (double)m->n_heads * m->d_head,
                  k = (double)m->n_kv_heads * m->d_head;
     return 2 * (double)out->sums.n_layers * k * d * sizeof(double) +
-           n * ((m->n_layers + 3) * d + 5 * q + 6 * k) * sizeof(float);
+           n * (on_gpu ? 2 * d + 5 * k : (m->n_layers + 3) * d + 5 * q + 6 * k) * sizeof(float);
 }
 
 int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
@@ -395,7 +399,9 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
         {"weights of a layer", weights},
         {"activations", activations},
         {"sums", sums},
-        {"gradients", out->want_fisher ? gradient_bytes(out, m, batch_tokens) : 0}};
+        {"gradients", out->want_fisher ? gradient_bytes(out, m, batch_tokens,
+                                                        cfg->common.device == KVD_DEVICE_CUDA)
+                                       : 0}};
     return kvd_memory_check(
         part, out->want_fisher ? 4 : 3,
         "lower --batch, --seq-len or the number of --layers, or take a smaller model", err);

@@ -77,9 +77,10 @@ typedef struct kvd_information kvd_information;
 
 /*
  * Returns an object that adds squared gradients to the borrowed *f. Either kvd_fisher_create has
- * made *f, or *f has only zeroed sums in memory and f->n_rows is 0. On failure returns NULL and
- * fills *err. A batch may have max_tokens tokens, a sequence max_len. Allocates 2 * n_layers *
- * n_kv_heads * d_head * d_model doubles.
+ * made *f, or *f has only zeroed sums in memory and f->n_rows is 0. A batch may have max_tokens
+ * tokens, a sequence max_len. If `c` is NULL, there is no backward pass on the CPU, and the caller
+ * gives the gradients to kvd_information_take. On failure returns NULL and fills *err. Allocates
+ * 2 * n_layers * n_kv_heads * d_head * d_model doubles.
  */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
@@ -91,6 +92,14 @@ void kvd_information_free(kvd_information *s);
  */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
+
+/*
+ * kvd_information_begin begins a batch whose gradients are computed elsewhere, and
+ * kvd_information_take adds those of one layer. It reads k, k_pre, k_raw, v and in. `s` is the
+ * kvd_information.
+ */
+void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
+int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);
 
 /* Stores the sums of squared weight gradients in the kvd_fisher object. */
 void kvd_information_flush(kvd_information *s);

@@ -9,8 +9,7 @@ export OMP_WAIT_POLICY=passive
 "$B/tests/tool_checkpoint" "$model" || exit 1
 
 # ---- usage ----
-run="$collect $model --random 700 --seed 3 --seq-len 50 --batch 128 --threads 2 -q"
-no_output cuda_is_refused 2 "--fisher requires --device cpu" $run --fisher --device cuda
+run="$collect $model --random 700 --seed 3 --seq-len 50 --batch 128 --threads 2 --device cpu -q"
 no_output resume_is_refused 2 "--fisher cannot be used with --resume" $run --fisher --resume
 no_output snapshots_are_refused 2 "--fisher cannot be used with --snapshots" $run --fisher="$D/f.h5" --moments --snapshots 100
 no_output two_want_the_output 2 "--moments and --fisher both want '$D/none.h5'" $run --fisher --moments
@@ -65,7 +64,7 @@ near() { # A.h5 B.h5 TOLERANCE: every sum
 import sys
 import h5py, numpy as np
 a, b = h5py.File(sys.argv[1]), h5py.File(sys.argv[2])
-for name in ["loss"] + [g + "/" + n for g in ("gradient2", "rms", "tokens") for n in a.get(g, {})]:
+for name in ["loss"] + [g + "/" + n for g in ("gradient2", "rms", "tokens", "moment") for n in a.get(g, {})]:
     x, y = a[name][()], b[name][()]
     far = np.abs(x - y).max() / np.abs(x).max()
     assert far <= float(sys.argv[3]), (name, far)
@@ -76,8 +75,18 @@ check without_it $run --rope both --dtype f32 --moments="$D/m0.h5" --attention="
 check the_others_are_as_without same "$D/d0.h5" "$D/d.h5" "$D/m0.h5" "$D/m.h5" "$D/t0.h5" "$D/t.h5"
 check alone $run --fisher -o "$D/f1.h5"
 check alone_is_the_same same "$D/f.h5" "$D/f1.h5"
-check one_thread_one_sequence $collect "$model" --random 700 --seed 3 --seq-len 50 --batch 1 --threads 1 -q --fisher -o "$D/f2.h5"
+check one_thread_one_sequence $collect "$model" --random 700 --seed 3 --seq-len 50 --batch 1 --threads 1 --device cpu -q --fisher -o "$D/f2.h5"
 check one_by_one_is_the_same near "$D/f.h5" "$D/f2.h5" 1e-4
+if $collect "$model" --random 100 --device cuda --moments -q -o "$D/try.h5" 2>/dev/null; then
+  gpu="$collect $model --random 700 --seed 3 --seq-len 50 --batch 128 --device cuda -q"
+  check on_a_gpu $gpu --fisher -o "$D/g1.h5"
+  check on_a_gpu_the_same near "$D/f.h5" "$D/g1.h5" 1e-4
+  check on_a_gpu_with_a_dump $gpu --rope both --dtype f32 --moments="$D/m2.h5" --fisher="$D/g2.h5" -o "$D/d2.h5"
+  check on_a_gpu_both_are_the_same same "$D/g1.h5" "$D/g2.h5"
+  check on_a_gpu_one_layer $gpu --layers 1-1 --fisher -o "$D/g3.h5"
+  check on_a_gpu_in_bf16 $gpu --compute bf16 --fisher -o "$D/g4.h5"
+  check on_a_gpu_bf16_is_close near "$D/f.h5" "$D/g4.h5" 0.2
+else echo "skip gradients on a GPU: there is none"; fi
 check fewer_rows $run --fisher --fisher-rows 333 -o "$D/f3.h5"
 check one_layer $run --layers 1-1 --fisher -o "$D/f4.h5"
 check sums_rows_layers $py - "$D" <<'END'

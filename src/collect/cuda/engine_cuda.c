@@ -5,7 +5,9 @@
 
 #include "collect/cuda/dump.h"
 #include "collect/cuda/moments.h"
+#include "collect/sums.h"
 #include "common/clock.h"
+#include "model/pass/cuda/backward.h"
 #include "model/pass/cuda/forward.h"
 #include "model/pass/latent.h"
 
@@ -22,12 +24,28 @@ typedef struct {
     kvd_gpu_capture capture;
 } gpu;
 
+/* Gradients with respect to K after and before RoPE, K before its norm, and V. */
+enum { GRADIENTS = 4 };
+
+/*
+ * The backward pass on the GPU, whose gradients are added to the sums on the CPU. There are none if
+ * `pass` is NULL.
+ */
+typedef struct {
+    kvd_gpu_backward *pass;
+    kvd_information *sums;
+    float *of[GRADIENTS]; /* gradients of a layer, [max_tokens][n_kv_heads * d_head] */
+    float *in;            /* input of its projections, [max_tokens][d_model] */
+    void *raw;            /* the input in the number type of the pass */
+} gradients;
+
 struct cuda {
     kvd_collect_engine engine;
     kvd_collect_spec spec;
     kvd_gpu_forward *forward;
     size_t pass_memory; /* limit in bytes for the memory of the forward pass */
     gpu gpu[KVD_GPUS_MAX];
+    gradients gradients;
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
     /* Second moments in host memory that the devices hold a copy of; NULL if there are none. */
     kvd_moments *held;
@@ -217,19 +235,8 @@ static void update_times(cuda *c)
     t->forward = c->elapsed > t->record + t->write ? c->elapsed - t->record - t->write : 0;
 }
 
-static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
-               bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err)
+static int run_forward(cuda *c, const kvd_batch *b, kvd_err *err)
 {
-    cuda *c = (cuda *)e;
-    if (into && hold_sums(c, into, err))
-        return -1;
-    c->ahead = c->ahead || into;
-    c->first_token = first_token;
-    c->add = into != NULL;
-    c->to_dump = to_dump && c->spec.dump;
-    c->give_up = give_up;
-    c->ctx = ctx;
-    c->n_events = 0;
     const double start = kvd_clock_s();
     if (kvd_gpu_forward_run(c->forward, b, c->hook, c->spec.last_layer, NULL, err))
         return -1;
@@ -245,6 +252,82 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return 0;
 }
 
+/* Queues the copy of n rows of `width` bytes, which are `pitch` bytes apart, to the host. */
+static int fetch_rows(const void *from, size_t pitch, size_t width, size_t n, void *to,
+                      cudaStream_t stream, kvd_err *err)
+{
+    return kvd_cuda_check(
+        cudaMemcpy2DAsync(to, width, from, pitch, width, n, cudaMemcpyDeviceToHost, stream),
+        "gradients", err);
+}
+
+static int take_gradients(void *ctx, const kvd_gpu_gradients *g, kvd_err *err)
+{
+    const cuda *const c = ctx;
+    const gradients *const to = &c->gradients;
+    const size_t f = sizeof(float), n = g->n_tokens, d = (size_t)g->config->d_model,
+                 width = (size_t)g->config->n_kv_heads * (size_t)g->config->d_head * f,
+                 bytes = d * kvd_dtype_bytes(g->type);
+    if (g->layer > c->spec.last_layer)
+        return 0;
+    if (fetch_rows(g->dk, g->ld_d * f, width, n, to->of[0], g->stream, err) ||
+        fetch_rows(g->dk_pre, g->ld_pre * f, width, n, to->of[1], g->stream, err) ||
+        fetch_rows(g->dk_raw, g->ld_d * f, width, n, to->of[2], g->stream, err) ||
+        fetch_rows(g->dv, g->ld_d * f, width, n, to->of[3], g->stream, err) ||
+        fetch_rows(g->in, bytes, bytes, n, to->raw, g->stream, err) ||
+        kvd_cuda_check(cudaStreamSynchronize(g->stream), "gradients", err))
+        return -1;
+    kvd_to_f32(g->type, to->raw, to->in, n * d);
+    const kvd_gradients h = {.config = g->config,
+                             .layer = g->layer,
+                             .n_sequences = g->n_sequences,
+                             .offset = g->offset,
+                             .first_sequence = g->first_sequence,
+                             .n_tokens = n,
+                             .k = to->of[0],
+                             .k_pre = to->of[1],
+                             .k_raw = to->of[2],
+                             .v = to->of[3],
+                             .in = to->in};
+    return kvd_information_take(to->sums, &h, err);
+}
+
+static int ask(void *ctx, kvd_err *err)
+{
+    const cuda *const c = ctx;
+    return c->give_up(c->ctx, err);
+}
+
+static int run_backward(cuda *c, const kvd_batch *b, kvd_err *err)
+{
+    const kvd_gpu_gradient_sink sink = {take_gradients, ask, c};
+    const double start = kvd_clock_s();
+    kvd_fisher *const f = c->spec.fisher;
+    kvd_information_begin(c->gradients.sums, b, c->first_token);
+    const int status = kvd_gpu_backward_run(c->gradients.pass, b, c->spec.first_layer, &sink,
+                                            &f->loss, &f->n_predicted, err);
+    c->engine.times.backward += kvd_clock_s() - start;
+    return status;
+}
+
+static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
+               bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err)
+{
+    cuda *c = (cuda *)e;
+    if (into && hold_sums(c, into, err))
+        return -1;
+    c->ahead = c->ahead || into;
+    c->first_token = first_token;
+    c->add = into != NULL;
+    c->to_dump = to_dump && c->spec.dump;
+    c->give_up = give_up;
+    c->ctx = ctx;
+    c->n_events = 0;
+    return ((c->add || c->to_dump) && run_forward(c, b, err)) ||
+                   (to_dump && c->gradients.pass && run_backward(c, b, err))
+               ? -1
+               : 0;
+}
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cuda *c = (cuda *)e;
@@ -254,6 +337,8 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
     update_times(c);
     if (fetch_sums(c, err))
         return -1;
+    if (c->gradients.sums)
+        kvd_information_flush(c->gradients.sums);
     /*
      * The caller may change the moments of a snapshot, so the devices must not keep a copy of them.
      */
@@ -264,7 +349,19 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
 
 static const char *describe(const kvd_collect_engine *e)
 {
-    return kvd_gpu_forward_engine(((const cuda *)e)->forward);
+    const cuda *const c = (const cuda *)e;
+    return c->forward ? kvd_gpu_forward_engine(c->forward)
+                      : kvd_gpu_backward_engine(c->gradients.pass);
+}
+
+static void release_gradients(gradients *g)
+{
+    for (int i = 0; i < GRADIENTS; i++)
+        free(g->of[i]);
+    free(g->in);
+    free(g->raw);
+    kvd_information_free(g->sums);
+    kvd_gpu_backward_free(g->pass);
 }
 
 static void release(kvd_collect_engine *e)
@@ -281,6 +378,7 @@ static void release(kvd_collect_engine *e)
             (void)cudaEventDestroy(c->event[i]);
     free(c->event);
     kvd_gpu_forward_free(c->forward);
+    release_gradients(&c->gradients);
     free(c);
 }
 
@@ -351,10 +449,36 @@ static int make_events(cuda *c, kvd_err *err)
     return 0;
 }
 
+static int open_gradients(cuda *c, kvd_err *err)
+{
+    const kvd_collect_spec *const s = &c->spec;
+    const kvd_config *const m = kvd_checkpoint_config(s->checkpoint);
+    const size_t n = s->max_tokens, width = (size_t)m->n_kv_heads * (size_t)m->d_head,
+                 in = n * (size_t)m->d_model;
+    gradients *const g = &c->gradients;
+    if (s->n_gpus > 1)
+        return kvd_fail(err, "--fisher runs on one GPU, not on %d: use --gpus 1", s->n_gpus);
+    bool all = (g->in = malloc(in * sizeof *g->in)) && (g->raw = malloc(in * sizeof(float)));
+    for (int i = 0; all && i < GRADIENTS; i++)
+        all = (g->of[i] = malloc(n * width * sizeof(float))) != NULL;
+    if (!all)
+        return kvd_no_memory(err, "gradients of a batch", in * sizeof(float));
+    return (g->sums = kvd_information_new(NULL, n, s->max_len, s->fisher, err)) &&
+                   (g->pass = kvd_gpu_backward_new(s->checkpoint, s->compute, s->first_gpu, n,
+                                                   s->max_len, err))
+               ? 0
+               : -1;
+}
+
 static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
+    /* The backward pass comes first, so that the forward pass finds the memory that it leaves. */
+    if (s->fisher && open_gradients(c, err))
+        return -1;
+    if (!s->dump && !s->sums)
+        return 0;
     if (config->latent && s->sums)
         return kvd_fail(err,
                         "second moments of a %s model, which has latent attention, are summed on "

@@ -409,7 +409,7 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the tables of group k to the image, unless it would have more bytes than there is room. */
+/* Appends the tables of group k to the image, unless it would be larger than the room. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;

@@ -1,8 +1,8 @@
 /*
- * Decoders of blocks of an entropy code. A warp decodes one stream of one page. CTAs decode the same
- * stream of many pages, with the stream's tables (kvd_stream_lookup) in shared memory. A warp loads
- * words ahead of their use to a ring, and collects 4 tokens, which go to global memory in runs of 16
- * bytes.
+ * Decoders of blocks of an entropy code. A warp decodes one stream of one page. CTAs decode the
+ * same stream of many pages, with the stream's tables (kvd_stream_lookup) in shared memory. A warp
+ * loads words ahead of their use to a ring, and collects 4 tokens, which go to global memory in
+ * runs of 16 bytes.
  */
 #include <cuda_bf16.h>
 
