@@ -611,6 +611,8 @@ static const latent_case cases[] = {
     {"a token", 64, 2, 1, 4, {32, 48}, 0, 1, 0, 0, 1, {1}, {1}},
     {"groups", 128, 8, 4, 16, {256, 192}, 0, 1, 0, 0, 4, {1, 64, 200, 577}, {1, 64, 31, 5}},
     {"a part of the ranks at a time", 128, 8, 8, 8, {1040, 784}, 0, 1, 0, 0, 2, {70, 300}, {70, 2}},
+    {"long ranks", 128, 4, 2, 4, {464, 272}, 0, 1, 0, 0, 3, {31, 64, 545}, {31, 1, 545}},
+    {"long ranks of a head", 80, 1, 1, 1, {304, 768}, 0, 1, 1, 0, 2, {33, 100}, {33, 4}},
     {"narrow heads, wide latents", 32, 4, 4, 4, {800, 16}, 0, 1, 1, 0, 2, {33, 16}, {1, 1}},
     {"values as latents", 128, 4, 2, 4, {80, 112}, 1, 1, 0, 0, 3, {65, 7, 130}, {65, 7, 100}},
     {"pairs", 96, 2, 2, 6, {144, 96}, 0, 1, 1, 0, 3, {100, 15, 17}, {9, 15, 16}},
@@ -623,7 +625,8 @@ static const latent_case cases[] = {
 /* The quick run covers every kernel at small sizes. */
 static bool is_quick(const latent_case *c)
 {
-    static const char *const name[] = {"a token", "pairs", "a narrow head", "slots of other ranks"};
+    static const char *const name[] = {"a token", "pairs", "a narrow head", "slots of other ranks",
+                                       "long ranks of a head"};
     for (size_t i = 0; i < sizeof name / sizeof *name; i++)
         if (!strcmp(c->name, name[i]))
             return true;
