@@ -189,7 +189,7 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 
 /*
  * Returns the offset of the first row after `offset` that is above `key`. `last` is the offset of
- * the last row, which is above `key`.
+ * the last row, which is above `key`. Offsets are multiples of `pitch`, a power of 2.
  */
 #ifdef __CUDACC__
 __noinline__
@@ -205,7 +205,7 @@ __noinline__
         high = high + step < last ? high + step : last;
     }
     while (high - low > pitch) {
-        const uint32_t middle = (low + high) / (2 * pitch) * pitch;
+        const uint32_t middle = (low + high) / 2 & (0 - pitch);
         if (kvd_stream_word(row + middle) <= key)
             low = middle;
         else

@@ -207,12 +207,25 @@ __global__ void sink_kernel(const __grid_constant__ sink_args a)
     }
 }
 
+/* Returns well mixed bits of a number (the finaliser of MurmurHash3). */
+__device__ __forceinline__ uint32_t mixed(uint32_t x)
+{
+    x = (x ^ x >> 16) * 0x85ebca6b;
+    x = (x ^ x >> 13) * 0xc2b2ae35;
+    return x ^ x >> 16;
+}
+
 __global__ void plausible_kernel(char *blocks, size_t block_bytes, kvd_stream_room room)
 {
-    for (int s = (int)threadIdx.x; s < room.n_streams; s += (int)blockDim.x) {
-        uint32_t *const counts = parts_of(blocks + blockIdx.x * block_bytes, room, s).counts;
-        counts[0] = (uint32_t)room.words;
-        counts[1] = 0;
+    const uint32_t seed = mixed(blockIdx.x + 1);
+    for (int s = 0; s < room.n_streams; s++) {
+        const block_of to = parts_of(blocks + blockIdx.x * block_bytes, room, s);
+        if (threadIdx.x < KVD_LANES)
+            to.state[threadIdx.x] = mixed(seed + threadIdx.x) | KVD_STREAM_LEAST;
+        if (threadIdx.x < 2)
+            to.counts[threadIdx.x] = threadIdx.x ? 0 : (uint32_t)room.words;
+        for (int i = (int)threadIdx.x; i < room.words; i += (int)blockDim.x)
+            to.word[i] = (uint16_t)mixed(seed ^ (uint32_t)(s << 24 | i));
     }
 }
 
@@ -368,7 +381,7 @@ cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map,
 cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
                                        kvd_stream_room room, cudaStream_t stream)
 {
-    plausible_kernel<<<(unsigned)n, 32, 0, stream>>>(blocks, block_bytes, room);
+    plausible_kernel<<<(unsigned)n, 128, 0, stream>>>(blocks, block_bytes, room);
     return cudaGetLastError();
 }
 

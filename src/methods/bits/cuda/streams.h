@@ -142,7 +142,10 @@ cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_l
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
-/* Makes n blocks of random numbers decodable, for timing. They are `block_bytes` apart. */
+/*
+ * Fills the words and states of n blocks, `block_bytes` apart, with random bits, for timing. An
+ * integer is then decoded as often as its frequency says.
+ */
 cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
                                        kvd_stream_room room, cudaStream_t stream);
 

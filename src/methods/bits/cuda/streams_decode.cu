@@ -213,22 +213,34 @@ __device__ __forceinline__ float scaled_code(__half2 scale, uint32_t code)
     return scaled(scale, __uint_as_float(0x4b000000 | code) - 8388608.0f);
 }
 
-/* Replaces the codes of the components j .. j + 7 of token t by components. */
+/* Replaces the codes of 8 components by components. */
 __device__ __forceinline__ uint4 scale_octet(const page_stream &p, const __half2 *scales, int j,
                                              uint4 codes)
 {
     const int last = p.side.tables.kept - 1, g = __ldg(p.side.group_of + j);
-    const bool one = g == __ldg(p.side.group_of + min(j + 7, last));
-    const __half2 scale = scales[g];
     uint32_t x[4] = {codes.x, codes.y, codes.z, codes.w};
+    if (g == __ldg(p.side.group_of + min(j + 7, last))) {
+        const __half2 scale = scales[g];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const __half2 low = one ? scale : scales[__ldg(p.side.group_of + min(j + 2 * i, last))],
-                      high =
-                          one ? scale : scales[__ldg(p.side.group_of + min(j + 2 * i + 1, last))];
-        x[i] = two_bf16(scaled_code(low, x[i] & 0xffff), scaled_code(high, x[i] >> 16));
+        for (int i = 0; i < 4; i++)
+            x[i] = two_bf16(scaled_code(scale, x[i] & 0xffff), scaled_code(scale, x[i] >> 16));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = two_bf16(
+                scaled_code(scales[__ldg(p.side.group_of + min(j + 2 * i, last))], x[i] & 0xffff),
+                scaled_code(scales[__ldg(p.side.group_of + min(j + 2 * i + 1, last))], x[i] >> 16));
     }
     return make_uint4(x[0], x[1], x[2], x[3]);
+}
+
+/* Loads the scales of a page to the L2 cache. */
+__device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
+{
+    const char *const from = reinterpret_cast<const char *>(block_at(p.side, p.page, p.s).scale);
+    for (int i = 128 * lane; i < KVD_PAGE_TOKENS * p.side.room.scales * (int)sizeof(__half2);
+         i += 128 * KVD_LANES)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
 /* Writes the components of the tokens t0 .. t0 + 3 in the tile, which are codes if SCALES. */
@@ -240,7 +252,7 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     if (t < p.first || t >= p.end)
         return;
     tile += lane % TILE * TILE_PITCH;
-#pragma unroll(SCALES ? 1 : 4)
+#pragma unroll(SCALES ? 2 : 4)
     for (int i = 0; i < KVD_STREAM_GROUPS * KVD_LANES / 8 / OCTETS; i++) {
         const int octet = i * OCTETS + lane / TILE,
                   j = KVD_LANES * (p.s + octet / 4 * p.n) + octet % 4 * 8;
@@ -287,6 +299,8 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
 {
     const int groups = (kvd_stream_n_groups(p.side.tables.kept) - p.s + p.n - 1) / p.n;
     const block_of from = block_at(p.side, p.page, p.s);
+    if (SCALES)
+        prefetch_scales(p, lane);
     word_stack w = words_of(from, p.side.room.words, m.ring, lane);
     uint32_t x = from.state[lane];
     for (int t = p.end - 1; t >= p.first; t--) {
@@ -495,10 +509,10 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
     e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    const size_t at_once = (most / bytes * sms + tables - 1) / tables,
-                 want = (pages + warps - 1) / warps;
-    kernel<<<dim3((unsigned)(want < at_once ? want : at_once), y, z), (unsigned)(32 * warps), bytes,
-             stream>>>(a);
+    /* CTAs that run at the same time, so that the tables are loaded once. */
+    const size_t at_once = most / bytes * sms / tables, want = (pages + warps - 1) / warps,
+                 x = want < at_once ? want : at_once;
+    kernel<<<dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes, stream>>>(a);
     return cudaGetLastError();
 }
 
