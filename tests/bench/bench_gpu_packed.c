@@ -16,7 +16,7 @@
 #include "kernels/timing/bench.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
-#include "methods/bits/kvquant.h"
+#include "methods/bits/levels.h"
 #include "methods/method.h"
 #include "model/checkpoint/cuda/random.h"
 #include "model/pass/blocks.h"

@@ -9,7 +9,7 @@
 #include "common/stats.h"
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
-#include "methods/bits/kvquant.h"
+#include "methods/bits/levels.h"
 #include "temp_folder.h"
 #include "worst.h"
 

@@ -10,7 +10,6 @@
 #include "gpu_case.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
-#include "methods/bits/kvquant.h"
 #include "methods/bits/levels.h"
 #include "methods/method.h"
 #include "model/pass/blocks.h"

@@ -7,14 +7,14 @@
  *
  *   /keys, /values [layer][kv_head][token][dim]   decoded, float32
  *   /bits [layer][kv_head][side][2]               bits of codes, bits of side information
- *   /range [layer][kv_head][dim][2], /levels [layer][side][2][2^bits]   of kvquant (kvquant.h)
+ *   /range [layer][kv_head][dim][2], /levels [layer][side][2][2^bits]   of kvquant (levels.h)
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/activations.h"
-#include "methods/bits/kvquant.h"
+#include "methods/bits/levels.h"
 #include "methods/method.h"
 
 static const kvd_schema schema = {"quantised", 1, "Keys and values as a read finds them."};

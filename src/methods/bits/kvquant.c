@@ -12,7 +12,6 @@
 
 #include "methods/bits/bits.h"
 #include "methods/bits/calibration.h"
-#include "methods/bits/kvquant.h"
 #include "methods/bits/levels.h"
 #include "methods/dims/dims.h"
 

@@ -4,7 +4,6 @@
 
 #include "methods/bits/bits.h"
 #include "methods/bits/cuda/packed.h"
-#include "methods/bits/kvquant.h"
 #include "methods/bits/levels.h"
 #include "methods/bits/turboquant.h"
 #include "methods/method.h"

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "methods/bits/bits.h"
-#include "methods/bits/kvquant.h"
 #include "methods/bits/levels.h"
 
 static const char what[] = "coded cache";
