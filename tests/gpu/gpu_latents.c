@@ -279,14 +279,28 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     return h;
 }
 
+/* Returns the matrices of one side as [rank / 8][kv * d][8], in device memory. */
+static uint16_t *joint_matrix(const problem *p, int side)
+{
+    const int rank = p->c->rank[side], wide = p->c->kv * p->c->d;
+    uint16_t *const x = need((size_t)(rank * wide) * sizeof *x);
+    for (int i = 0; i < wide; i++)
+        for (int r = 0; r < rank; r++)
+            x[(r / 8 * wide + i) * 8 + r % 8] =
+                matrix_of(p, 0, i / p->c->d, side)[i % p->c->d * rank + r];
+    uint16_t *const device = on_device(x, (size_t)(rank * wide) * sizeof *x);
+    free(x);
+    return device;
+}
+
 /*
- * Tests the kernel that rebuilds K and V from latents. All CPU threads compute the references,
+ * Tests the kernels that rebuild K and V from latents. All CPU threads compute the references,
  * because one would take minutes.
  */
 static void test_restored(const problem *p, const kvd_latent_restore_args *a, const char *what)
 {
     const latent_case *const c = p->c;
-    check(kvd_latent_restore(a, NULL), "restore");
+    check(a->joint[0] ? kvd_latent_restore_joint(a, NULL) : kvd_latent_restore(a, NULL), "restore");
     uint16_t *const got = fetch(p->pages, PAGES * p->page);
     const int heads = c->n * c->kv * 2;
     restored_head *const h = need((size_t)heads * sizeof *h), sum = {.zeros = 1};
@@ -309,6 +323,22 @@ static void test_restore(const problem *p)
 {
     const kvd_latent_restore_args a = restored(p);
     test_restored(p, &a, "restore");
+}
+
+/* Tests the kernel for heads that share their latents. */
+static void test_joint(const problem *p)
+{
+    uint16_t *const m[2] = {joint_matrix(p, 0), joint_matrix(p, 1)};
+    kvd_latent_restore_args a = restored(p);
+    for (int side = 0; side < 2; side++) {
+        a.joint[side] = m[side];
+        a.joint_latent[side] = p->head[0].latent[side];
+        a.joint_rank[side] = p->head[0].rank[side];
+    }
+    fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
+    test_restored(p, &a, "restore of all heads together");
+    check(cudaFree(m[0]), "cudaFree");
+    check(cudaFree(m[1]), "cudaFree");
 }
 
 /*
@@ -613,6 +643,8 @@ static const latent_case cases[] = {
     {"a part of the ranks at a time", 128, 8, 8, 8, {1040, 784}, 0, 1, 0, 0, 2, {70, 300}, {70, 2}},
     {"long ranks", 128, 4, 2, 4, {464, 272}, 0, 1, 0, 0, 3, {31, 64, 545}, {31, 1, 545}},
     {"long ranks of a head", 80, 1, 1, 1, {304, 768}, 0, 1, 1, 0, 2, {33, 100}, {33, 4}},
+    {"joint heads", 128, 4, 4, 4, {464, 272}, 0, 1, 0, 0, 3, {31, 64, 545}, {31, 1, 545}},
+    {"joint pairs", 128, 2, 2, 2, {1040, 16}, 0, 1, 1, 0, 2, {300, 5}, {1, 1}},
     {"narrow heads, wide latents", 32, 4, 4, 4, {800, 16}, 0, 1, 1, 0, 2, {33, 16}, {1, 1}},
     {"values as latents", 128, 4, 2, 4, {80, 112}, 1, 1, 0, 0, 3, {65, 7, 130}, {65, 7, 100}},
     {"pairs", 96, 2, 2, 6, {144, 96}, 0, 1, 1, 0, 3, {100, 15, 17}, {9, 15, 16}},
@@ -645,6 +677,9 @@ int main(int argc, char **argv)
         if (quick ? !is_quick(&cases[i]) : argc > 1 && strcmp(argv[1], cases[i].name) != 0)
             continue;
         make(&p, &cases[i]);
+        if (p.c->group == p.c->kv && !p.c->slots && !p.c->direct &&
+            kvd_latent_joins(p.c->kv, p.c->d))
+            test_joint(&p);
         test_restore(&p);
         test_newest(&p);
         test_finished(&p);

@@ -16,6 +16,7 @@
 #define KVD_METHODS_DIMS_CUDA_LATENTS_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -138,11 +139,25 @@ typedef struct {
     /* RoPE tables, [position][d_head / 2]. If NULL, keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;
+    /*
+     * For kvd_latent_restore_joint, instead of `matrix`: all KV heads share the latents of K, and
+     * those of V, which are at offset joint_latent in a page and have joint_rank ranks, at least
+     * 16. joint[2] are the matrices B in device memory, [rank / 8][n_kv_heads * d_head][8].
+     */
+    const void *joint[2];
+    int32_t joint_latent[2], joint_rank[2];
     /* output */
     void *pages;
     int32_t n_sms;
 } kvd_latent_restore_args;
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
+/*
+ * Computes what kvd_latent_restore does if all KV heads share their latents. kvd_latent_joins
+ * returns true if it can on the current device: it needs compute capability 9.0, heads of 128
+ * dimensions and an even number of them. Fails if there are slots, positions, biases or gains.
+ */
+bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
+cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
 
 /*
  * Multiplies the last token of each request, which is in the cache's pages, by the projection
