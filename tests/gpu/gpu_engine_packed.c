@@ -460,6 +460,29 @@ static void test_windows(const request *r, size_t n, bool quick)
     kvd_checkpoint_close(c);
 }
 
+/* A made-up model with two KV heads of 128 dimensions, whose components are multiplied by wgmma. */
+static const kvd_shape heads_of_128 = {
+    "heads of 128", "llama", "made up",
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
+    "\"hidden_size\":256,\"intermediate_size\":192,\"num_attention_heads\":4,"
+    "\"num_key_value_heads\":2,\"head_dim\":128,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-05,\"rope_theta\":10000.0,\"vocab_size\":300,"
+    "\"num_hidden_layers\":3,\"hidden_act\":\"silu\",\"tie_word_embeddings\":false}"};
+
+static void test_heads_of_128(const request *r, size_t n)
+{
+    static const test_case cases[] = {{"waterfill,step=0.05,block=64,sink=2", 0.3, 0.01},
+                                      {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01}};
+    kvd_err err = {""};
+    kvd_checkpoint *const c = kvd_checkpoint_of_shape(&heads_of_128, 5, &err);
+    if (!c) {
+        report(0, heads_of_128.name, err.msg);
+        return;
+    }
+    test_checkpoint(c, heads_of_128.name, r, n, 2, cases, 2);
+    kvd_checkpoint_close(c);
+}
+
 /*
  * usage: gpu_engine_packed [quick] [windows]
  *        gpu_engine_packed METHOD
@@ -568,9 +591,11 @@ int main(int argc, char **argv)
     if (quick) {
         test_model("data/models/kvdim-6m", "kvdim-6m", few, 3, 2, some, sizeof some / sizeof *some);
         test_cut("data/models/kvdim-6m", few, 3, some, 2, true, false);
+        test_heads_of_128(few, 3);
         return failures ? 1 : 0;
     }
     test_model("data/models/kvdim-6m", "kvdim-6m", all, 12, 5, full, sizeof full / sizeof *full);
+    test_heads_of_128(all, 12);
     test_model("tests/data/families/qwen2-gqa", "qwen2-gqa", few, 3, 2, kivi, 1);
     test_norms(few, 3, rebuilt, sizeof rebuilt / sizeof *rebuilt);
     test_model("tests/data/families/mistral-full", "mistral-full", few, 3, 2, kivi, 1);

@@ -310,24 +310,28 @@ static kvd_stream_batch batch_of(const problem *p, bool prompts)
 /* Codes `n` new tokens of each request on the device; all of them are the last of its tokens. */
 static void code_tokens(problem *p, const int32_t n[N], bool prompts)
 {
-    for (int side = 0; side < 2; side++) {
-        const one_side *const s = &p->of[side];
-        const size_t row = (size_t)s->tables.kept * sizeof *s->y;
-        char *const rows = need((size_t)N * MOST * row);
-        size_t at = 0;
+    const kvd_stream_side side[2] = {p->of[0].side, p->of[1].side};
+    const size_t ld = (size_t)(p->c->kept[0] > p->c->kept[1] ? p->c->kept[0] : p->c->kept[1]) + 3;
+    size_t rows = 0;
+    float *y[2];
+    for (int i = 0; i < 2; i++) {
+        const size_t kept = (size_t)p->of[i].tables.kept;
+        float *const x = need((size_t)N * MOST * ld * sizeof *x);
+        rows = 0;
         for (int b = 0; b < N; b++)
             for (int t = p->length[b] - n[b]; t < p->length[b]; t++)
-                memcpy(rows + row * at++,
-                       s->y + ((size_t)b * MOST + (size_t)t) * (size_t)s->tables.kept, row);
-        float *const y = on_device(rows, at * row);
-        const kvd_stream_batch b = batch_of(p, prompts);
-        check(kvd_streams_code(&b, &s->side, y, (size_t)s->tables.kept, prompts ? at : 1,
-                               p->device_units, p->device_units + N + 1, NULL),
-              "code");
-        check(cudaDeviceSynchronize(), "code");
-        check(cudaFree(y), "cudaFree");
-        free(rows);
+                memcpy(x + ld * rows++, p->of[i].y + ((size_t)b * MOST + (size_t)t) * kept,
+                       kept * sizeof *x);
+        y[i] = on_device(x, rows * ld * sizeof *x);
+        free(x);
     }
+    const kvd_stream_batch b = batch_of(p, prompts);
+    check(kvd_streams_code(&b, side, y, ld, prompts ? rows : 1, p->device_units,
+                           p->device_units + N + 1, NULL),
+          "code");
+    check(cudaDeviceSynchronize(), "code");
+    for (int i = 0; i < 2; i++)
+        check(cudaFree(y[i]), "cudaFree");
 }
 
 static void code_all(problem *p)

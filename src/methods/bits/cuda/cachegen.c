@@ -1,13 +1,15 @@
 /*
  * Method cachegen in the CUDA engine (streams.h). Full pages are entropy codes, the newest page of
  * a request is bf16 in a ring of one page per slot. Decode steps restore the bf16 pages of a layer
- * before its attention.
+ * before its attention. The slots of streams (kvd_stream_slots) are those of streams.c too.
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "methods/bits/cuda/packed_codes.h"
 #include "methods/bits/cuda/streams.h"
+#include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "streams of codes";
 
@@ -20,6 +22,111 @@ typedef struct {
     kvd_stream_slots slots;
     kvd_device_memory memory;
 } cachegen;
+
+int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
+                          cudaStream_t stream, kvd_err *err)
+{
+    const size_t bytes = (n + 1) * sizeof *s->units;
+    s->n = n;
+    if (!(s->tokens = calloc(n, sizeof *s->tokens)))
+        return kvd_no_memory(err, what, n * sizeof *s->tokens);
+    if (!(s->units = kvd_device_new(memory, bytes, what, err)) ||
+        kvd_cuda_check(cudaMallocHost((void **)&s->host_units, bytes), what, err) ||
+        kvd_cuda_check(cudaMemsetAsync(s->units, 0, bytes, stream), what, err))
+        return -1;
+    memset(s->host_units, 0, bytes);
+    return 0;
+}
+
+void kvd_stream_slots_release(kvd_stream_slots *s)
+{
+    (void)cudaFreeHost(s->host_units);
+    free(s->tokens);
+}
+
+int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
+                            const kvd_paged_rows *r, kvd_err *err)
+{
+    for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
+        if (kvd_cuda_check(cudaMemsetAsync(s->units + b->host.slot[r->steps + i], 0,
+                                           sizeof *s->units, r->stream),
+                           what, err))
+            return -1;
+    return 0;
+}
+
+int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
+                           const kvd_paged_rows *r, kvd_err *err)
+{
+    if (r->layer + 1 < m->cache->config->n_layers)
+        return 0;
+    return kvd_cuda_check(cudaMemcpyAsync(s->host_units, s->units, (s->n + 1) * sizeof *s->units,
+                                          cudaMemcpyDeviceToHost, r->stream),
+                          what, err);
+}
+
+int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
+                          int32_t room, kvd_err *err)
+{
+    double bits = 0;
+    if (room && s->host_units[s->n])
+        return kvd_fail(
+            err,
+            "method '%s': a stream of a page of 64 tokens needs %u words, some have room "
+            "for %d: the text differs from --calibration; set '%s' to store less",
+            m->plan->bits->info.name, s->host_units[s->n], room, m->plan->bits->info.tradeoff->key);
+    for (size_t i = 0; i < it->n_slices; i++)
+        s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
+    for (size_t i = 0; i < s->n; i++)
+        bits += s->tokens[i] ? m->bits(m, i) : 0;
+    s->held = bits / 8;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            s->tokens[it->slice[i].slot] = 0;
+    return 0;
+}
+
+kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
+                                     bool prompts, int32_t n_sink)
+{
+    const size_t first = prompts ? r->steps : 0;
+    return (kvd_stream_batch){.n = (int32_t)(prompts ? r->prompts : r->steps),
+                              .max_pages = (int32_t)c->pages->max_pages,
+                              .n_sink = n_sink,
+                              .kv_len = c->batch->device.kv_len + first,
+                              .slot = c->batch->device.slot + first,
+                              .q_len = prompts ? c->batch->device.q_len + first : NULL,
+                              .start = prompts ? c->batch->device.start + first : NULL,
+                              .live = prompts ? NULL : c->batch->device.live,
+                              .page_table = c->pages->device + first * c->pages->max_pages,
+                              .n_sms = c->n_sms};
+}
+
+void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    void *const p = kvd_device_new(memory, bytes, "the cache", err);
+    return p && !kvd_cuda_check(
+                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream),
+                    what, err)
+               ? p
+               : NULL;
+}
+
+double kvd_stream_value(const kvd_plan *plan, const char *key)
+{
+    const kvd_parameter *const p = plan->bits->info.parameter;
+    size_t i = 0;
+    while (strcmp(p[i].key, key) != 0)
+        i++;
+    return plan->bits_values.value[i];
+}
+
+int32_t kvd_stream_words(double bits, size_t room)
+{
+    const double wanted = room ? (double)room : 1.6 * bits / KVD_STREAM_WORD_BITS + 160;
+    return ((int32_t)wanted + 7) / 8 * 8;
+}
 
 static cachegen *of(const kvd_gpu_method *m)
 {

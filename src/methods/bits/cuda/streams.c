@@ -9,10 +9,8 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "methods/dims/cuda/latents.h"
-#include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "streams of codes";
 
@@ -23,7 +21,10 @@ typedef struct {
      * with bf16 numbers have 16 bits of it.
      */
     const uint16_t *to[KVD_N_SIDES];
-    /* Matrices that restore K and V of each KV head [KVD_N_SIDES n_kv_heads][d_head][rank]. */
+    /*
+     * Matrices that restore K and V of each KV head [KVD_N_SIDES n_kv_heads][d_head][rank] or, if
+     * heads are restored together, of a side [rank / 8][wide][8].
+     */
     const uint16_t *from;
     const kvd_latent_head *head; /* device [n_kv_heads] */
     uint16_t *sink;
@@ -34,11 +35,18 @@ typedef struct {
     size_t wide, pitch;    /* pitch: elements of a row of `to` and of y */
     int32_t n_sink;
     bool drawn;         /* true: tables are drawn for timing, so blocks may lack room */
+    bool joint;         /* kvd_latent_restore_joint restores the pages */
     size_t lookup_room; /* for the tables of a stream in shared memory, in bytes */
     layer_of *layer;
     size_t latent_page; /* elements */
     uint16_t *latents;  /* components of the layer that is being restored */
-    float *y;           /* [max_tokens][pitch] components of new tokens */
+    float *y;           /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
+    /*
+     * Stream that decodes the next layer, and events: the latents have been multiplied, the next
+     * layer is decoded.
+     */
+    cudaStream_t ahead;
+    cudaEvent_t restored, decoded;
     kvd_stream_slots slots;
     kvd_device_memory memory;
 } streams;
@@ -46,111 +54,6 @@ typedef struct {
 static streams *of(const kvd_gpu_method *m)
 {
     return (streams *)(void *)m;
-}
-
-int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
-                          cudaStream_t stream, kvd_err *err)
-{
-    const size_t bytes = (n + 1) * sizeof *s->units;
-    s->n = n;
-    if (!(s->tokens = calloc(n, sizeof *s->tokens)))
-        return kvd_no_memory(err, what, n * sizeof *s->tokens);
-    if (!(s->units = kvd_device_new(memory, bytes, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&s->host_units, bytes), what, err) ||
-        kvd_cuda_check(cudaMemsetAsync(s->units, 0, bytes, stream), what, err))
-        return -1;
-    memset(s->host_units, 0, bytes);
-    return 0;
-}
-
-void kvd_stream_slots_release(kvd_stream_slots *s)
-{
-    (void)cudaFreeHost(s->host_units);
-    free(s->tokens);
-}
-
-int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
-                            const kvd_paged_rows *r, kvd_err *err)
-{
-    for (size_t i = 0; r->layer == 0 && i < r->prompts; i++)
-        if (kvd_cuda_check(cudaMemsetAsync(s->units + b->host.slot[r->steps + i], 0,
-                                           sizeof *s->units, r->stream),
-                           what, err))
-            return -1;
-    return 0;
-}
-
-int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
-                           const kvd_paged_rows *r, kvd_err *err)
-{
-    if (r->layer + 1 < m->cache->config->n_layers)
-        return 0;
-    return kvd_cuda_check(cudaMemcpyAsync(s->host_units, s->units, (s->n + 1) * sizeof *s->units,
-                                          cudaMemcpyDeviceToHost, r->stream),
-                          what, err);
-}
-
-int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
-                          int32_t room, kvd_err *err)
-{
-    double bits = 0;
-    if (room && s->host_units[s->n])
-        return kvd_fail(
-            err,
-            "method '%s': a stream of a page of 64 tokens needs %u words, some have room "
-            "for %d: the text differs from --calibration; set '%s' to store less",
-            m->plan->bits->info.name, s->host_units[s->n], room, m->plan->bits->info.tradeoff->key);
-    for (size_t i = 0; i < it->n_slices; i++)
-        s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    for (size_t i = 0; i < s->n; i++)
-        bits += s->tokens[i] ? m->bits(m, i) : 0;
-    s->held = bits / 8;
-    for (size_t i = 0; i < it->n_slices; i++)
-        if (it->slice[i].last)
-            s->tokens[it->slice[i].slot] = 0;
-    return 0;
-}
-
-kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
-                                     bool prompts, int32_t n_sink)
-{
-    const size_t first = prompts ? r->steps : 0;
-    return (kvd_stream_batch){.n = (int32_t)(prompts ? r->prompts : r->steps),
-                              .max_pages = (int32_t)c->pages->max_pages,
-                              .n_sink = n_sink,
-                              .kv_len = c->batch->device.kv_len + first,
-                              .slot = c->batch->device.slot + first,
-                              .q_len = prompts ? c->batch->device.q_len + first : NULL,
-                              .start = prompts ? c->batch->device.start + first : NULL,
-                              .live = prompts ? NULL : c->batch->device.live,
-                              .page_table = c->pages->device + first * c->pages->max_pages,
-                              .n_sms = c->n_sms};
-}
-
-void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err)
-{
-    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    void *const p = kvd_device_new(memory, bytes, "the cache", err);
-    return p && !kvd_cuda_check(
-                    kvd_gpu_random_fill(KVD_BF16, &normal, 0, bytes / sizeof(uint16_t), p, stream),
-                    what, err)
-               ? p
-               : NULL;
-}
-
-double kvd_stream_value(const kvd_plan *plan, const char *key)
-{
-    const kvd_parameter *const p = plan->bits->info.parameter;
-    size_t i = 0;
-    while (strcmp(p[i].key, key) != 0)
-        i++;
-    return plan->bits_values.value[i];
-}
-
-int32_t kvd_stream_words(double bits, size_t room)
-{
-    const double wanted = room ? (double)room : 1.6 * bits / KVD_STREAM_WORD_BITS + 160;
-    return ((int32_t)wanted + 7) / 8 * 8;
 }
 
 /* Fills `*to` from the open method of the plan. */
@@ -200,33 +103,66 @@ static int32_t larger(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
+/* Queues that the components of a layer are decoded on `stream`. */
+static int decode(const streams *k, const kvd_paged_rows *r, int layer, cudaStream_t stream,
+                  kvd_err *err)
+{
+    const kvd_stream_batch b = kvd_stream_batch_of(k->method.cache, r, false, k->n_sink);
+    return kvd_cuda_check(
+        kvd_streams_decode(&b, k->layer[layer].side, k->latents, k->latent_page, stream), what,
+        err);
+}
+
+/* Queues that `later` waits for the work that `earlier` has now. */
+static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, kvd_err *err)
+{
+    return kvd_cuda_check(cudaEventRecord(event, earlier), what, err) ||
+                   kvd_cuda_check(cudaStreamWaitEvent(later, event, 0), what, err)
+               ? -1
+               : 0;
+}
+
+/*
+ * Multiplies the components by the inverse transform, into the pages. The next layer is decoded
+ * meanwhile and during the rest of this layer, on a stream of its own.
+ */
 static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
     const layer_of *const l = &k->layer[r->layer];
     const kvd_stream_batch b = kvd_stream_batch_of(c, r, false, k->n_sink);
-    const kvd_latent_restore_args a = {.n = b.n,
-                                       .max_pages = b.max_pages,
-                                       .n_kv_heads = c->share->n_kv_heads,
-                                       .d_head = c->config->d_head,
-                                       .max_rank = larger(l->side[0].rank, l->side[1].rank),
-                                       .newest = 1,
-                                       .kv_len = b.kv_len,
-                                       .page_table = b.page_table,
-                                       .head = l->head,
-                                       .latents = k->latents,
-                                       .matrix = l->from,
-                                       .latent_page = k->latent_page,
-                                       .page = (size_t)c->layer[r->layer].map.page_elements,
-                                       .cosine = c->cosine,
-                                       .sine = c->sine,
-                                       .interleaved =
-                                           c->config->rope_layout == KVD_ROPE_INTERLEAVED,
-                                       .pages = kvd_paged_cache_pool(c, r->layer),
-                                       .n_sms = c->n_sms};
-    return kvd_cuda_check(kvd_streams_decode(&b, l->side, k->latents, k->latent_page, r->stream),
+    const bool more = r->layer + 1 < c->config->n_layers;
+    const kvd_latent_restore_args a = {
+        .n = b.n,
+        .max_pages = b.max_pages,
+        .n_kv_heads = c->share->n_kv_heads,
+        .d_head = c->config->d_head,
+        .max_rank = larger(l->side[0].rank, l->side[1].rank),
+        .newest = 1,
+        .kv_len = b.kv_len,
+        .page_table = b.page_table,
+        .head = l->head,
+        .latents = k->latents,
+        .matrix = l->from,
+        .latent_page = k->latent_page,
+        .joint = {l->from, l->from + k->wide * (size_t)l->side[0].rank},
+        .joint_latent = {l->side[0].latent_at, l->side[1].latent_at},
+        .joint_rank = {l->side[0].rank, l->side[1].rank},
+        .page = (size_t)c->layer[r->layer].map.page_elements,
+        .cosine = c->cosine,
+        .sine = c->sine,
+        .interleaved = c->config->rope_layout == KVD_ROPE_INTERLEAVED,
+        .pages = kvd_paged_cache_pool(c, r->layer),
+        .n_sms = c->n_sms};
+    if (r->layer == 0 ? decode(k, r, 0, r->stream, err)
+                      : kvd_cuda_check(cudaStreamWaitEvent(r->stream, k->decoded, 0), what, err))
+        return -1;
+    return kvd_cuda_check(k->joint ? kvd_latent_restore_joint(&a, r->stream)
+                                   : kvd_latent_restore(&a, r->stream),
                           what, err) ||
-                   kvd_cuda_check(kvd_latent_restore(&a, r->stream), what, err) ||
+                   (more && (follow(r->stream, k->restored, k->ahead, err) ||
+                             decode(k, r, r->layer + 1, k->ahead, err) ||
+                             kvd_cuda_check(cudaEventRecord(k->decoded, k->ahead), what, err))) ||
                    kvd_cuda_check(kvd_streams_sink(&b, &c->layer[r->layer].map, a.pages, l->sink,
                                                    true, r->stream),
                                   what, err)
@@ -244,35 +180,44 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Computes y = x * to for n rows of K or V, x in bf16. */
-static int transform(const streams *k, const kvd_paged_rows *r, int side, size_t n, kvd_err *err)
+/* Returns the components of new tokens of K or V. */
+static float *components(const streams *k, int side)
+{
+    return k->y + (size_t)side * k->method.cache->batch->max_tokens * k->pitch;
+}
+
+/* Computes y = x * to for n rows of K and of V, x in bf16. Components that are not kept are 0. */
+static int transform(const streams *k, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
     const layer_of *const l = &k->layer[r->layer];
-    const size_t from = (size_t)(c->share->n_heads * c->config->d_head) + (size_t)side * k->wide;
+    const size_t from = (size_t)(c->share->n_heads * c->config->d_head),
+                 to_side = 2 * k->wide * k->pitch;
+    const int kept = larger(l->side[0].tables.kept, l->side[1].tables.kept);
     const float one = 1, zero = 0;
     for (size_t part = 0; part < 2; part++)
-        if (kvd_cublas_check(c->worker->lib->cublasGemmEx(
-                                 c->worker->blas, CUBLAS_OP_N, CUBLAS_OP_N,
-                                 l->side[side].tables.kept, (int)n, (int)k->wide, &one,
-                                 l->to[side] + part * k->wide * k->pitch, CUDA_R_16BF,
-                                 (int)k->pitch, (const uint16_t *)r->x + from, CUDA_R_16BF,
-                                 (int)r->ld, part ? &one : &zero, k->y, CUDA_R_32F, (int)k->pitch,
+        if (kvd_cublas_check(c->worker->lib->cublasGemmStridedBatchedEx(
+                                 c->worker->blas, CUBLAS_OP_N, CUBLAS_OP_N, kept, (int)n,
+                                 (int)k->wide, &one, l->to[0] + part * k->wide * k->pitch,
+                                 CUDA_R_16BF, (int)k->pitch, (long long)to_side,
+                                 (const uint16_t *)r->x + from, CUDA_R_16BF, (int)r->ld,
+                                 (long long)k->wide, part ? &one : &zero, k->y, CUDA_R_32F,
+                                 (int)k->pitch, components(k, 1) - components(k, 0), KVD_N_SIDES,
                                  CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                              what, err))
             return -1;
     return 0;
 }
 
-/* Codes K or V of the new tokens of decode steps, or of prompts, from their components k->y. */
-static int code(const streams *k, const kvd_paged_rows *r, int side, bool prompts, kvd_err *err)
+/* Codes the new tokens of decode steps, or of prompts, from their components. */
+static int code(const streams *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
 {
     const kvd_stream_batch b = kvd_stream_batch_of(k->method.cache, r, prompts, k->n_sink);
-    const size_t most = prompts ? k->method.cache->batch->n_tokens - r->steps : 1;
-    return kvd_cuda_check(kvd_streams_code(&b, &k->layer[r->layer].side[side],
-                                           k->y + (prompts ? r->steps * k->pitch : 0), k->pitch,
-                                           most, k->slots.units, k->slots.units + k->slots.n,
-                                           r->stream),
+    const size_t most = prompts ? k->method.cache->batch->n_tokens - r->steps : 1,
+                 first = prompts ? r->steps * k->pitch : 0;
+    float *const y[KVD_N_SIDES] = {components(k, 0) + first, components(k, 1) + first};
+    return kvd_cuda_check(kvd_streams_code(&b, k->layer[r->layer].side, y, k->pitch, most,
+                                           k->slots.units, k->slots.units + k->slots.n, r->stream),
                           what, err);
 }
 
@@ -291,12 +236,10 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const streams *const k = of(m);
     const size_t n = r->prompts ? m->cache->batch->n_tokens : r->steps;
     if (kvd_stream_slots_forget(&k->slots, m->cache->batch, r, err) ||
-        (r->prompts && keep_sinks(k, r, true, err)) || (r->steps && keep_sinks(k, r, false, err)))
+        (r->prompts && keep_sinks(k, r, true, err)) || (r->steps && keep_sinks(k, r, false, err)) ||
+        transform(k, r, n, err) || (r->prompts && code(k, r, true, err)) ||
+        (r->steps && code(k, r, false, err)))
         return -1;
-    for (int side = 0; side < KVD_N_SIDES; side++)
-        if (transform(k, r, side, n, err) || (r->prompts && code(k, r, side, true, err)) ||
-            (r->steps && code(k, r, side, false, err)))
-            return -1;
     return kvd_stream_slots_fetch(&k->slots, m, r, err);
 }
 
@@ -328,12 +271,28 @@ static int make_pools(streams *k, size_t pages, size_t slots, cudaStream_t strea
     return 0;
 }
 
+static int make_stream(streams *k, kvd_err *err)
+{
+    int least = 0, greatest = 0;
+    return kvd_cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), what, err) ||
+                   kvd_cuda_check(
+                       cudaStreamCreateWithPriority(&k->ahead, cudaStreamNonBlocking, least), what,
+                       err) ||
+                   kvd_cuda_check(cudaEventCreateWithFlags(&k->restored, cudaEventDisableTiming),
+                                  what, err) ||
+                   kvd_cuda_check(cudaEventCreateWithFlags(&k->decoded, cudaEventDisableTiming),
+                                  what, err)
+               ? -1
+               : 0;
+}
+
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     streams *const k = of(m);
-    return make_pools(k, pages, slots, stream, err) ||
+    return make_stream(k, err) || make_pools(k, pages, slots, stream, err) ||
                    !(k->y = kvd_device_new(&k->memory,
-                                           m->cache->batch->max_tokens * k->pitch * sizeof *k->y,
+                                           KVD_N_SIDES * m->cache->batch->max_tokens * k->pitch *
+                                               sizeof *k->y,
                                            what, err)) ||
                    kvd_stream_slots_make(&k->slots, slots, &k->memory, stream, err)
                ? -1
@@ -343,6 +302,12 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
 static void release(kvd_gpu_method *m)
 {
     streams *const k = of(m);
+    if (k->ahead)
+        (void)cudaStreamDestroy(k->ahead);
+    if (k->restored)
+        (void)cudaEventDestroy(k->restored);
+    if (k->decoded)
+        (void)cudaEventDestroy(k->decoded);
     kvd_device_release(&k->memory);
     kvd_stream_slots_release(&k->slots);
     free(k->layer);
@@ -376,7 +341,7 @@ static void split(float x, uint16_t *high, uint16_t *low)
 
 static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, const host_tables *t)
 {
-    const size_t kept = (size_t)c->streams.kept, d = (size_t)k->method.cache->config->d_head;
+    const size_t kept = (size_t)c->streams.kept;
     for (size_t j = 0; j < kept; j++) {
         double sum = 0;
         for (size_t i = 0; i < c->wide; i++) {
@@ -388,8 +353,9 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
     }
     for (size_t i = 0; i < c->wide; i++)
         for (size_t j = 0; j <= kept; j++)
-            kvd_from_f32(KVD_BF16, j < kept ? &c->from[j * c->wide + i] : &c->mean[i],
-                         t->from + (i / d * d + i % d) * (size_t)rank + j, 1);
+            kvd_from_f32(
+                KVD_BF16, j < kept ? &c->from[j * c->wide + i] : &c->mean[i],
+                t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
 /* Device arrays of all layers, and the places in them of the next layer and side. */
@@ -654,6 +620,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
+    k->joint =
+        getenv("KVD_JOINT") && kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
     /* The cache releases the method, also after a failure. */
     *m = &k->method;
     return copy_tables(k, err);

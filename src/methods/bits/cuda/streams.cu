@@ -43,16 +43,19 @@ __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const 
 
 struct code_args {
     kvd_stream_batch batch;
-    kvd_stream_side side;
-    float *y;
+    kvd_stream_side side[2];
+    float *y[2];
     size_t ld;
     uint32_t *units, *beyond;
 };
 
-/* Returns the components of new token t of request b. `old` is the number of its older tokens. */
-__device__ __forceinline__ float *row_of(const code_args &a, int b, int t, int old)
+/*
+ * Returns the components of K or V of new token t of request b. `old` is the number of its older
+ * tokens.
+ */
+__device__ __forceinline__ float *row_of(const code_args &a, int side, int b, int t, int old)
 {
-    return a.y + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
+    return a.y[side] + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
 }
 
 /*
@@ -77,10 +80,11 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
 }
 
 /* Replaces the components of a group by codes. Stores the scale in the page of the token. */
-__device__ void quantise_group(const code_args &a, int b, int t, int g, float *y, int lane)
+__device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
+                               float *y, int lane)
 {
-    const kvd_stream_group group = a.side.group[g];
-    const float *const bias = a.side.bias + group.first;
+    const kvd_stream_group group = side.group[g];
+    const float *const bias = side.bias + group.first;
     float lo = INFINITY, hi = -INFINITY;
     y += group.first;
     for (int j = lane; j < group.size; j += KVD_LANES) {
@@ -90,15 +94,16 @@ __device__ void quantise_group(const code_args &a, int b, int t, int g, float *y
     }
     const __half2 scale = scale_of(lo, hi, group.top);
     if (lane == 0)
-        block_at(a.side, page_number(a.batch, b, t / KVD_PAGE_TOKENS), 0)
-            .scale[t % KVD_PAGE_TOKENS * a.side.room.scales + g] = scale;
+        block_at(side, page_number(a.batch, b, t / KVD_PAGE_TOKENS), 0)
+            .scale[t % KVD_PAGE_TOKENS * side.room.scales + g] = scale;
     for (int j = lane; j < group.size; j += KVD_LANES)
         y[j] = (float)code_of(__fsub_rn(y[j], bias[j]), scale, group.top);
 }
 
 __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_constant__ code_args a)
 {
-    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = a.side.room.scales;
+    const kvd_stream_side &side = a.side[blockIdx.z];
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = side.room.scales;
     if (is_padding(a.batch, b))
         return;
     const int m = __ldg(a.batch.kv_len + b), old = older(a.batch, b, m);
@@ -106,7 +111,7 @@ __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_const
          item += (int)gridDim.x * WARPS) {
         const int t = old + item / n;
         if (t >= a.batch.n_sink)
-            quantise_group(a, b, t, item % n, row_of(a, b, t, old), lane);
+            quantise_group(a, side, b, t, item % n, row_of(a, (int)blockIdx.z, b, t, old), lane);
     }
 }
 
@@ -131,9 +136,10 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     push(here, low, f, to, side.room.words, lane, g);
 }
 
-__device__ void code_stream(const code_args &a, int b, int p, int s, int lane)
+/* Codes the new tokens of stream s of page p of request b, of K (z = 0) or V. */
+__device__ void code_stream(const code_args &a, int z, int b, int p, int s, int lane)
 {
-    const kvd_stream_side &side = a.side;
+    const kvd_stream_side &side = a.side[z];
     const int m = __ldg(a.batch.kv_len + b), old = older(a.batch, b, m), t0 = KVD_PAGE_TOKENS * p,
               begin = max(t0, a.batch.n_sink), from = max(begin, old),
               end = min(m, t0 + (int)KVD_PAGE_TOKENS), n = side.room.n_streams;
@@ -147,7 +153,7 @@ __device__ void code_stream(const code_args &a, int b, int p, int s, int lane)
     const int words = g.words, exceptions = g.exceptions;
     __syncwarp();
     for (int t = from; t < end; t++) {
-        const float *const y = row_of(a, b, t, old);
+        const float *const y = row_of(a, z, b, t, old);
         for (int c = kvd_stream_last_group(side.tables.kept, s, n); c >= 0; c -= n)
             code_group(side, to, KVD_LANES * c + lane, t - t0, y, lane, g);
     }
@@ -168,13 +174,14 @@ __device__ void code_stream(const code_args &a, int b, int p, int s, int lane)
 
 __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant__ code_args a)
 {
-    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, n = a.side.room.n_streams;
+    const int b = (int)blockIdx.y, lane = (int)threadIdx.x % 32, z = (int)blockIdx.z,
+              n = a.side[z].room.n_streams;
     if (is_padding(a.batch, b))
         return;
     const int m = __ldg(a.batch.kv_len + b), first = older(a.batch, b, m) / KVD_PAGE_TOKENS;
     for (int item = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
          KVD_PAGE_TOKENS * (first + item / n) < m; item += (int)gridDim.x * WARPS)
-        code_stream(a, b, first + item / n, item % n, lane);
+        code_stream(a, z, b, first + item / n, item % n, lane);
 }
 
 struct sink_args {
@@ -348,21 +355,22 @@ unsigned ctas(size_t items, size_t times, int n_sms)
 
 } // namespace
 
-cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, float *y,
-                             size_t ld, size_t most, uint32_t *units, uint32_t *beyond,
-                             cudaStream_t stream)
+cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
+                             float *const y[2], size_t ld, size_t most, uint32_t *units,
+                             uint32_t *beyond, cudaStream_t stream)
 {
-    const code_args a = {*b, *side, y, ld, units, beyond};
-    const size_t pages = (most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + (b->q_len ? 1 : 0);
-    if (bad(b) || side->room.n_streams < 1 || most < 1)
+    const code_args a = {*b, {side[0], side[1]}, {y[0], y[1]}, ld, units, beyond};
+    const kvd_stream_room k = side[0].room, v = side[1].room;
+    const size_t pages = (most + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS + (b->q_len ? 1 : 0),
+                 n_streams = (size_t)(k.n_streams > v.n_streams ? k.n_streams : v.n_streams),
+                 scales = (size_t)(k.scales > v.scales ? k.scales : v.scales), n = (size_t)b->n;
+    if (bad(b) || k.n_streams < 1 || v.n_streams < 1 || !k.scales != !v.scales || most < 1)
         return cudaErrorInvalidValue;
-    if (side->room.scales)
-        quantise_kernel<<<dim3(ctas(most * (size_t)side->room.scales, (size_t)b->n, b->n_sms),
-                               (unsigned)b->n),
-                          32 * WARPS, 0, stream>>>(a);
-    code_kernel<<<dim3(ctas(pages * (size_t)side->room.n_streams, (size_t)b->n, b->n_sms),
-                       (unsigned)b->n),
-                  32 * WARPS, 0, stream>>>(a);
+    if (scales)
+        quantise_kernel<<<dim3(ctas(most * scales, 2 * n, b->n_sms), (unsigned)b->n, 2), 32 * WARPS,
+                          0, stream>>>(a);
+    code_kernel<<<dim3(ctas(pages * n_streams, 2 * n, b->n_sms), (unsigned)b->n, 2), 32 * WARPS, 0,
+                  stream>>>(a);
     return cudaGetLastError();
 }
 

@@ -92,16 +92,16 @@ cudaError_t kvd_streams_lookup_room(size_t *bytes);
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 /*
- * Codes the components y [rows][ld] of the new tokens of each request, at most `most` of one
- * request. If components have scales, y is replaced by codes. Adds the number of 16-bit units that
- * the blocks grew by to units [slots]. Sets `*beyond` to the largest number of words of a stream
- * for which there was no room (an exception counts as KVD_STREAM_WORDS_PER_EXCEPTION words), if
- * that is larger.
+ * Codes the components of the new tokens of each request, at most `most` of one request: y[0]
+ * [rows][ld] are those of K, y[1] those of V. If components have scales, y is replaced by codes.
+ * Adds the number of 16-bit units that the blocks grew by to units [slots]. Sets `*beyond` to the
+ * largest number of words of a stream for which there was no room (an exception counts as
+ * KVD_STREAM_WORDS_PER_EXCEPTION words), if that is larger.
  */
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 };
-cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side *side, float *y,
-                             size_t ld, size_t most, uint32_t *units, uint32_t *beyond,
-                             cudaStream_t stream);
+cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
+                             float *const y[2], size_t ld, size_t most, uint32_t *units,
+                             uint32_t *beyond, cudaStream_t stream);
 /*
  * Copies rows of tokens below n_sink between bf16 pages of a layer and sink [slots][n_sink][row],
  * with row = map.page_elements / KVD_PAGE_TOKENS: K and V of one KV head after another. If `back`,

@@ -307,14 +307,12 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
         uint16_t *const tile = m.tile + t % TILE * TILE_PITCH + lane;
         prepare_token(w, lane);
         kvd_stream_lookup g = group_at(p.image, 0);
-#pragma unroll
-        for (int k = 0; k < KVD_STREAM_GROUPS; k++) {
-            if (k >= groups)
-                break;
-            const kvd_stream_lookup next = group_at(p.image, (k + 1) % KVD_STREAM_GROUPS);
+        /* A loop of few instructions, which stay in the cache next to a scheduler. */
+#pragma unroll 1
+        for (int k = 0; k < groups; k++) {
             tile[KVD_LANES * k] = component<SCALES, WHOLE>(p, g, k, lane, x);
+            g = group_at(p.image, (k + 1) % KVD_STREAM_GROUPS);
             refill(w, lane, x);
-            g = next;
         }
         if (t % TILE == 0 || t == p.first) {
             __syncwarp();
@@ -389,20 +387,26 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
+/*
+ * Shared memory of a CTA that decodes cachegen, before the tables: steps, then anchors of the group
+ * of each warp, both [KVD_WIDTH_NARROW] numbers.
+ */
+enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
+
 /* Returns the code of channel 32 k + lane at the top of x, and removes it. */
-template <bool WHOLE>
-__device__ __forceinline__ int code_of_channel(const head_page &h, kvd_stream_at image, int k,
-                                               bool first, int lane, uint32_t &x)
+template <bool FIRST, bool WHOLE>
+__device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_at image,
+                                                 const kvd_stream_lookup &g, int k, int lane,
+                                                 uint32_t &x)
 {
     const int j = KVD_LANES * k + lane;
-    const kvd_stream_lookup g = group_at(image, first ? KVD_CACHEGEN_FIRST : k);
     if (j >= h.d)
         return 0;
     if (!WHOLE && !g.bucket)
-        return (int)search(h.table + (first ? 0 : (1 + j) * KVD_STREAM_TABLE),
-                           first ? 256 : KVD_CACHEGEN_CODES, x);
-    return (int)(first ? take<1>(image, g, 0, x) / 4
-                       : take<KVD_LANES>(image, g, (uint32_t)lane, x) / (4 * KVD_LANES));
+        return (float)search(h.table + (FIRST ? 0 : (1 + j) * KVD_STREAM_TABLE),
+                             FIRST ? 256 : KVD_CACHEGEN_CODES, x);
+    return (float)(FIRST ? take<1>(image, g, 0, x) / 4
+                         : take<KVD_LANES>(image, g, (uint32_t)lane, x) / (4 * KVD_LANES));
 }
 
 /* Writes 4 tokens of K or V of a head. */
@@ -415,35 +419,43 @@ __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *t
             *reinterpret_cast<const uint4 *>(tile + 8 * octet);
 }
 
+/* Decodes token t of a page: the anchors of a group if FIRST, else a token with differences. */
+template <bool FIRST, bool WHOLE>
+__device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at image,
+                                             const float *step, float *anchor, int t,
+                                             uint16_t *tile, int lane, word_stack &w, uint32_t &x)
+{
+    const __half2 scale = FIRST ? h.scale[t / h.l.group] : __half2();
+#pragma unroll 1
+    for (int k = 0; KVD_LANES * k < h.d; k++) {
+        const kvd_stream_lookup g = group_at(image, FIRST ? KVD_CACHEGEN_FIRST : k);
+        const int j = KVD_LANES * k + lane;
+        const float code = code_of_channel<FIRST, WHOLE>(h, image, g, k, lane, x);
+        float y;
+        if (FIRST)
+            anchor[j] = y = scaled(scale, code);
+        else
+            y = __fadd_rn(anchor[j], __fmul_rn(step[j], code - KVD_CACHEGEN_ZERO));
+        tile[KVD_LANES * k] = bf16_bits(y);
+        refill(w, lane, x);
+    }
+}
+
 /* Decodes a page from its oldest token on. Rounds as the CPU does. */
 template <bool WHOLE>
-__device__ __forceinline__ void decode_page(const head_page &h, kvd_stream_at image, uint16_t *to,
+__device__ __forceinline__ void decode_page(const head_page &h, kvd_stream_at image,
+                                            const float *step, float *anchor, uint16_t *to,
                                             const warp_memory &m, int lane)
 {
     word_stack w = words_of(h.block, h.l.room.words, m.ring, lane);
     uint32_t x = h.block.state[lane];
-    float anchor[CHANNELS], step[CHANNELS];
-#pragma unroll
-    for (int k = 0; k < CHANNELS; k++)
-        step[k] = KVD_LANES * k + lane < h.d ? h.step[KVD_LANES * k + lane] : 0;
     for (int t = 0; t < KVD_PAGE_TOKENS; t++) {
-        const bool first = t % h.l.group == 0;
-        const __half2 scale = first ? h.scale[t / h.l.group] : __half2();
         uint16_t *const tile = m.tile + t % TILE * TILE_PITCH + lane;
         prepare_token(w, lane);
-#pragma unroll
-        for (int k = 0; k < CHANNELS; k++) {
-            if (KVD_LANES * k >= h.d)
-                break;
-            const int code = code_of_channel<WHOLE>(h, image, k, first, lane, x);
-            if (first)
-                anchor[k] = scaled(scale, (float)code);
-            const float y =
-                first ? anchor[k]
-                      : __fadd_rn(anchor[k], __fmul_rn(step[k], (float)(code - KVD_CACHEGEN_ZERO)));
-            tile[KVD_LANES * k] = bf16_bits(y);
-            refill(w, lane, x);
-        }
+        if (t % h.l.group)
+            decode_token<false, WHOLE>(h, image, step, anchor, t, tile, lane, w, x);
+        else
+            decode_token<true, WHOLE>(h, image, step, anchor, t, tile, lane, w, x);
         if (t % TILE == TILE - 1) {
             __syncwarp();
             write_rows(h, m.tile, t - (TILE - 1), to, lane);
@@ -460,8 +472,13 @@ __global__ void __launch_bounds__(32 * MANY_WARPS)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
               warps = (int)blockDim.x / 32;
     const warp_memory room = warp_memory_of(memory);
-    const kvd_stream_at image = shared_address(room.rest);
-    load_image(a.layer.lookup, (int)blockIdx.y, reinterpret_cast<uint4 *>(room.rest));
+    float *const step = reinterpret_cast<float *>(room.rest), *const anchor =
+                                                                  step +
+                                                                  (1 + warp) * KVD_WIDTH_NARROW;
+    const kvd_stream_at image = shared_address(room.rest + ROWS_BYTES);
+    for (int i = (int)threadIdx.x; i < a.layer.wide; i += (int)blockDim.x)
+        step[i] = __ldg(a.layer.step + (size_t)blockIdx.y * (size_t)a.layer.wide + i);
+    load_image(a.layer.lookup, (int)blockIdx.y, reinterpret_cast<uint4 *>(room.rest + ROWS_BYTES));
     int p = (int)blockIdx.x * warps + warp;
     for (int b = 0; b < a.batch.n; b++) {
         const int m = __ldg(a.batch.kv_len + b),
@@ -471,7 +488,7 @@ __global__ void __launch_bounds__(32 * MANY_WARPS)
             const head_page h = head_page_of(a.layer, page, (int)blockIdx.y);
             uint16_t *const to = rows_of(h, a.layer.rows, (size_t)page);
             if (p < (m - 1) / KVD_PAGE_TOKENS)
-                decode_page<WHOLE>(h, image, to, room, lane);
+                decode_page<WHOLE>(h, image, step, anchor, to, room, lane);
             else
                 copy_page(rows_of(h, a.layer.ring, (size_t)a.batch.slot[b]), to, left, h.d, lane);
         }
@@ -520,8 +537,9 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
 
 cudaError_t kvd_streams_lookup_room(size_t *bytes)
 {
+    static_assert((int)ROWS_BYTES >= (int)VALUE_BYTES, "the larger of both is left out");
     const cudaError_t e = most_memory(bytes);
-    *bytes -= e == cudaSuccess ? MANY_WARPS * WARP_BYTES + VALUE_BYTES : 0;
+    *bytes -= e == cudaSuccess ? MANY_WARPS * WARP_BYTES + ROWS_BYTES : 0;
     return e;
 }
 
@@ -550,5 +568,5 @@ cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_l
     if (bad(b) || bad_layer(l))
         return cudaErrorInvalidValue;
     return launch(l->lookup_size.whole ? restore_kernel<true> : restore_kernel<false>, a,
-                  l->lookup_size.largest, 2 * (unsigned)l->map.n_kv_heads, 1, stream);
+                  l->lookup_size.largest + ROWS_BYTES, 2 * (unsigned)l->map.n_kv_heads, 1, stream);
 }
