@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/decode.h"
 #include "methods/tokens/cuda/evict.h"
-#include "methods/tokens/cuda/zdc_parts.h"
+#include "methods/tokens/cuda/zdc_method.h"
 #include "methods/tokens/tokens.h"
 
 static const char what[] = "two widths of tokens";

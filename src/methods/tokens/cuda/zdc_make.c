@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/decode.h"
-#include "methods/tokens/cuda/zdc_parts.h"
+#include "methods/tokens/cuda/zdc_method.h"
 #include "model/checkpoint/cuda/random.h"
 
 static const char what[] = "two widths of tokens";

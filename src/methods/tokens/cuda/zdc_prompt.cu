@@ -4,7 +4,6 @@
  */
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/zdc.h"
-#include "methods/tokens/cuda/zdc_pages.cuh"
 
 namespace
 {

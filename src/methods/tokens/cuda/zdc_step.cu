@@ -7,7 +7,6 @@
 
 #include "common/cuda/launch.cuh"
 #include "methods/tokens/cuda/zdc.h"
-#include "methods/tokens/cuda/zdc_pages.cuh"
 
 namespace
 {
