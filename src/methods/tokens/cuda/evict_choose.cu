@@ -5,7 +5,6 @@
  */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
-#include "methods/tokens/cuda/evict_tiles.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 
 namespace

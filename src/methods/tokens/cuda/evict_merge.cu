@@ -8,7 +8,6 @@
  * equal inputs give equal bits.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
-#include "methods/tokens/cuda/evict_tiles.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 
 namespace

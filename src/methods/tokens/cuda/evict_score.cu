@@ -12,7 +12,7 @@
  * the other operand (32 if heads are wider than 128) pass through shared memory. Every tile is
  * summed by itself, so that sums over thousands of tokens lose no precision.
  */
-#include "methods/tokens/cuda/evict_tiles.cuh"
+#include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/gumbel.h"
 
 namespace

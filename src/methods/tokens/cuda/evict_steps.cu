@@ -9,7 +9,7 @@
  */
 #include <cooperative_groups.h>
 
-#include "methods/tokens/cuda/evict_tiles.cuh"
+#include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/gumbel.h"
 

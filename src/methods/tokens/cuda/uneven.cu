@@ -10,7 +10,6 @@
  * key per thread, with mean and variance by Welford's method.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
-#include "methods/tokens/cuda/evict_tiles.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/uneven.h"
 
