@@ -117,6 +117,15 @@ size_t kvd_half(size_t d)
     return d > 1 ? d / 2 : 1;
 }
 
+static kvd_named_text text_of(const kvd_spectrum *s, const char *path)
+{
+    return (kvd_named_text){.path = path,
+                            .label = s->label,
+                            .hash = s->corpus_hash,
+                            .n_tokens = s->n_tokens,
+                            .seq_len = s->seq_len};
+}
+
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err)
 {
     for (size_t i = 1; i < n_files; i++) {
@@ -133,15 +142,12 @@ int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_file
             return kvd_fail(err, "'%s' has layers %d-%d, '%s' %d-%d", path[0], s[0].first_layer,
                             s[0].first_layer + s[0].n_layers - 1, path[i], s[i].first_layer,
                             s[i].first_layer + s[i].n_layers - 1);
-        for (size_t j = 0; j < i; j++)
-            if (!strcmp(s[i].label, s[j].label) && s[i].n_tokens == s[j].n_tokens &&
-                s[i].seq_len == s[j].seq_len && s[i].corpus_hash[0] && s[j].corpus_hash[0] &&
-                strcmp(s[i].corpus_hash, s[j].corpus_hash))
-                return kvd_fail(err,
-                                "label '%s' names two contents of %zu tokens: %s in '%s' and "
-                                "%s in '%s'; give one of them another --label",
-                                s[i].label, s[i].n_tokens, s[j].corpus_hash, path[j],
-                                s[i].corpus_hash, path[i]);
+        const kvd_named_text text = text_of(&s[i], path[i]);
+        for (size_t j = 0; j < i; j++) {
+            const kvd_named_text earlier = text_of(&s[j], path[j]);
+            if (kvd_named_texts_agree(&earlier, &text, err))
+                return -1;
+        }
     }
     return 0;
 }

@@ -265,14 +265,53 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-static void same_text(kvd_inputs *in, const char *program, const char *path, const char *hash)
+/*
+ * Warns if a calibration text is the evaluated text. Fails if it has the label of the evaluated
+ * text but another content, because results are then read as if they were of one text.
+ */
+static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
+                      kvd_err *err)
 {
-    if (!in->corpus || strcmp(hash, kvd_corpus_hash(in->corpus)))
-        return;
+    const kvd_inputs_options *const cfg = in->cfg;
+    if (!in->corpus)
+        return 0;
+    const kvd_named_text text = {.path = cfg->ids ? cfg->ids : cfg->text[0],
+                                 .label = in->label,
+                                 .hash = kvd_corpus_hash(in->corpus),
+                                 .n_tokens = kvd_corpus_n_tokens(in->corpus),
+                                 .seq_len = cfg->seq_len};
+    if (kvd_named_texts_agree(calibration, &text, err))
+        return -1;
+    if (strcmp(calibration->hash, text.hash))
+        return 0;
     if (!in->same_text)
         fprintf(stderr, "%s: warning: '%s' was calibrated on the very text that is evaluated\n",
-                program, path);
+                program, calibration->path);
     in->same_text = true;
+    return 0;
+}
+
+/* Checks the texts that a method was calibrated on (check_text). */
+static int check_texts(kvd_inputs *in, const char *program, const kvd_method *m, kvd_err *err)
+{
+    const kvd_inputs_options *const cfg = in->cfg;
+    const kvd_spectrum *const s = m->spectrum;
+    const kvd_activations *const a = &in->calibration;
+    const kvd_fisher *const f = &in->fisher;
+    kvd_named_text of[3];
+    size_t n = 0;
+    if (s)
+        of[n++] = (kvd_named_text){m->spectrum_path, s->label, s->corpus_hash,
+                                   s->n_tokens + s->calibration.tokens_dropped, s->seq_len};
+    if (kvd_plan_needs(&m->plan) & KVD_NEEDS_ACTIVATIONS && cfg->calibration)
+        of[n++] =
+            (kvd_named_text){cfg->calibration, a->label, a->corpus_hash, a->n_tokens, a->seq_len};
+    if (kvd_method_reads_fisher(m) && cfg->fisher)
+        of[n++] = (kvd_named_text){cfg->fisher, f->label, f->corpus_hash, f->n_tokens, f->seq_len};
+    while (n > 0)
+        if (check_text(in, program, &of[--n], err))
+            return -1;
+    return 0;
 }
 
 static void unused(kvd_inputs *in, const char *program)
@@ -301,13 +340,7 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err)
     const kvd_inputs_options *const cfg = in->cfg;
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const kvd_method *const m = &cfg->method[i];
-        if (m->spectrum)
-            same_text(in, program, m->spectrum_path, m->spectrum->corpus_hash);
-        if (kvd_plan_needs(&m->plan) & KVD_NEEDS_ACTIVATIONS && cfg->calibration)
-            same_text(in, program, cfg->calibration, in->calibration.corpus_hash);
-        if (kvd_method_reads_fisher(m) && cfg->fisher)
-            same_text(in, program, cfg->fisher, in->fisher.corpus_hash);
-        if (kvd_method_warn_bases(m, program, err))
+        if (check_texts(in, program, m, err) || kvd_method_warn_bases(m, program, err))
             return -1;
     }
     unused(in, program);

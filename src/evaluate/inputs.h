@@ -105,8 +105,9 @@ int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*
  * Warns on stderr about likely mistakes: evaluating the calibration text, numbers of kept
- * dimensions that were chosen for other rotations, and files or options that no method uses. Must
- * be called after kvd_inputs_find_files.
+ * dimensions that were chosen for other rotations, and files or options that no method uses. Fails
+ * if a calibration text has the label of the evaluated text but another content
+ * (kvd_named_texts_agree). Must be called after kvd_inputs_find_files.
  */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 /*

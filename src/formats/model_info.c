@@ -117,3 +117,15 @@ int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_m
                         file_a, file_b, a->rope_theta, b->rope_theta);
     return 0;
 }
+
+int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err)
+{
+    if (strcmp(a->label, b->label) || !a->label[0] || a->n_tokens != b->n_tokens ||
+        (a->seq_len && b->seq_len && a->seq_len != b->seq_len) || !a->hash[0] || !b->hash[0] ||
+        !strcmp(a->hash, b->hash))
+        return 0;
+    return kvd_fail(err,
+                    "label '%s' names two contents of %zu tokens: %s in '%s' and %s in '%s'; give "
+                    "one of them another --label",
+                    a->label, a->n_tokens, a->hash, a->path, b->hash, b->path);
+}

@@ -41,4 +41,18 @@ int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err);
 int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,
                         const char *file_b, kvd_err *err);
 
+/* A text (calibration or evaluation data) that a result file or an option names. */
+typedef struct {
+    const char *path, *label;
+    const char *hash; /* content hash of the token ids; "" if not recorded */
+    size_t n_tokens;
+    size_t seq_len; /* 0 if not recorded */
+} kvd_named_text;
+
+/*
+ * Fails if two texts, tokenised for one model, have the same label, number of tokens and sequence
+ * length, but other contents. The message names both hashes and paths, that of `a` first.
+ */
+int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err);
+
 #endif

@@ -87,6 +87,9 @@ if $EVAL $MODEL --text data/texts/articles.txt --tokens 2048 --seq-len 256 --spe
    grep -q '"calibrated_on_same_text": true' "$D/same.json"
 then ok "calibrated on the same text is said"; else not_ok "calibrated on the same text is said" "$(cat "$D/err")"; fi
 
+fails "another text under the label of the calibration" 1 "label 'articles' names two contents of 2048 tokens: xxh3:.* in '$D/s.h5' and xxh3:.* in '$TEXT'" \
+  $EVAL $MODEL --text $TEXT --label articles --tokens 2048 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.9
+
 z="$EVAL $MODEL --text $TEXT $small --method zack,p=0.5 --spectrum"
 for w in hash before layers rotation; do "$B/tests/tool_eval" change "$D/s.h5" "$D/$w.h5" $w || not_ok "change $w"; done
 fails "spectrum of another model" 1 "are of different models: hash is" $z "$D/hash.h5"

@@ -133,15 +133,6 @@ const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, 
     return NULL;
 }
 
-/*
- * A text (calibration or evaluation data) named by a result file, with its label and content hash.
- */
-typedef struct {
-    const char *model, *label, *hash, *path;
-    /* seq_len is 0 if not recorded. */
-    size_t n_tokens, seq_len;
-} text;
-
 static size_t n_texts(const kvd_result *x)
 {
     switch (x->kind) {
@@ -158,9 +149,9 @@ static size_t n_texts(const kvd_result *x)
     }
 }
 
-static text text_of(const kvd_result *x, size_t i)
+static kvd_named_text text_of(const kvd_result *x, size_t i)
 {
-    text t = {.model = x->model.hash, .path = x->path};
+    kvd_named_text t = {.path = x->path};
     if (x->kind == KVD_RESULT_SIMILARITY) {
         t.label = x->similarity.label[i];
         t.hash = x->similarity.hash[i];
@@ -184,29 +175,21 @@ static text text_of(const kvd_result *x, size_t i)
     return t;
 }
 
-static bool one_label_two_contents(const text *a, const text *b)
-{
-    return !strcmp(a->model, b->model) && !strcmp(a->label, b->label) && a->label[0] &&
-           a->n_tokens == b->n_tokens && (a->seq_len == b->seq_len || !a->seq_len || !b->seq_len) &&
-           a->hash[0] && b->hash[0] && strcmp(a->hash, b->hash);
-}
-
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err)
 {
     const size_t n = r->n + (also ? also->n : 0);
     for (size_t i = 0; i < n; i++) {
         const kvd_result *const x = i < r->n ? &r->item[i] : &also->item[i - r->n];
         for (size_t k = 0; k < n_texts(x); k++) {
-            const text a = text_of(x, k);
+            const kvd_named_text a = text_of(x, k);
             for (size_t j = 0; j <= i; j++) {
                 const kvd_result *const y = j < r->n ? &r->item[j] : &also->item[j - r->n];
+                if (strcmp(x->model.hash, y->model.hash))
+                    continue;
                 for (size_t m = 0; m < (j == i ? k : n_texts(y)); m++) {
-                    const text b = text_of(y, m);
-                    if (one_label_two_contents(&a, &b))
-                        return kvd_fail(err,
-                                        "label '%s' names two contents of %zu tokens: %s in "
-                                        "'%s' and %s in '%s'; give one of them another --label",
-                                        a.label, a.n_tokens, b.hash, b.path, a.hash, a.path);
+                    const kvd_named_text b = text_of(y, m);
+                    if (kvd_named_texts_agree(&b, &a, err))
+                        return -1;
                 }
             }
         }
