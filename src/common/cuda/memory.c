@@ -47,6 +47,12 @@ int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kv
                : 0;
 }
 
+void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err)
+{
+    void *p = NULL;
+    return kvd_cuda_check(cudaMallocHost(&p, bytes), what, err) ? NULL : p;
+}
+
 int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err)
 {

@@ -33,6 +33,11 @@ void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, cons
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
 /*
+ * Returns new host memory that the device can access, which cudaFreeHost frees. On failure returns
+ * NULL and fills *err.
+ */
+void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err);
+/*
  * Queue a copy of `bytes` bytes on the stream: from the host to the device, from the device to the
  * host, and on the device. Host memory must not change or be read before the stream gets there.
  */

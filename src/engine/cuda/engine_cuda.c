@@ -95,10 +95,8 @@ static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
     if (n == 0 || e->described == n)
         return 0;
     if (kvd_paged_cache_describe(&e->cache, n, e->host_works, err) ||
-        kvd_cuda_check(cudaMemcpyAsync(e->works, e->host_works,
-                                       kvd_paged_cache_works_bytes(&e->cache),
-                                       cudaMemcpyHostToDevice, e->w.stream),
-                       what, err))
+        kvd_queue_put(e->works, e->host_works, kvd_paged_cache_works_bytes(&e->cache), e->w.stream,
+                      what, err))
         return -1;
     e->described = n;
     return 0;
@@ -355,8 +353,7 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
                    !kvd_cuda_check(cudaMallocHost((void **)&e->host_works, works), what, err) &&
                    !kvd_cuda_check(cudaMallocHost((void **)&e->host_key, n * sizeof *e->host_key),
                                    what, err) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_bad, sizeof *e->host_bad), what,
-                                   err)
+                   (e->host_bad = kvd_pinned_new(sizeof *e->host_bad, what, err))
                ? 0
                : -1;
 }

@@ -333,8 +333,7 @@ static int make_arrays(kvd_sequence_rank *r, size_t tokens, kvd_err *err)
                    (e->key = kvd_device_new(m, sizeof *e->key, "tokens", err)) &&
                    !kvd_cuda_check(cudaMallocHost((void **)&e->host_key, sizeof *e->host_key), what,
                                    err) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&e->host_bad, sizeof *e->host_bad), what,
-                                   err)
+                   (e->host_bad = kvd_pinned_new(sizeof *e->host_bad, what, err))
                ? 0
                : -1;
 }

@@ -183,10 +183,8 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     if (!(r->sets.before = calloc(n + 1, sizeof *r->sets.before)))
         return kvd_no_memory(err, what, (n + 1) * sizeof *r->sets.before);
     if (!(r->sets.sum = kvd_device_new(m, n * (tokens + 8) * sizeof *r->sets.sum, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&r->sets.place, (n + 1) * sizeof *r->sets.place),
-                       what, err) ||
-        kvd_cuda_check(cudaMallocHost((void **)&r->sets.level, (n + 1) * sizeof *r->sets.level),
-                       what, err) ||
+        !(r->sets.place = kvd_pinned_new((n + 1) * sizeof *r->sets.place, what, err)) ||
+        !(r->sets.level = kvd_pinned_new((n + 1) * sizeof *r->sets.level, what, err)) ||
         !(r->sets.in = kvd_device_new(m, tokens * entry * sizeof(uint16_t), what, err)))
         return -1;
     const kvd_zdc_parts parts = {r->all->n, r->gpu, r->sets.sum, exchange_sums, r};

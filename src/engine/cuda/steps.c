@@ -210,12 +210,8 @@ int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     const cudaStream_t s = e->w.stream;
     return (n && kvd_cuda_has_head(e) &&
-            kvd_cuda_check(
-                cudaMemcpyAsync(e->host_key, e->key, n * sizeof *e->key, cudaMemcpyDeviceToHost, s),
-                what, err)) ||
-                   kvd_cuda_check(cudaMemcpyAsync(e->host_bad, e->w.bad, sizeof *e->host_bad,
-                                                  cudaMemcpyDeviceToHost, s),
-                                  what, err) ||
+            kvd_queue_get(e->host_key, e->key, n * sizeof *e->key, s, what, err)) ||
+                   kvd_queue_get(e->host_bad, e->w.bad, sizeof *e->host_bad, s, what, err) ||
                    kvd_clock_fetch(&e->clock, s, err)
                ? -1
                : 0;

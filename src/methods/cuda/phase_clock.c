@@ -16,7 +16,7 @@ int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err)
     if (!(c->phase = calloc(capacity, 1)))
         return kvd_no_memory(err, what, capacity);
     return kvd_cuda_check(cudaMalloc((void **)&c->device, bytes), what, err) ||
-                   kvd_cuda_check(cudaMallocHost((void **)&c->host, bytes), what, err)
+                   !(c->host = kvd_pinned_new(bytes, what, err))
                ? -1
                : 0;
 }

@@ -294,10 +294,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     }
     if (r->layer + 1 < m->cache->config->n_layers || !k->layer[0].form.k_apart)
         return 0;
-    return kvd_cuda_check(cudaMemcpyAsync(k->host_counts, k->counts,
-                                          (k->slots + 1) * sizeof *k->counts,
-                                          cudaMemcpyDeviceToHost, r->stream),
-                          what, err);
+    return kvd_queue_get(k->host_counts, k->counts, (k->slots + 1) * sizeof *k->counts, r->stream,
+                         what, err);
 }
 
 /*
@@ -383,9 +381,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     k->table = kvd_device_new(
         &k->memory, c->batch->max_slices * c->pages->max_pages * sizeof *k->table, what, err);
     if (!k->counts || !k->table ||
-        kvd_cuda_check(
-            cudaMallocHost((void **)&k->host_counts, (slots + 1) * sizeof *k->host_counts), what,
-            err) ||
+        !(k->host_counts = kvd_pinned_new((slots + 1) * sizeof *k->host_counts, what, err)) ||
         kvd_cuda_check(cudaMemsetAsync(k->counts, 0, (slots + 1) * sizeof *k->counts, stream), what,
                        err))
         return -1;

@@ -238,10 +238,8 @@ int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_i
                       CUDA_R_32F, matrix, s->d, CUDA_R_32F, s->value, CUDA_R_32F, s->work,
                       s->work_bytes, s->host_work, s->host_bytes, s->info, s->n),
                   err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(host_info, s->info,
-                                                  (size_t)s->n * sizeof *s->info,
-                                                  cudaMemcpyDeviceToHost, stream),
-                                  what, err)
+                   kvd_queue_get(host_info, s->info, (size_t)s->n * sizeof *s->info, stream, what,
+                                 err)
                ? -1
                : 0;
 }

@@ -54,9 +54,8 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
         return add_gram(s, x, s->n * d, d, tokens, s->n, true, s->gram, err);
     const uint16_t *const q = s->queries + start * (size_t)share->n_heads * (size_t)d;
     if (add_gram(s, x, s->n * d, d, tokens, kv, true, s->gram, err) ||
-        kvd_cuda_check(cudaMemcpyAsync(s->gram + each, s->outputs + (size_t)layer * each,
-                                       each * sizeof *s->gram, cudaMemcpyDeviceToDevice, stream),
-                       what, err) ||
+        kvd_queue_copy(s->gram + each, s->outputs + (size_t)layer * each, each * sizeof *s->gram,
+                       stream, what, err) ||
         add_gram(s, x + (size_t)kv * (size_t)d, s->n * d, d, tokens, kv, false, s->gram + each,
                  err))
         return -1;
@@ -338,7 +337,7 @@ static int make_solver_arrays(strawman *s, kvd_err *err)
                  padded = c->batch->max_slices * n * d * (size_t)s->wide * sizeof *s->padded;
     return (!s->store.wide || (s->padded = kvd_device_new(m, padded, what, err))) &&
                    (s->gram = kvd_device_new(m, n * d * d * sizeof *s->gram, what, err)) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&s->host_info, info), what, err)
+                   (s->host_info = kvd_pinned_new(info, what, err))
                ? 0
                : -1;
 }

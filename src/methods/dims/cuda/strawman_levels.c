@@ -83,7 +83,7 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
     v->n_slots = slots;
     if (!(v->n_low = kvd_device_new(&s->store.memory, bytes, what, err)) ||
         kvd_device_zero(v->n_low, bytes, what, err) ||
-        kvd_cuda_check(cudaMallocHost((void **)&v->host_low, bytes), what, err))
+        !(v->host_low = kvd_pinned_new(bytes, what, err)))
         return -1;
     memset(v->host_low, 0, bytes);
     return 0;
@@ -109,10 +109,9 @@ int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err 
         }
         changed = true;
     }
-    return changed ? kvd_cuda_check(cudaMemcpyAsync(v->n_low, v->host_low,
-                                                    v->n_slots * (size_t)layers * sizeof *v->n_low,
-                                                    cudaMemcpyHostToDevice, s->w->stream),
-                                    what, err)
+    return changed ? kvd_queue_put(v->n_low, v->host_low,
+                                   v->n_slots * (size_t)layers * sizeof *v->n_low, s->w->stream,
+                                   what, err)
                    : 0;
 }
 
@@ -147,12 +146,10 @@ int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err
     if (first_of(s, r->layer) == r->layer &&
         kvd_cuda_check(kvd_zdc_choose(&a, r->stream), what, err))
         return -1;
-    return r->layer + 1 < layers
-               ? 0
-               : kvd_cuda_check(cudaMemcpyAsync(v->host_low, v->n_low,
-                                                v->n_slots * (size_t)layers * sizeof *v->n_low,
-                                                cudaMemcpyDeviceToHost, r->stream),
-                                what, err);
+    return r->layer + 1 < layers ? 0
+                                 : kvd_queue_get(v->host_low, v->n_low,
+                                                 v->n_slots * (size_t)layers * sizeof *v->n_low,
+                                                 r->stream, what, err);
 }
 
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err)

@@ -164,11 +164,9 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             choose_place(e, s);
         changed = true;
     }
-    return changed
-               ? kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget, e->n_slots * sizeof *e->budget,
-                                                cudaMemcpyHostToDevice, e->stream),
-                                what, err)
-               : 0;
+    return changed ? kvd_queue_put(e->there, e->budget, e->n_slots * sizeof *e->budget, e->stream,
+                                   what, err)
+                   : 0;
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -308,10 +306,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return (r->steps && e->steps && after_steps(e, r, err)) ||
                    (r->prompts && after_prompts(e, r, err)) ||
                    (e->rule.merge && r->layer + 1 == e->method.cache->config->n_layers &&
-                    kvd_cuda_check(cudaMemcpyAsync(e->merged, e->merging.merged,
-                                                   e->n_slots * sizeof *e->merged,
-                                                   cudaMemcpyDeviceToHost, r->stream),
-                                   what, err))
+                    kvd_queue_get(e->merged, e->merging.merged, e->n_slots * sizeof *e->merged,
+                                  r->stream, what, err))
                ? -1
                : 0;
 }
@@ -390,7 +386,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     for (size_t i = 0; e->rule.fixed && i < e->n_slots; i++)
         if (!(e->slot[i].place = malloc(e->max_len * sizeof *e->slot->place)))
             return kvd_no_memory(err, what, e->max_len * sizeof *e->slot->place);
-    if (kvd_cuda_check(cudaMallocHost((void **)&e->budget, slots * sizeof *e->budget), what, err) ||
+    if (!(e->budget = kvd_pinned_new(slots * sizeof *e->budget, what, err)) ||
         !(e->there = kvd_device_new(&e->memory, slots * sizeof *e->there, "budgets", err)))
         return -1;
     memset(e->budget, 0, slots * sizeof *e->budget);

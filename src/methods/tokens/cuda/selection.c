@@ -297,10 +297,8 @@ static int choose(const selection *e, const kvd_selection *s, const kvd_selected
                    kvd_clock_end(clock, KVD_PHASE_COMPRESS, r->stream, err) ||
                    plan(e, a, r->stream, err) ||
                    kvd_clock_end(clock, KVD_PHASE_SCHEDULE, r->stream, err) ||
-                   (last &&
-                    kvd_cuda_check(cudaMemcpyAsync(e->read, to->read, r->steps * sizeof *e->read,
-                                                   cudaMemcpyDeviceToHost, r->stream),
-                                   what, err))
+                   (last && kvd_queue_get(e->read, to->read, r->steps * sizeof *e->read, r->stream,
+                                          what, err))
                ? -1
                : 0;
 }
@@ -430,7 +428,7 @@ static int make_read(selection *e, kvd_err *err)
 {
     const size_t steps = e->method.cache->batch->max_slices, bytes = steps * sizeof *e->read;
     if (!(e->to.read = kvd_device_new(&e->memory, bytes, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&e->read, bytes), what, err))
+        !(e->read = kvd_pinned_new(bytes, what, err)))
         return -1;
     memset(e->read, 0, bytes);
     return 0;

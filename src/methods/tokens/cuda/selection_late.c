@@ -83,10 +83,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             e->late.length[l * rows + i] =
                 (int32_t)kvd_selection_cached(e, s->slot, l, s->before) + 1;
     }
-    return kvd_cuda_check(cudaMemcpyAsync(e->late.lengths, e->late.length,
-                                          n * sizeof *e->late.length, cudaMemcpyHostToDevice,
-                                          e->stream),
-                          what, err);
+    return kvd_queue_put(e->late.lengths, e->late.length, n * sizeof *e->late.length, e->stream,
+                         what, err);
 }
 
 void kvd_selection_late_ended(selection *e, const kvd_slice *s, size_t i)
@@ -144,10 +142,8 @@ static int drop_tokens(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                    kvd_cuda_check(kvd_selection_bounds(&s, length, a.longest, r->stream), what,
                                   err) ||
                    (c->kind_index[r->layer] + 1 == (int)e->layers &&
-                    kvd_cuda_check(cudaMemcpyAsync(e->late.length, e->late.lengths,
-                                                   counts * sizeof *e->late.length,
-                                                   cudaMemcpyDeviceToHost, r->stream),
-                                   what, err))
+                    kvd_queue_get(e->late.length, e->late.lengths, counts * sizeof *e->late.length,
+                                  r->stream, what, err))
                ? -1
                : 0;
 }
@@ -161,7 +157,7 @@ int kvd_selection_late_make(selection *e, kvd_err *err)
     e->late.entries = calloc(e->n_slots * e->layers, sizeof *e->late.entries);
     if (!e->late.entries)
         return kvd_no_memory(err, what, e->n_slots * e->layers * sizeof *e->late.entries);
-    if (kvd_cuda_check(cudaMallocHost((void **)&e->late.length, bytes), what, err) ||
+    if (!(e->late.length = kvd_pinned_new(bytes, what, err)) ||
         !(e->late.lengths = kvd_device_new(m, bytes, what, err)) ||
         !(e->late.budget = kvd_device_new(m, e->n_slots * sizeof *e->late.budget, what, err)) ||
         !(e->late.mass = kvd_device_new(m, rows * sizeof *e->late.mass, what, err)) ||
@@ -462,7 +458,7 @@ int kvd_selection_shadow_work(selection *e, kvd_err *err)
         !(e->shadow.rows =
               kvd_device_new(m, c->batch->max_tokens * rank * sizeof *e->shadow.rows, what, err)) ||
         !(e->shadow.gram = kvd_device_new(m, wide * wide * sizeof *e->shadow.gram, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&e->shadow.info, info), what, err))
+        !(e->shadow.info = kvd_pinned_new(info, what, err)))
         return -1;
     return make_tables(e, err) || kvd_latent_solver_open(&e->shadow.solver, (int)wide, 1, m,
                                                          c->worker->stream, err)

@@ -198,19 +198,14 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     }
     e->length[lengths - 1] = (int32_t)(it->n_steps * e->kv);
     return kvd_pages_upload(&e->pages, e->stream, err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(e->lengths, e->length,
-                                                  lengths * sizeof *e->length,
-                                                  cudaMemcpyHostToDevice, e->stream),
-                                  what, err) ||
+                   kvd_queue_put(e->lengths, e->length, lengths * sizeof *e->length, e->stream,
+                                 what, err) ||
                    (it->n_slices > it->n_steps &&
-                    kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget,
-                                                   e->layers * e->n_slots * sizeof *e->budget,
-                                                   cudaMemcpyHostToDevice, e->stream),
-                                   what, err)) ||
-                   (e->prompt && kvd_cuda_check(cudaMemcpyAsync(e->prompts, e->prompt,
-                                                                it->n_slices * sizeof *e->prompt,
-                                                                cudaMemcpyHostToDevice, e->stream),
-                                                what, err))
+                    kvd_queue_put(e->there, e->budget, e->layers * e->n_slots * sizeof *e->budget,
+                                  e->stream, what, err)) ||
+                   (e->prompt &&
+                    kvd_queue_put(e->prompts, e->prompt, it->n_slices * sizeof *e->prompt,
+                                  e->stream, what, err))
                ? -1
                : 0;
 }
@@ -401,20 +396,15 @@ static int divide_budgets(uneven *e, const kvd_paged_rows *r, kvd_err *err)
                  scores = e->layers * e->late.ranks * e->method.cache->batch->n_q8;
     e->late.first = r->steps;
     e->late.end = r->steps + r->prompts;
-    return kvd_cuda_check(
-               e->late.spreads
-                   ? cudaMemcpyAsync(e->late.pairs, e->late.pair, pairs * sizeof *e->late.pairs,
-                                     cudaMemcpyDeviceToHost, r->stream)
-                   : cudaMemcpyAsync(e->late.scores, e->late.rank, scores * sizeof *e->late.scores,
-                                     cudaMemcpyDeviceToHost, r->stream),
-               what, err) ||
-                   kvd_cuda_check(cudaLaunchHostFunc(r->stream, divide, e), what, err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(e->there, e->budget,
-                                                  e->layers * e->n_slots * sizeof *e->budget,
-                                                  cudaMemcpyHostToDevice, r->stream),
-                                  what, err)
-               ? -1
-               : 0;
+    const int status = e->late.spreads
+                           ? kvd_queue_get(e->late.pairs, e->late.pair,
+                                           pairs * sizeof *e->late.pairs, r->stream, what, err)
+                           : kvd_queue_get(e->late.scores, e->late.rank,
+                                           scores * sizeof *e->late.scores, r->stream, what, err);
+    if (status || kvd_cuda_check(cudaLaunchHostFunc(r->stream, divide, e), what, err))
+        return -1;
+    return kvd_queue_put(e->there, e->budget, e->layers * e->n_slots * sizeof *e->budget, r->stream,
+                         what, err);
 }
 
 static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
@@ -463,14 +453,12 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                          : kvd_cuda_check(kvd_uneven_prompts(&a, r->stream), what, err))
         return -1;
     if (last && e->rule.merge &&
-        kvd_cuda_check(cudaMemcpyAsync(e->merged, e->merging.merged, e->n_slots * sizeof *e->merged,
-                                       cudaMemcpyDeviceToHost, r->stream),
-                       what, err))
+        kvd_queue_get(e->merged, e->merging.merged, e->n_slots * sizeof *e->merged, r->stream, what,
+                      err))
         return -1;
-    return last ? kvd_cuda_check(cudaMemcpyAsync(e->counted, e->count,
-                                                 e->layers * e->n_slots * e->kv * sizeof *e->count,
-                                                 cudaMemcpyDeviceToHost, r->stream),
-                                 what, err)
+    return last ? kvd_queue_get(e->counted, e->count,
+                                e->layers * e->n_slots * e->kv * sizeof *e->count, r->stream, what,
+                                err)
                 : 0;
 }
 
@@ -508,8 +496,7 @@ static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
         !(e->heads.pool = kvd_device_new(&e->memory, bytes, "the cache", err)) ||
         !(e->lengths =
               kvd_device_new(&e->memory, (rows + 1) * sizeof *e->lengths, "lengths", err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&e->length, (rows + 1) * sizeof *e->length), what,
-                       err))
+        !(e->length = kvd_pinned_new((rows + 1) * sizeof *e->length, what, err)))
         return -1;
     for (size_t i = 0; i <= rows; i++)
         e->length[i] = 1;
@@ -523,10 +510,8 @@ static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
                                                   kvd_pages_bytes(rows, c->pages->max_pages),
                                                   stream),
                                   what, err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(e->lengths, e->length,
-                                                  (rows + 1) * sizeof *e->length,
-                                                  cudaMemcpyHostToDevice, stream),
-                                  what, err)
+                   kvd_queue_put(e->lengths, e->length, (rows + 1) * sizeof *e->length, stream,
+                                 what, err)
                ? -1
                : 0;
 }
@@ -545,20 +530,16 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     if (make_pool(e, pages, stream, err) ||
         (e->rule.merge &&
          kvd_evict_merging_slots(&e->merging, &e->memory, e->n_slots, &e->merged, stream, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&e->budget, budgets * sizeof *e->budget), what,
-                       err) ||
-        kvd_cuda_check(cudaMallocHost((void **)&e->counted, counts * sizeof *e->counted), what,
-                       err) ||
+        !(e->budget = kvd_pinned_new(budgets * sizeof *e->budget, what, err)) ||
+        !(e->counted = kvd_pinned_new(counts * sizeof *e->counted, what, err)) ||
         !(e->there = kvd_device_new(&e->memory, budgets * sizeof *e->there, "budgets", err)) ||
         !(e->count = kvd_device_new(&e->memory, counts * sizeof *e->count, "counts", err)))
         return -1;
     memset(e->budget, 0, budgets * sizeof *e->budget);
+    const size_t pairs = 2 * budgets * sizeof *e->late.pairs;
     if (e->late.spreads &&
-        (!(e->late.pair = kvd_device_new(&e->memory, 2 * budgets * sizeof *e->late.pair,
-                                         "statistics of all layers", err)) ||
-         kvd_cuda_check(
-             cudaMallocHost((void **)&e->late.pairs, 2 * budgets * sizeof *e->late.pairs),
-             "statistics of all layers", err)))
+        (!(e->late.pair = kvd_device_new(&e->memory, pairs, "statistics of all layers", err)) ||
+         !(e->late.pairs = kvd_pinned_new(pairs, "statistics of all layers", err))))
         return -1;
     return kvd_cuda_check(cudaMemsetAsync(e->count, 0, counts * sizeof *e->count, stream), what,
                           err);
@@ -570,26 +551,22 @@ static int make_late(uneven *e, size_t rows, size_t slices, kvd_err *err)
     const size_t n = e->layers * e->late.ranks * rows, each = e->late.spreads ? 2 : e->max_len,
                  heads = (size_t)e->method.cache->share->n_heads,
                  pages = rows / KVD_PAGE_TOKENS + slices;
-    if (!(e->late.rank = kvd_device_new(&e->memory, n * sizeof *e->late.rank, scores, err)))
+    kvd_device_memory *const m = &e->memory;
+    if (!(e->late.rank = kvd_device_new(m, n * sizeof *e->late.rank, scores, err)))
         return -1;
-    if (e->late.shared) /* prompts are followed by copies */
-        return !(e->prompts =
-                     kvd_device_new(&e->memory, slices * sizeof *e->prompts, scores, err)) ||
-                       kvd_cuda_check(
-                           cudaMallocHost((void **)&e->prompt, slices * sizeof *e->prompt), scores,
-                           err)
-                   ? -1
-                   : 0;
+    if (e->late.shared) { /* prompts are followed by copies */
+        e->prompts = kvd_device_new(m, slices * sizeof *e->prompts, scores, err);
+        return e->prompts && (e->prompt = kvd_pinned_new(slices * sizeof *e->prompt, scores, err))
+                   ? 0
+                   : -1;
+    }
     if (!(e->late.x = malloc(e->layers * each * sizeof *e->late.x)) ||
         !(e->late.of_layer = malloc(e->layers * sizeof *e->late.of_layer)))
         return kvd_no_memory(err, scores, e->layers * each * sizeof *e->late.x);
+    const size_t spread = heads * pages * 2 * sizeof *e->late.spread;
     if (e->late.spreads)
-        return (e->late.spread = kvd_device_new(
-                    &e->memory, heads * pages * 2 * sizeof *e->late.spread, scores, err))
-                   ? 0
-                   : -1;
-    return kvd_cuda_check(cudaMallocHost((void **)&e->late.scores, n * sizeof *e->late.scores),
-                          scores, err);
+        return (e->late.spread = kvd_device_new(m, spread, scores, err)) ? 0 : -1;
+    return (e->late.scores = kvd_pinned_new(n * sizeof *e->late.scores, scores, err)) ? 0 : -1;
 }
 
 static int make_work(uneven *e, kvd_err *err)
@@ -712,12 +689,10 @@ static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
 
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
 {
-    const uneven *const e = of_const(m);
-    return e->entries[head_of(e, slot, layer, kv_head)];
+    return of_const(m)->entries[head_of(of_const(m), slot, layer, kv_head)];
 }
 
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head)
 {
-    const uneven *const e = of_const(m);
-    return e->pages.slot[head_of(e, slot, layer, kv_head)].held;
+    return of_const(m)->pages.slot[head_of(of_const(m), slot, layer, kv_head)].held;
 }

@@ -80,12 +80,10 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         suppose(z, s->slot, s->before);
         changed = true;
     }
-    return changed
-               ? kvd_cuda_check(cudaMemcpyAsync(z->n_low, z->host_low,
-                                                z->n_slots * kvd_zdc_layers(z) * sizeof *z->n_low,
-                                                cudaMemcpyHostToDevice, z->stream),
-                                what, err)
-               : 0;
+    return changed ? kvd_queue_put(z->n_low, z->host_low,
+                                   z->n_slots * kvd_zdc_layers(z) * sizeof *z->n_low, z->stream,
+                                   what, err)
+                   : 0;
 }
 
 /* Returns the bytes of the orders of channels of a slot in a layer (think). */
@@ -263,10 +261,9 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
         return -1;
     return r->layer + 1 < m->cache->config->n_layers
                ? 0
-               : kvd_cuda_check(cudaMemcpyAsync(z->host_low, z->n_low,
-                                                z->n_slots * kvd_zdc_layers(z) * sizeof *z->n_low,
-                                                cudaMemcpyDeviceToHost, r->stream),
-                                what, err);
+               : kvd_queue_get(z->host_low, z->n_low,
+                               z->n_slots * kvd_zdc_layers(z) * sizeof *z->n_low, r->stream, what,
+                               err);
 }
 
 static kvd_decode_args decode_args(const kvd_zdc *z, int layer, size_t n)
@@ -481,10 +478,8 @@ static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             continue;
         for (size_t l = 0; l < layers; l++)
             n_low[l] = (int32_t)low_of(z, i < it->n_steps ? s->before : s->n);
-        if (i < it->n_steps && kvd_cuda_check(cudaMemcpyAsync(z->n_low + s->slot * layers, n_low,
-                                                              layers * sizeof *n_low,
-                                                              cudaMemcpyHostToDevice, z->stream),
-                                              what, err))
+        if (i < it->n_steps && kvd_queue_put(z->n_low + s->slot * layers, n_low,
+                                             layers * sizeof *n_low, z->stream, what, err))
             return -1;
     }
     return 0;

@@ -45,8 +45,7 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
         return kvd_no_memory(err, what, slots * sizeof *z->slot);
     if (!(z->store = kvd_device_new(&z->memory, n * sizeof *z->store, "the cache", err)) ||
         !(z->n_low = kvd_device_new(&z->memory, counts, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&z->host_low, counts), what, err) ||
-        make_lists(z, err))
+        !(z->host_low = kvd_pinned_new(counts, what, err)) || make_lists(z, err))
         return -1;
     memset(z->host_low, 0, counts);
     return kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what,

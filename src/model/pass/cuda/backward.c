@@ -64,11 +64,9 @@ static int take_buffers(kvd_gpu_backward *w, kvd_err *err)
         return -1;
     if (type == KVD_F32)
         w->d_logits = w->logits;
-    return kvd_cuda_check(cudaMallocHost((void **)&w->rows, 4 * n * sizeof *w->rows), "token ids",
-                          err) ||
-                   kvd_cuda_check(cudaMallocHost((void **)&w->numbers, 2 * n * sizeof *w->numbers),
-                                  "losses", err) ||
-                   kvd_cuda_check(cudaMallocHost((void **)&w->bad, sizeof *w->bad), "a flag", err)
+    return !(w->rows = kvd_pinned_new(4 * n * sizeof *w->rows, "token ids", err)) ||
+                   !(w->numbers = kvd_pinned_new(2 * n * sizeof *w->numbers, "losses", err)) ||
+                   !(w->bad = kvd_pinned_new(sizeof *w->bad, "a flag", err))
                ? -1
                : 0;
 }

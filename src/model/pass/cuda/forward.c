@@ -87,9 +87,8 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     for (int g = 0; g < s->n_gpus; g++)
         f->worker[g].sum = f->sum;
     if (kvd_cuda_check(cudaSetDevice(s->first_gpu), "forward pass", err) ||
-        kvd_cuda_check(cudaMallocHost((void **)&f->rows, 3 * s->max_tokens * sizeof *f->rows),
-                       "token ids", err) ||
-        kvd_cuda_check(cudaMallocHost((void **)&f->bad, n * sizeof *f->bad), "a flag", err))
+        !(f->rows = kvd_pinned_new(3 * s->max_tokens * sizeof *f->rows, "token ids", err)) ||
+        !(f->bad = kvd_pinned_new(n * sizeof *f->bad, "a flag", err)))
         return -1;
     return name_engine(f, err);
 }

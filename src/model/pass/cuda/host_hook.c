@@ -40,10 +40,8 @@ static int put_back(const kvd_host_hook *h, const kvd_gpu_attention_in *in, size
         kvd_from_f32(in->type, h->out, h->narrow, in->n_tokens * width);
         from = h->narrow;
     }
-    return kvd_cuda_check(cudaMemcpyAsync(out, from,
-                                          in->n_tokens * width * kvd_dtype_bytes(in->type),
-                                          cudaMemcpyHostToDevice, in->stream),
-                          what, err) ||
+    return kvd_queue_put(out, from, in->n_tokens * width * kvd_dtype_bytes(in->type), in->stream,
+                         what, err) ||
                    kvd_cuda_check(cudaStreamSynchronize(in->stream), what, err)
                ? -1
                : 0;
@@ -72,10 +70,9 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
                                    .whole = in->whole,
                                    .window = in->window,
                                    .sinks = in->sinks ? h->sinks : NULL};
-    if (in->sinks && kvd_cuda_check(cudaMemcpyAsync(h->sinks, in->sinks,
-                                                    (size_t)in->config->n_heads * sizeof *h->sinks,
-                                                    cudaMemcpyDeviceToHost, in->stream),
-                                    what, err))
+    if (in->sinks &&
+        kvd_queue_get(h->sinks, in->sinks, (size_t)in->config->n_heads * sizeof *h->sinks,
+                      in->stream, what, err))
         return -1;
     return fetch(h, in, in->q, in->ld, width_q, h->q, err) ||
                    fetch(h, in, in->k, in->ld, width_k, h->k, err) ||

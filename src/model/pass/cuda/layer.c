@@ -235,9 +235,8 @@ int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, siz
     const int index = w->weights.share.index;
     w->pending = NULL;
     w->stage = stage_qkv(layer);
-    if (index == 0 && kvd_cuda_check(cudaMemcpyAsync(w->x, residual, size * sizeof *w->x,
-                                                     cudaMemcpyDeviceToDevice, w->stream),
-                                     "residual stream", err))
+    if (index == 0 &&
+        kvd_queue_copy(w->x, residual, size * sizeof *w->x, w->stream, "residual stream", err))
         return -1;
     return w->sum ? kvd_gpu_sum_spread(w->sum, index, w->x, size, w->stream, err) : 0;
 }

@@ -124,8 +124,7 @@ static int take_experts(taker *t, kvd_gpu_expert_buffers *e, const kvd_config *c
                    take(t, &e->routes.row, n, uses, what, err) ||
                    take(t, &e->routes.count, experts, sizeof(uint32_t), what, err) ||
                    (t->memory &&
-                    kvd_cuda_check(cudaMallocHost((void **)&e->count, experts * sizeof *e->count),
-                                   what, err))
+                    !(e->count = kvd_pinned_new(experts * sizeof *e->count, what, err)))
                ? -1
                : 0;
 }
