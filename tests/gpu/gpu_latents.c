@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bf16.h"
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/dims/cuda/latents.h"

@@ -9,7 +9,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "bf16.h"
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "methods/tokens/cuda/evict.h"
@@ -35,8 +34,8 @@ typedef struct {
 } test_case;
 
 /*
- * Fields of a case: heads and lengths of the prompts, (d_qk, d_v) of KV heads in turn, the rule, and
- * the budget.
+ * Fields of a case: heads and lengths of the prompts, (d_qk, d_v) of KV heads in turn, the rule,
+ * and the budget.
  */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)

@@ -9,7 +9,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bf16.h"
 #include "common/quantise.h"
 #include "common/rng.h"
 #include "gpu_case.h"

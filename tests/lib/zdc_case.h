@@ -8,7 +8,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "bf16.h"
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "kernels/cuda/decode.h"

@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bf16.h"
 #include "gpu_case.h"
 #include "kernels/layout.h"
 #include "methods/layers/cuda/merged.h"

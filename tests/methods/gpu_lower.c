@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bf16.h"
 #include "gpu_case.h"
 #include "methods/bits/bits.h"
 #include "methods/tokens/cuda/lower.h"

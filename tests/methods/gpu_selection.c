@@ -10,7 +10,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bf16.h"
 #include "common/rng.h"
 #include "gpu_case.h"
 #include "kernels/cuda/decode.h"

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "bf16.h"
 #include "common/quantise.h"
 #include "gpu_case.h"
 #include "methods/bits/cuda/streams.h"
