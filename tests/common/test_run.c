@@ -16,8 +16,6 @@
 #include "unit.h"
 
 static kvd_err err;
-static const char *folder;
-
 /* If set, realpath fails as it does without memory. */
 static bool no_memory;
 
@@ -32,17 +30,10 @@ char *realpath(const char *path, char *resolved)
     return next(path, resolved);
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    folder = temp_folder();
-    return 0;
-}
-
 static const char *put(const char *name, const char *text, size_t len)
 {
     static char path[256];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    (void)snprintf(path, sizeof path, "%s/%s", temp_folder(), name);
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(text, 1, len, f), len);
@@ -110,9 +101,9 @@ static void folder_hash(char *hash, uint64_t *bytes)
 {
     kvd_run run = {0};
     const int listed = run.n_inputs;
-    assert_int_equal(kvd_run_add_input(&run, folder, &err), 0);
+    assert_int_equal(kvd_run_add_input(&run, temp_folder(), &err), 0);
     assert_int_equal(run.n_inputs, listed);
-    assert_int_equal(kvd_run_add_model(&run, folder, &err), 0);
+    assert_int_equal(kvd_run_add_model(&run, temp_folder(), &err), 0);
     strcpy(hash, run.inputs[0].hash);
     *bytes = run.inputs[0].bytes;
     kvd_run_release(&run);
@@ -132,15 +123,15 @@ TEST(test_folder_hash)
     put("text", "hello\n", 6);
     /* If a file is renamed, the hash of the folder must change. */
     char from[128], to[128];
-    (void)snprintf(from, sizeof from, "%s/text", folder);
-    (void)snprintf(to, sizeof to, "%s/text2", folder);
+    (void)snprintf(from, sizeof from, "%s/text", temp_folder());
+    (void)snprintf(to, sizeof to, "%s/text2", temp_folder());
     assert_int_equal(rename(from, to), 0);
     folder_hash(changed, &more);
     assert_string_not_equal(first, changed);
     assert_int_equal(bytes, more);
     assert_int_equal(rename(to, from), 0);
     /* Subfolders of a checkpoint's folder must not change its hash. */
-    (void)snprintf(to, sizeof to, "%s/inner", folder);
+    (void)snprintf(to, sizeof to, "%s/inner", temp_folder());
     assert_int_equal(mkdir(to, 0700), 0);
     folder_hash(again, &more);
     assert_string_equal(first, again);
@@ -232,8 +223,8 @@ TEST(test_inputs_are_kept)
 {
     char path[256], link[256], inner[256];
     (void)snprintf(path, sizeof path, "%s", put("kept", "x", 1));
-    (void)snprintf(link, sizeof link, "%s/link-to-kept", folder);
-    (void)snprintf(inner, sizeof inner, "%s/new/", folder);
+    (void)snprintf(link, sizeof link, "%s/link-to-kept", temp_folder());
+    (void)snprintf(inner, sizeof inner, "%s/new/", temp_folder());
     assert_int_equal(symlink("kept", link), 0);
     const kvd_output_name two[] = {{.option = "-o", .path = path},
                                    {.option = "--timeline", .path = link}};
@@ -243,14 +234,14 @@ TEST(test_inputs_are_kept)
         assert_int_equal(kvd_run_not_the_input(link, path, &err), -1);
         if (!strstr(err.msg, why))
             fail_msg("%s", err.msg);
-        assert_int_equal(kvd_output_folder_spares(folder, link, &err), -1);
+        assert_int_equal(kvd_output_folder_spares(temp_folder(), link, &err), -1);
         if (!strstr(err.msg, why))
             fail_msg("%s", err.msg);
         assert_int_equal(kvd_output_distinct(two, 2, &err), -1);
         assert_non_null(strstr(err.msg, i ? "cannot allocate" : "the same file"));
     }
     no_memory = false;
-    assert_int_equal(kvd_run_not_the_input(inner, folder, &err), -1);
+    assert_int_equal(kvd_run_not_the_input(inner, temp_folder(), &err), -1);
     assert_non_null(strstr(err.msg, "part of the input folder"));
     assert_int_equal(kvd_output_folder_spares(inner, path, &err), 0);
     assert_int_equal(kvd_run_not_the_input(inner, path, &err), 0);
@@ -262,4 +253,4 @@ TEST(test_facts)
     assert_true(strlen(kvd_cpu_name()) > 0);
 }
 
-TEST_MAIN(make_folder, NULL)
+TEST_MAIN(NULL, NULL)

@@ -16,8 +16,6 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-static const char *folder;
-
 /*
  * Returns the path of a file in the test's folder; only the results of the last four calls stay
  * valid.
@@ -27,7 +25,7 @@ static const char *in(const char *name)
     static char path[4][512];
     static int next;
     char *p = path[next++ % 4];
-    (void)snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    (void)snprintf(p, sizeof path[0], "%s/%s", temp_folder(), name);
     return p;
 }
 
@@ -504,7 +502,7 @@ TEST(test_relative_path)
     char *before = getcwd(NULL, 0);
     made_spec s = MADE_SPEC_DEFAULTS;
     assert_non_null(before);
-    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(chdir(temp_folder()), 0);
     assert_int_equal(make_llama2c("r.bin", &s, &err), 0);
     kvd_checkpoint *c = must_open("r.bin");
     char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
@@ -622,11 +620,4 @@ TEST(test_shrunk_file)
     }
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    folder = temp_folder();
-    return 0;
-}
-
-TEST_MAIN(setup, NULL)
+TEST_MAIN(NULL, NULL)

@@ -15,15 +15,6 @@
 
 #define DATA "tests/data/families/"
 
-static const char *folder;
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder = temp_folder();
-    return 0;
-}
-
 typedef struct {
     unsigned char *bytes;
     /* n is the size of the file in bytes, data the offset of the first tensor. */
@@ -71,9 +62,9 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 {
     char path[256], config[256];
     kvd_err err = {""};
-    (void)snprintf(path, sizeof path, "%s/changed", folder);
+    (void)snprintf(path, sizeof path, "%s/changed", temp_folder());
     (void)mkdir(path, 0755);
-    (void)snprintf(path, sizeof path, "%s/changed/model.safetensors", folder);
+    (void)snprintf(path, sizeof path, "%s/changed/model.safetensors", temp_folder());
     write_to(path, f->bytes, f->n);
     (void)snprintf(config, sizeof config, DATA "%s/config.json", name);
     file c = {.bytes = malloc(1 << 16)};
@@ -81,10 +72,10 @@ static bool logits_of(const char *name, const file *f, size_t n, float *logits)
     assert_non_null(in);
     c.n = fread(c.bytes, 1, 1 << 16, in);
     (void)fclose(in);
-    (void)snprintf(path, sizeof path, "%s/changed/config.json", folder);
+    (void)snprintf(path, sizeof path, "%s/changed/config.json", temp_folder());
     write_to(path, c.bytes, c.n);
     free(c.bytes);
-    (void)snprintf(path, sizeof path, "%s/changed", folder);
+    (void)snprintf(path, sizeof path, "%s/changed", temp_folder());
     kvd_checkpoint *checkpoint = kvd_checkpoint_open(path, &err);
     if (!checkpoint)
         fail_msg("%s", err.msg);
@@ -321,7 +312,7 @@ static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_t
             "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", i ? "," : "",
             t[i].name, t[i].dtype, t[i].shape, data, data + t[i].bytes);
     header[at++] = '}';
-    (void)snprintf(path, sizeof path, "%s/stacked.safetensors", folder);
+    (void)snprintf(path, sizeof path, "%s/stacked.safetensors", temp_folder());
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     const uint64_t len = at;
@@ -564,5 +555,5 @@ int main(void)
         cmocka_unit_test(test_refused_by_name),
         cmocka_unit_test(test_flop_counts),
     };
-    return cmocka_run_group_tests(tests, make_folder, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,28 +15,19 @@ static const char heading[] =
     "id,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,limit,"
     "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n";
 
-static const char *folder;
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder = temp_folder();
-    return 0;
-}
-
 static void put_file(const char *name, const char *a, const char *b);
 
 static int make_figures(void **state)
 {
-    const int status = make_folder(state);
+    (void)state;
     put_file("figures.csv", "figure,title,because\n", "");
-    return status;
+    return 0;
 }
 
 static void put_file(const char *name, const char *a, const char *b)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(path, sizeof path, "%s/%s", temp_folder(), name);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fputs(a, f);
@@ -72,7 +63,7 @@ static void judge_one(const char *row, const kvd_results *r, kvd_ledger *l)
 {
     kvd_err err = {""};
     put_file("ledger.csv", heading, row);
-    if (kvd_ledger_judge(folder, r, l, &err))
+    if (kvd_ledger_judge(temp_folder(), r, l, &err))
         fail_msg("%s", err.msg);
     assert_int_equal(l->n, 1);
 }
@@ -90,7 +81,7 @@ static void expect_error(const char *row, const kvd_results *r, const char *text
     kvd_err err = {""};
     kvd_ledger l = {0};
     put_file("ledger.csv", heading, row);
-    assert_int_equal(kvd_ledger_judge(folder, r, &l, &err), -1);
+    assert_int_equal(kvd_ledger_judge(temp_folder(), r, &l, &err), -1);
     if (!strstr(err.msg, text))
         fail_msg("'%s' does not say '%s'", err.msg, text);
 }
@@ -580,13 +571,13 @@ TEST(test_hostile_ledgers)
                  "'F 1' has a row of the ledger and a reason for none");
     put_file("figures.csv", "figure,title,because\n", "");
     put_file("ledger.csv", "id,claim\n", "");
-    assert_int_equal(kvd_ledger_judge(folder, &r, &l, &err), -1);
+    assert_int_equal(kvd_ledger_judge(temp_folder(), &r, &l, &err), -1);
     put_file(
         "ledger.csv",
         "di,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,"
         "limit,",
         "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n");
-    assert_int_equal(kvd_ledger_judge(folder, &r, &l, &err), -1);
+    assert_int_equal(kvd_ledger_judge(temp_folder(), &r, &l, &err), -1);
     assert_non_null(strstr(err.msg, "column 1 is called 'di', wanted 'id'"));
 }
 

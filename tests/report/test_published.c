@@ -7,15 +7,6 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-static const char *folder;
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder = temp_folder();
-    return 0;
-}
-
 /* Writes tables.csv with the rows and a last row that has their number. */
 static void put_tables(const char *text)
 {
@@ -23,7 +14,7 @@ static void put_tables(const char *text)
     int n = 0;
     for (const char *c = text; *c; c++)
         n += *c == '\n';
-    snprintf(path, sizeof path, "%s/tables.csv", folder);
+    snprintf(path, sizeof path, "%s/tables.csv", temp_folder());
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fprintf(f, "%send,%d\n", text, n);
@@ -39,7 +30,7 @@ static kvd_published_table table(const char *rows)
     kvd_err err = {""};
     snprintf(text, sizeof text, "%s%s", HEADING, rows);
     put_tables(text);
-    if (kvd_published_load(folder, "x", &t, &err))
+    if (kvd_published_load(temp_folder(), "x", &t, &err))
         fail_msg("%s", err.msg);
     return t;
 }
@@ -114,7 +105,7 @@ TEST(test_twins)
     kvd_published_double *same;
     size_t n;
     kvd_err err = {""};
-    assert_int_equal(kvd_published_twins(folder, &twin, &n, &err), 0);
+    assert_int_equal(kvd_published_twins(temp_folder(), &twin, &n, &err), 0);
     assert_int_equal(n, 1);
     assert_string_equal(twin[0].table[0], "x");
     assert_string_equal(twin[0].column[0], "p");
@@ -123,7 +114,7 @@ TEST(test_twins)
     /* Numbers are compared as printed, so 0.80 and 0.8 are different. */
     assert_int_equal(twin[0].equal, 3);
     free(twin);
-    assert_int_equal(kvd_published_doubles(folder, &same, &n, &err), 0);
+    assert_int_equal(kvd_published_doubles(temp_folder(), &same, &n, &err), 0);
     assert_int_equal(n, 1);
     assert_string_equal(same[0].model[0], "b");
     assert_string_equal(same[0].model[1], "z");
@@ -172,13 +163,13 @@ TEST(test_refused)
     kvd_published_table t;
     kvd_err err = {""};
     put_tables("x,model,p\nx,a,1\n");
-    assert_int_equal(kvd_published_load(folder, "x", &t, &err), -1);
+    assert_int_equal(kvd_published_load(temp_folder(), "x", &t, &err), -1);
     assert_non_null(strstr(err.msg, "has no columns model, dataset"));
     kvd_published_release(&t);
     put_tables(HEADING "x,m,a,many,1\n");
-    assert_int_equal(kvd_published_load(folder, "x", &t, &err), -1);
+    assert_int_equal(kvd_published_load(temp_folder(), "x", &t, &err), -1);
     assert_non_null(strstr(err.msg, "many"));
     kvd_published_release(&t);
 }
 
-TEST_MAIN(make_folder, NULL)
+TEST_MAIN(NULL, NULL)
