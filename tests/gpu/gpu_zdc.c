@@ -81,7 +81,6 @@ static void test_choice(fixture *f)
     float *const lse = need((size_t)f->c->n_heads * n * sizeof *lse);
     uint8_t *const before = need(n);
     int wrong = 0, lent = 0, places = 0, all = 0;
-    char text[160];
     for (int l = 0; l < LAYERS; l++) {
         draw(f, lse, l == 1 ? 0.9 : 0);
         float *const there = on_device(lse, (size_t)f->c->n_heads * n * sizeof *lse);
@@ -120,10 +119,9 @@ static void test_choice(fixture *f)
             wrong += count[1] != f->n_low[f->slot[b]][l];
         }
     }
-    (void)snprintf(text, sizeof text,
-                   "%d sets of %d prompts in %d layers, %d lent; %d wrong, %d wrong places", all,
-                   f->c->n_len, LAYERS, lent, wrong, places);
-    report(f->c, "choice", !wrong && !places && (f->c->overlap >= NEVER_LENT || lent), text);
+    test_result(!wrong && !places && (f->c->overlap >= NEVER_LENT || lent), f->c->name,
+                "choice: %d sets of %d prompts in %d layers, %d lent; %d wrong, %d wrong places",
+                all, f->c->n_len, LAYERS, lent, wrong, places);
     free(lse);
     free(before);
 }
@@ -192,32 +190,36 @@ static void fill_store(fixture *f)
             }
 }
 
+/* Returns arguments for the last layer, without places and stores. */
+static kvd_zdc_move_args move_args(const fixture *f)
+{
+    return (kvd_zdc_move_args){.pages = pages_of(f, LAYERS - 1),
+                               .batch = f->c->n_len,
+                               .n_kv_heads = f->c->n_kv_heads,
+                               .longest = f->longest,
+                               .q_start = f->dev_start,
+                               .q_len = f->dev_len,
+                               .level = f->dev_level,
+                               .head = f->dev_head,
+                               .page = (size_t)f->high.page_elements};
+}
+
 static uint16_t *test_stores(fixture *f)
 {
     uint16_t *const got = need(f->pool_n * sizeof *got),
                     *const from = on_device(f->scratch, f->pool_n * 2),
                     *const to = on_device(NULL, f->pool_n * 2);
-    const kvd_zdc_move_args a = {.pages = pages_of(f, LAYERS - 1),
-                                 .batch = f->c->n_len,
-                                 .n_kv_heads = f->c->n_kv_heads,
-                                 .longest = f->longest,
-                                 .q_start = f->dev_start,
-                                 .q_len = f->dev_len,
-                                 .level = f->dev_level,
-                                 .place = f->dev_place,
-                                 .head = f->dev_head,
-                                 .from = from,
-                                 .store = to,
-                                 .page = (size_t)f->high.page_elements};
+    kvd_zdc_move_args a = move_args(f);
+    a.place = f->dev_place;
+    a.from = from;
+    a.store = to;
     size_t wrong = 0;
-    char text[120];
     check(kvd_zdc_move(&a, 0), "move");
     check(cudaMemcpy(got, to, f->pool_n * 2, cudaMemcpyDeviceToHost), "store");
     fill_store(f);
     for (size_t i = 0; i < f->pool_n; i++)
         wrong += got[i] != f->store[i];
-    (void)snprintf(text, sizeof text, "%zu of %zu elements differ", wrong, f->pool_n);
-    report(f->c, "stores", !wrong, text);
+    test_result(!wrong, f->c->name, "stores: %zu of %zu elements differ", wrong, f->pool_n);
     check(cudaFree(from), "cudaFree");
     free(got);
     return to;
@@ -229,17 +231,8 @@ static void test_narrow(const fixture *f)
     uint16_t *const got = need(f->pool_n * sizeof *got),
                     *const want = need(f->pool_n * sizeof *want),
                     *const there = on_device(f->scratch, f->pool_n * 2);
-    const kvd_zdc_move_args a = {.pages = pages_of(f, LAYERS - 1),
-                                 .batch = f->c->n_len,
-                                 .n_kv_heads = f->c->n_kv_heads,
-                                 .longest = f->longest,
-                                 .q_start = f->dev_start,
-                                 .q_len = f->dev_len,
-                                 .level = f->dev_level,
-                                 .head = f->dev_head,
-                                 .page = (size_t)f->high.page_elements};
+    const kvd_zdc_move_args a = move_args(f);
     size_t wrong = 0;
-    char text[80];
     check(kvd_zdc_narrow(&a, there, 0), "narrow");
     check(cudaMemcpy(got, there, f->pool_n * 2, cudaMemcpyDeviceToHost), "pages");
     memcpy(want, f->scratch, f->pool_n * sizeof *want);
@@ -253,8 +246,8 @@ static void test_narrow(const fixture *f)
                         want[source_at(f, b, g, side, t, i)] = 0;
     for (size_t i = 0; i < f->pool_n; i++)
         wrong += got[i] != want[i];
-    (void)snprintf(text, sizeof text, "%zu of %zu elements differ", wrong, f->pool_n);
-    report(f->c, "rows cut in place", !wrong, text);
+    test_result(!wrong, f->c->name, "rows cut in place: %zu of %zu elements differ", wrong,
+                f->pool_n);
     check(cudaFree(there), "cudaFree");
     free(got);
     free(want);
@@ -313,7 +306,6 @@ static void test_rows(const fixture *f)
                     *const to = on_device(NULL, f->pool_n * 2),
                     *const rows = on_device(NULL, f->pool_n * 2);
     size_t wrong[2] = {0, 0};
-    char text[80];
     memset(want_pages, 0xff, f->pool_n * 2);
     for (int b = 0; b < f->c->n_len; b++)
         for (int part = 0; part < 2; part++) {
@@ -334,9 +326,8 @@ static void test_rows(const fixture *f)
     check(cudaMemcpy(got, to, f->pool_n * 2, cudaMemcpyDeviceToHost), "pages");
     for (size_t i = 0; i < f->pool_n; i++)
         wrong[1] += got[i] != want_pages[i];
-    (void)snprintf(text, sizeof text, "%zu elements of rows differ, %zu of pages", wrong[0],
-                   wrong[1]);
-    report(f->c, "rows on their way", !wrong[0] && !wrong[1], text);
+    test_result(!wrong[0] && !wrong[1], f->c->name,
+                "rows on their way: %zu elements of rows differ, %zu of pages", wrong[0], wrong[1]);
     check(cudaFree(from), "cudaFree");
     check(cudaFree(to), "cudaFree");
     check(cudaFree(rows), "cudaFree");
@@ -358,7 +349,6 @@ static void test_lists(const fixture *f, steps *s)
     const size_t all = (size_t)(LAYERS * rows) * sizeof(int32_t),
                  lists = (size_t)(rows * pitch) * sizeof(int32_t);
     int wrong = 0;
-    char text[80];
     s->end = on_device(NULL, all);
     s->low_len = on_device(NULL, all);
     s->table = on_device(NULL, lists);
@@ -383,8 +373,7 @@ static void test_lists(const fixture *f, steps *s)
             for (int i = 0; i * KVD_PAGE_TOKENS < end[row]; i++)
                 wrong += table[b * pitch + i] != page_of(f, b, i);
         }
-    (void)snprintf(text, sizeof text, "%d entries are wrong", wrong);
-    report(f->c, "lists", !wrong, text);
+    test_result(!wrong, f->c->name, "lists: %d entries are wrong", wrong);
     free(end);
     free(low);
     free(table);
@@ -490,13 +479,12 @@ static void test_attention(const fixture *f, const steps *s, kvd_schedule schedu
                                       .lse = s->lse,
                                       .out = s->out};
     uint16_t *const got = need(bytes);
-    char text[80];
     decode(f, s, schedule, pool);
     check(kvd_zdc_merge(&merge, 0), "merge");
     check(cudaMemcpy(got, s->out, bytes, cudaMemcpyDeviceToHost), "output");
     const double worst = distance(f, s, got);
-    (void)snprintf(text, sizeof text, "off by %.2g of the largest of a head's row", worst);
-    report(f->c, name, worst < 0.02, text);
+    test_result(worst < 0.02, f->c->name, "%s: off by %.2g of the largest of a head's row", name,
+                worst);
     free(got);
 }
 

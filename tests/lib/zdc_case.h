@@ -125,14 +125,7 @@ static const test_case cases[] = {
      .overlap = 0},
 };
 
-static int failures;
 static kvd_rng rng;
-
-static void report(const test_case *c, const char *part, int ok, const char *text)
-{
-    printf("%s zdc, %s, %s: %s\n", ok ? "ok" : "not ok", c->name, part, text);
-    failures += !ok;
-}
 
 static uint16_t some(double scale)
 {
