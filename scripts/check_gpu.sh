@@ -137,7 +137,7 @@ sanitize() {
   TOOLS=memcheck sanitize gpu_generate quick
   TOOLS=memcheck sanitize gpu_forward_experts quick
   sanitize gpu_blocks_back small
-  for test in gpu_leankv gpu_packed gpu_packed_turned gpu_evict gpu_uneven gpu_selection gpu_latents gpu_zdc; do sanitize $test quick; done
+  for test in gpu_leankv gpu_packed gpu_packed_turned gpu_evict gpu_uneven gpu_uneven_layers gpu_selection gpu_latents gpu_zdc; do sanitize $test quick; done
   for case in one short mixed mixed_f16 sharp sharp_f16; do
     sanitize gpu_prefill $case prefill_sm90
     sanitize gpu_prefill $case prefill_mma
