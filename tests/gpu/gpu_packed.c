@@ -725,7 +725,7 @@ static size_t marks_left(const bench *w)
     size_t marks = 0;
     check(cudaMemcpy(x, w->a.ring, n * sizeof *x, cudaMemcpyDeviceToHost), "ring");
     for (size_t i = 0; i < n; i++)
-        marks += isnan(number(x[i]));
+        marks += isnan(number(x[i])) ? 1 : 0;
     free(x);
     return marks;
 }
