@@ -433,12 +433,16 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"allot", false, 0},
                   {"gear,buffer=7", false, 1e-9},
                   {"hetero", false, 0},
+                  {"zipcache,high=8,low=4,block=20", false, 1e-9},
+                  {"vidkv,group=16,residual=16,k=1.8,ternary=0", false, 1e-9},
+                  {"zack+zipcache,p=0.3,high=8,low=4,block=20", false, 1e-9},
                   {"xquant,bits=4,group=16", false, 0},
                   {"xquant,bits=4,latent=0", false, 0},
                   {"rotatekv,bits=4,group=32,sink=3", false, 0},
                   {"zack+gear,p=0.3,bits=4", false, 1e-9},
                   {"zack+allot,p=0.3,bits=4", false, 0},
                   {"turboquant", false, 0},
+                  {"turboquant,bits=3.5,qjl=0,group=16", false, 1e-9},
                   {"zack+kivi,p=0.3,bits=4,residual=32", false, 0},
                   {"uniform+kivi,p=0.25,bits=4,group=16,residual=16", false, 0},
                   {"balanced+mxfp4,p=0.3", false, 0},
@@ -498,10 +502,10 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
             continue;
         /*
          * Rounding may change the choice of a page of 64 tokens, that of a cluster, and signs of
-         * sketched keys.
+         * sketched keys or of coefficients.
          */
-        const bool coarse =
-            strcmp(method[i].text, "turboquant") == 0 || strstr(method[i].text, "mpcache");
+        const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
+                            strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
         /*
          * A near tie decides which token stays, and with it which tokens are merged. With noise of

@@ -15,7 +15,7 @@
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
 #include "methods/bits/cuda/xquant.h"
-#include "methods/bits/turboquant.h"
+#include "methods/bits/levels.h"
 #include "methods/method.h"
 #include "worst.h"
 

@@ -264,6 +264,66 @@ TEST(pages_of_gear_have_room)
 }
 
 /*
+ * Marks what a request stores in its first pages [12][a->page_bytes], if its first `prompt` tokens
+ * are coded together and all tokens of the pages but those of a last short block are coded.
+ */
+static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
+{
+    const kvd_packed_classes *const c = &a->classes.of;
+    const kvd_packed_class_page of = kvd_packed_class_page_of(c, WIDE, WIDE);
+    const size_t size = a->page_bytes;
+    int number[2] = {0, 0};
+    memset(page, 0, 12 * size);
+    for (int p = 0; p < 12; p++)
+        use(page + (size_t)p * size, size, 0, 16, method);
+    for (int from = 0, to = prompt ? prompt : c->block; to <= 12 * KVD_PAGE_TOKENS;
+         from = to, to += c->block) {
+        const int salient = kvd_packed_salient(c, to - from);
+        assert_int_equal(kvd_packed_salient_before(c, from, prompt), number[1]);
+        use(page + (size_t)(from / KVD_PAGE_TOKENS) * size, size,
+            kvd_packed_class_area(c, &of, from), of.area_bytes, method);
+        for (int i = 0; i < to - from; i++) {
+            const int k = i < salient, n = number[k]++, in = n / c->room[k];
+            assert_true(in <= (to - 1) / KVD_PAGE_TOKENS);
+            for (int side = 0; side < 2; side++)
+                use(page + (size_t)in * size, size,
+                    of.codes[side][k] + n % c->room[k] * of.words[side][k] * 4,
+                    of.words[side][k] * 4, method);
+        }
+    }
+}
+
+/* Pages of zipcache must have room for the tokens of both classes, and no parts may overlap. */
+TEST(pages_of_classes_have_room)
+{
+    static const char *const method[] = {"zipcache",
+                                         "zipcache,block=20,share=0.13",
+                                         "zipcache,block=7,share=0.93",
+                                         "zipcache,share=0",
+                                         "zipcache,share=1,high=8,low=1,block=1",
+                                         "zipcache,share=0.001,block=64",
+                                         "zipcache,block=3,share=0.5,high=1,low=8",
+                                         "zipcache,block=128,share=0.28125"};
+    static uint8_t page[1 << 20];
+    const kvd_config config = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE};
+    const kvd_attn_heads heads = {
+        .n_heads = 1, .n_kv_heads = 1, .d_head = WIDE, .d_qk = {WIDE}, .d_v = {WIDE}};
+    for (size_t i = 0; i < sizeof method / sizeof *method; i++) {
+        kvd_method m;
+        kvd_err err = {""};
+        kvd_packed_args a;
+        kvd_attn_map map;
+        assert_int_equal(kvd_method_parse(method[i], &m, &err), 0);
+        assert_int_equal(kvd_attn_map_make(&heads, &map), 0);
+        kvd_gpu_packed_describe(&m.plan, &config, &map, NULL, 0, &a);
+        assert_in_range(12 * a.page_bytes, 1, sizeof page);
+        assert_int_equal(a.page_bytes % 16, 0);
+        for (int prompt = 0; prompt <= 700; prompt += a.k_block)
+            use_classes(&a, prompt, page, method[i]);
+    }
+}
+
+/*
  * Returns the bits of m tokens of a head of d dimensions, as the method counts them. The first
  * `prompt` tokens are a prompt.
  */
@@ -272,6 +332,7 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
 {
     uint8_t level[MOST];
     uint32_t position[MOST];
+    double mass[MOST], seen[MOST];
     size_t window = 0, block = 1;
     kvd_bits_count count = {0, 0};
     kvd_err err = {""};
@@ -281,6 +342,8 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
     for (size_t t = 0; t < m; t++) {
         level[t] = KVD_LEVEL_HIGH;
         position[t] = (uint32_t)t;
+        mass[t] = (double)(t * 7 % 5);
+        seen[t] = 2;
     }
     const size_t whole = prompt / block * block < n ? prompt / block * block : n;
     double bits = 16.0 * (double)((m - n) * d);
@@ -292,6 +355,8 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
                                   .x = x + from * d,
                                   .level = level + from,
                                   .position = position + from,
+                                  .mass = mass + from,
+                                  .seen = seen + from,
                                   .prompt = from < whole};
         if (plan->bits->code(plan->bits_self, &b, y, &count, &err))
             fail_msg("%s", err.msg);
@@ -316,6 +381,15 @@ TEST(bits_are_the_methods)
                                          "allot,bits=2.7,sink=2",
                                          "gear",
                                          "gear,outliers=0.1,group=16,rank=5,rank2=3,buffer=9",
+                                         "zipcache,block=20",
+                                         "zipcache,high=8,low=3,share=0.13,block=7",
+                                         "zipcache,share=1,block=1",
+                                         "turboquant,bits=2.5",
+                                         "turboquant,bits=3.2,qjl=0,group=16",
+                                         "vidkv,residual=32",
+                                         "vidkv,k=1.7,group=16,residual=48,ternary=0",
+                                         "vidkv,k=1,group=64,residual=0",
+                                         "vidkv,k=2",
                                          "hetero",
                                          "hetero,k=16,v=3"};
     static const kvd_dims_head cut[HEADS] = {
@@ -358,7 +432,7 @@ TEST(bits_are_the_methods)
         if (a.form.allotted)
             kvd_gpu_packed_allot(&plan, 0, 0, &a, NULL);
         const size_t n_tokens = sizeof tokens / sizeof *tokens;
-        for (size_t k = 0; k < (a.form.low_rank ? 3 : 1) * n_tokens; k++)
+        for (size_t k = 0; k < (kvd_packed_in_blocks(&a.form) ? 3 : 1) * n_tokens; k++)
             for (int g = 0; g < HEADS; g++) {
                 const size_t n = tokens[k % n_tokens], prompt = k < n_tokens                 ? n
                                                                 : k < 2 * n_tokens || n < 45 ? 0
@@ -367,8 +441,9 @@ TEST(bits_are_the_methods)
                              d_v = narrow ? (size_t)cut[g].d_v : WIDE;
                 const double want = counted(&plan, 0, g, d_qk, n, prompt, x, y) +
                                     counted(&plan, 1, g, d_v, n, prompt, x, y),
-                             got = a.form.low_rank ? kvd_gpu_packed_gear_bits(&a, g, n, prompt)
-                                                   : kvd_gpu_packed_bits(&a, g, 0, n);
+                             got = kvd_packed_in_blocks(&a.form)
+                                       ? kvd_gpu_packed_block_bits(&a, g, 0, n, prompt)
+                                       : kvd_gpu_packed_bits(&a, g, 0, n);
                 if (want < got || want > got)
                     fail_msg("%s, %s heads, %zu tokens, head %d: %g bits, not %g", method[i / 2],
                              narrow ? "cut" : "whole", n, g, got, want);

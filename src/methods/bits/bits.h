@@ -163,8 +163,8 @@ float kvd_scales_at(const kvd_scales *scales, kvd_side side, int layer, int kv_h
 void kvd_scales_release(kvd_scales *scales);
 
 /*
- * GPU code of kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet, allot, gear, hetero and
- * rotatekv. The address is NULL in a build without CUDA.
+ * GPU code of kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet, allot, gear, hetero,
+ * rotatekv, zipcache and vidkv. The address is NULL in a build without CUDA.
  */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
 /* GPU code of waterfill and kvtc, and of cachegen, as kvd_gpu_packed. */

@@ -53,6 +53,29 @@ typedef struct {
 
 void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 
+/* Tables of an open method turboquant, which owns the arrays, for vectors of d numbers. */
+typedef struct {
+    const float *rotation; /* matrix P [d][d]: the code of a vector x codes P x / |x| */
+    const float *sketch;   /* matrix S [d][d] of residuals of keys; NULL without `qjl` */
+    /* [2^bits] levels in ascending order; `bits` is the parameter rounded down. */
+    const float *level;
+    /* The levels of keys: [2^(bits - 1)] with `qjl`, else as `level`. */
+    const float *key_level;
+    /*
+     * [3][256] Levels of bits - 1, bits and bits + 1 bits. The last ones are set only if the
+     * parameter has a fraction.
+     */
+    const float *levels;
+} kvd_turboquant_tables;
+
+/*
+ * Sets `*t` to the tables for vectors of d numbers. The first call for a value of d computes them,
+ * and may fail.
+ */
+int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err);
+/* Returns the d_head of the model for which the method is open. */
+int kvd_turboquant_d_head(const void *self);
+
 /* Calibrated tables of an open method kvquant, which owns the arrays. */
 typedef struct {
     /*

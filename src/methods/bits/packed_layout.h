@@ -108,7 +108,15 @@ typedef struct {
     bool low_rank; /* true: pages have the layout of gear.h, and other members are not set */
     /* True if every token is coded by itself (kvd_packed_rows). Other members are not set. */
     bool rows;
+    bool classes; /* true: pages have the layout of kvd_packed_classes; other members are not set */
+    bool split;   /* true: pages have the layout of kvd_packed_split; other members are not set */
 } kvd_packed_form;
+
+/* Returns true if blocks of tokens are coded together, and the coded tokens of a prompt are one. */
+KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
+{
+    return f->low_rank || f->classes || f->split;
+}
 
 /*
  * Codes of single tokens (hetero, rotatekv). A vector of n numbers of a token takes
@@ -129,6 +137,161 @@ KVD_PACKED_INLINE int kvd_packed_row_groups(const kvd_packed_rows *r, int side, 
 KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, int n)
 {
     return (n + 31) / 32 * r->bits[side] + kvd_packed_row_groups(r, side, n);
+}
+
+/*
+ * Codes of two classes of tokens (zipcache): salient tokens [1] and the other tokens [0]. The
+ * tokens of a class are numbered by their positions. Token number n of class c of a request is
+ * record n % room[c] of page n / room[c], so that the pages of a request fill up evenly.
+ *
+ * The parts of a page are: a bit for each of its 64 tokens, 1 if the token is salient (2 words);
+ * the number of salient tokens before the page (1 word); 1 unused word; records of keys of class 0
+ * and of class 1; records of values of class 0 and of class 1; and one area for each block of
+ * tokens whose first token is in the page. All coded tokens of a prompt are one block.
+ *
+ *   record  words of codes: for each 32 numbers, word j has bit j of their codes; in a record of
+ *           values then a word with the float16 step in its lower half and the zero point above
+ *   area    [2][d_qk] words with the step and the zero point of a key channel in each class, then
+ *           [d_v] largest magnitudes of the channels of values in bf16
+ */
+typedef struct {
+    int32_t bits[2];
+    int32_t room[2]; /* records of a class for which a page has room */
+    int32_t block;   /* tokens of a block after the prompt */
+    double share;    /* fraction of the tokens of a block that are salient */
+} kvd_packed_classes;
+
+/* Returns share * n, rounded to the nearest number, which is the same on CPU and GPU. */
+KVD_PACKED_INLINE int kvd_packed_share(double share, int n)
+{
+#ifdef __CUDA_ARCH__
+    return (int)__dadd_rn(__dmul_rn(share, (double)n), 0.5);
+#else
+    return (int)(share * (double)n + 0.5);
+#endif
+}
+
+/* Returns the number of salient tokens of a block of n tokens. */
+KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
+{
+    return kvd_packed_share(c->share, n);
+}
+
+/*
+ * Returns the number of salient tokens before the block that begins with token `first`, in a
+ * request whose first `prompt` tokens are one block.
+ */
+KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
+{
+    return first ? kvd_packed_salient(c, prompt) +
+                       (first - prompt) / c->block * kvd_packed_salient(c, c->block)
+                 : 0;
+}
+
+/* Byte offsets of the parts of a page, all multiples of 16, and the sizes of records in words. */
+typedef struct {
+    int32_t codes[2][2], words[2][2]; /* of keys and of values of each class */
+    int32_t area, area_bytes, bytes;  /* first area, size of an area, and of the page */
+} kvd_packed_class_page;
+
+KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packed_classes *c,
+                                                                 int d_qk, int d_v)
+{
+    kvd_packed_class_page p;
+    p.bytes = 16;
+    for (int side = 0; side < 2; side++)
+        for (int k = 0; k < 2; k++) {
+            p.words[side][k] = ((side ? d_v : d_qk) + 31) / 32 * c->bits[k] + side;
+            p.codes[side][k] = p.bytes;
+            p.bytes += (c->room[k] * p.words[side][k] * 4 + 15) / 16 * 16;
+        }
+    p.area = p.bytes;
+    p.area_bytes = 8 * d_qk + 2 * d_v;
+    p.bytes += (KVD_PAGE_TOKENS + c->block - 1) / c->block * p.area_bytes;
+    return p;
+}
+
+/*
+ * Returns the offset in its page of the area of the block that begins with token `first`. Blocks
+ * begin at multiples of c->block.
+ */
+KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
+                                            const kvd_packed_class_page *p, int first)
+{
+    const int page = first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS;
+    return p->area + (first / c->block - (page + c->block - 1) / c->block) * p->area_bytes;
+}
+
+/*
+ * Codes whose channels are divided in two parts, anew in every block of tokens (vidkv, turboquant
+ * with a fraction of a bit): the chosen channels [0] and the other channels [1]. A page has a
+ * record for each `group` of its tokens. All tokens of a group belong to one block.
+ *
+ * The parts of a record are: a bit for each key channel, 1 if it is chosen, and for turboquant for
+ * each channel of values, in words that are padded to 16 bytes; codes and scales of keys, of the
+ * chosen channels and of the others; codes and scales of values. Channels of a part are in rising
+ * order. A channel with n bits has n bit planes of group / 8 bytes each, in which token t is bit t
+ * % 8 of byte t / 8.
+ *
+ *   vidkv
+ *     chosen keys  2 bits; a word per channel with the float16 step and the zero point above it
+ *     other keys   1 bit per coefficient of their Fourier transform, 1 if it is negative; the
+ *                  float16 mean magnitude of each coefficient
+ *     values       as chosen keys; if ternary: five per byte, the first one the lowest ternary
+ *                  digit (0, 1: s, 2: -s), channel after channel, and the float16 number s of each
+ *                  channel
+ *   turboquant     indices of levels of the rotated part; the float16 norms of the tokens. With a
+ *                  sketch, the highest bit of a key is the sign of its sketched residual, and the
+ *                  float16 norms of the residuals follow.
+ */
+typedef struct {
+    int32_t group; /* 16, 32 or 64 */
+    double share;  /* fraction of channels that are chosen */
+    bool ternary;
+    int32_t bits; /* turboquant: bits of the other channels, one less than those of chosen ones */
+    bool sketch;  /* turboquant: keys store signs of their sketched residuals */
+} kvd_packed_split;
+
+/* Sizes and byte offsets of the parts of a record, of keys and of values. */
+typedef struct {
+    int32_t channels[2][2], planes[2][2];
+    int32_t v_mask; /* offset of the bits of channels of values */
+    int32_t codes[2][2], scales[2][2];
+    int32_t bytes; /* of a record, a multiple of 16 */
+} kvd_packed_split_record;
+
+/* Returns the number of chosen channels of d channels of keys (side 0) or values (side 1). */
+KVD_PACKED_INLINE int kvd_packed_chosen(const kvd_packed_split *s, int side, int d)
+{
+    return s->bits ? kvd_packed_share(s->share, d) : side ? 0 : (int)(s->share * (double)d);
+}
+
+KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_packed_split *s,
+                                                                     int d_qk, int d_v)
+{
+    kvd_packed_split_record r;
+    r.v_mask = (d_qk + 127) / 128 * 16;
+    r.bytes = r.v_mask + (s->bits ? (d_v + 127) / 128 * 16 : 0);
+    for (int side = 0; side < 2; side++)
+        for (int part = 0; part < 2; part++) {
+            const int d = side ? d_v : d_qk, chosen = kvd_packed_chosen(s, side, d),
+                      n = part ? d - chosen : chosen,
+                      planes = s->bits         ? s->bits + !part
+                               : side || !part ? 2
+                                               : 1;
+            const bool ternary = side && s->ternary;
+            const int codes = ternary ? (s->group * n + 4) / 5 : planes * n * s->group / 8,
+                      scales = s->bits                  ? s->group * (s->sketch && !side ? 4 : 2)
+                               : ternary || planes == 1 ? 2 * n
+                                                        : 4 * n;
+            r.channels[side][part] = n;
+            r.planes[side][part] = planes;
+            r.codes[side][part] = r.bytes;
+            r.bytes += (codes + 15) / 16 * 16;
+            r.scales[side][part] = r.bytes;
+            r.bytes += (scales + 15) / 16 * 16;
+        }
+    return r;
 }
 
 /*

@@ -21,7 +21,6 @@
 #include "common/rng.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/levels.h"
-#include "methods/bits/turboquant.h"
 #include "methods/dims/dims.h"
 
 enum { BITS, QJL, GROUP };
@@ -162,7 +161,8 @@ int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *
     *t = (kvd_turboquant_tables){.rotation = of->rotation,
                                  .sketch = of->sketch,
                                  .level = of->level[1],
-                                 .key_level = of->level[!q->qjl]};
+                                 .key_level = of->level[!q->qjl],
+                                 .levels = of->level[0]};
     return 0;
 }
 

@@ -215,6 +215,7 @@ const kvd_bits_method kvd_bits_vidkv = {
             .summary = "keys of 1 bit, 2 in channels of large range; ternary values",
             .parameter = parameters,
             .tradeoff = &tradeoff,
+            .gpu = &kvd_gpu_packed,
         },
     .window = window,
     .open = open,

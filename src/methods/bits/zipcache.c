@@ -133,6 +133,7 @@ const kvd_bits_method kvd_bits_zipcache = {
             .parameter = parameters,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES,
+            .gpu = &kvd_gpu_packed,
         },
     .window = window,
     .open = open,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "methods/bits/cuda/packed_decode.h"
-#include "methods/bits/turboquant.h"
+#include "methods/bits/levels.h"
 #include "methods/cuda/paged_works.h"
 #include "model/checkpoint/cuda/random.h"
 
@@ -34,6 +34,7 @@ typedef struct {
     uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
     uint32_t *prompt; /* [slots] number of tokens of its prompt */
     double held;
+    kvd_packed_salience salience; /* of a method with two classes of tokens */
     kvd_device_memory memory;
 } packed;
 
@@ -58,6 +59,18 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return window && n > window ? (n - window) / block * block : 0;
 }
 
+/*
+ * Returns the bits that tokens from .. n - 1 of a slot take in KV head g of a layer, without key
+ * outliers.
+ */
+static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
+{
+    const kvd_packed_args *const a = &k->layer[layer];
+    return kvd_packed_in_blocks(&a->form)
+               ? kvd_gpu_packed_block_bits(a, g, from, n, k->prompt[slot])
+               : kvd_gpu_packed_bits(a, g, from, n);
+}
+
 static double slot_bits(const kvd_gpu_method *m, size_t slot)
 {
     const packed *const k = of(m);
@@ -65,9 +78,7 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
     double bits = 32.0 * k->host_counts[slot];
     for (int l = 0; l < m->cache->config->n_layers; l++)
         for (int g = 0; g < k->layer[l].map.n_kv_heads; g++)
-            bits += k->layer[l].form.low_rank
-                        ? kvd_gpu_packed_gear_bits(&k->layer[l], g, n, k->prompt[slot])
-                        : kvd_gpu_packed_bits(&k->layer[l], g, first_held(k, l, n), n);
+            bits += head_bits(k, l, g, slot, first_held(k, l, n), n);
     return bits;
 }
 
@@ -80,8 +91,8 @@ static double unseen_bits(const kvd_gpu_method *m, size_t slot)
         const kvd_packed_args *const a = &k->layer[l];
         const size_t window = (size_t)a->map.window, seen = window && n > window ? n - window : 0;
         for (int g = 0; g < a->map.n_kv_heads; g++)
-            bits += kvd_gpu_packed_bits(a, g, first_held(k, l, before), before) -
-                    kvd_gpu_packed_bits(a, g, seen, before);
+            bits += head_bits(k, l, g, slot, first_held(k, l, before), before) -
+                    head_bits(k, l, g, slot, seen, before);
     }
     return bits;
 }
@@ -282,14 +293,18 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     packed *const k = of(m);
     if (r->prompts) {
-        const kvd_packed_args a = prompts_of(m, r);
+        kvd_packed_args a = prompts_of(m, r);
         if ((r->layer == 0 && forget_outliers(k, r, err)) ||
+            (a.form.classes && kvd_gpu_packed_weigh_prompts(m, &k->salience, r, &a, err)) ||
             kvd_cuda_check(kvd_packed_code(&a, r->stream), what, err))
             return -1;
     }
     if (r->steps) {
         const kvd_packed_args a = steps_of(m, r);
-        if (kvd_cuda_check(kvd_packed_code(&a, r->stream), what, err))
+        if ((a.form.classes &&
+             kvd_cuda_check(kvd_packed_receive(&a, m->cache->q_steps, m->lse_steps, r->stream),
+                            "probabilities of steps", err)) ||
+            kvd_cuda_check(kvd_packed_code(&a, r->stream), what, err))
             return -1;
     }
     if (r->layer + 1 < m->cache->config->n_layers || !k->layer[0].form.k_apart)
@@ -321,15 +336,25 @@ static size_t right_bytes(const kvd_packed_args *a)
                             : 0;
 }
 
+/* Returns the bytes of the sums of probabilities of a slot in a layer (zipcache). */
+static size_t received_bytes(const kvd_packed_args *a)
+{
+    return a->form.classes ? (size_t)(a->map.n_kv_heads * a->ring_pages) * KVD_PAGE_TOKENS *
+                                 sizeof *a->classes.received
+                           : 0;
+}
+
 /*
- * Allocates the numbers of tokens of the prompts (gear), and the memory for sums over their rows. A
- * slot that was never written counts as a prompt alone.
+ * Allocates the numbers of tokens of the prompts (gear, zipcache, vidkv,
+ * turboquant), and the memory for sums
+ * over their rows (gear). A slot that was never written counts as a prompt alone.
  */
 static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    const size_t room = 8 * (size_t)k->method.cache->n_sms * KVD_GEAR_PART;
-    const size_t bytes = slots * sizeof *k->layer->gear.prompt;
-    if (!k->layer->form.low_rank)
+    const size_t room =
+        k->layer->form.low_rank ? 8 * (size_t)k->method.cache->n_sms * KVD_GEAR_PART : 0;
+    const size_t bytes = slots * sizeof *k->layer->prompt;
+    if (!kvd_packed_in_blocks(&k->layer->form))
         return 0;
     int32_t *const prompt = kvd_device_new(&k->memory, bytes, what, err);
     float *const partial =
@@ -337,7 +362,7 @@ static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *e
     if (!partial || kvd_cuda_check(cudaMemsetAsync(prompt, 0x7f, bytes, stream), what, err))
         return -1;
     for (int l = 0; l < k->method.cache->config->n_layers; l++) {
-        k->layer[l].gear.prompt = prompt;
+        k->layer[l].prompt = prompt;
         k->layer[l].gear.partial = partial;
         k->layer[l].gear.partial_room = room;
     }
@@ -369,6 +394,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         in_slots += slots * (size_t)a->n_sink * row;
         a->gear.right = (uint16_t *)(void *)(rings + in_slots);
         in_slots += slots * right_bytes(a);
+        a->classes.received = (float *)(void *)(rings + in_slots);
+        in_slots += slots * received_bytes(a);
         at += a->page_bytes * there;
         if ((a->form.k_apart || a->form.v_apart || a->form.exponent) &&
             kvd_cuda_check(
@@ -426,14 +453,7 @@ static void describe_layer(packed *k, const kvd_plan *plan, int l)
     *(has_window(k, l) ? &k->method.near_page_bytes : &k->method.page_bytes) += a->page_bytes;
     k->method.slot_bytes += (size_t)(a->ring_pages * KVD_PAGE_TOKENS + a->n_sink) *
                                 (size_t)a->map.page_elements / KVD_PAGE_TOKENS * sizeof(uint16_t) +
-                            right_bytes(a);
-}
-
-/* Returns true if no channels of turboquant have more bits than others. */
-static bool turns(const kvd_plan *plan)
-{
-    const double bits = kvd_gpu_packed_value(plan, "bits");
-    return !(bits > floor(bits));
+                            right_bytes(a) + received_bytes(a);
 }
 
 static bool has_group(const kvd_plan *plan)
@@ -443,8 +463,9 @@ static bool has_group(const kvd_plan *plan)
     if (m == &kvd_bits_rotatekv)
         return group % 32 == 0;
     return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_has_floats(plan) ||
-           m == &kvd_bits_allot || m == &kvd_bits_gear || m == &kvd_bits_hetero || group == 16 ||
-           group == 32 || group == 64 || (m == &kvd_bits_comet && group % 64 == 0);
+           m == &kvd_bits_allot || m == &kvd_bits_gear || m == &kvd_bits_hetero ||
+           m == &kvd_bits_zipcache || group == 16 || group == 32 || group == 64 ||
+           (m == &kvd_bits_comet && group % 64 == 0);
 }
 
 /* Returns true unless the plan is gear with parameters that the kernels do not support. */
@@ -479,18 +500,13 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     const char *const name = plan->bits->info.name;
     if (check_gear(plan, c, err))
         return -1;
-    if (plan->dims && kvd_gpu_packed_is_turned(plan))
+    if (plan->dims && plan->bits == &kvd_bits_turboquant)
         return kvd_fail(err,
                         "'%s' after a method of the dims axis: the CUDA engine rotates whole heads "
                         "alone, use another method of codes, such as kivi or kvquant",
                         name);
     if (kvd_gpu_packed_is_turned(plan))
-        return !turns(plan)
-                   ? kvd_fail(err,
-                              "%s,bits=%g: the CUDA engine has whole numbers of bits, not channels "
-                              "with one bit more",
-                              name, kvd_gpu_packed_value(plan, "bits"))
-               : c->config->d_head % 32
+        return c->config->d_head % 32
                    ? kvd_fail(err, "'%s' in the CUDA engine: heads of multiples of 32 dims, not %d",
                               name, c->config->d_head)
                    : 0;
@@ -520,9 +536,9 @@ static bool generates(const kvd_plan *plan)
     if (!runs(plan))
         return false;
     if (!kvd_gpu_packed_is_turned(plan))
-        return has_group(plan) && has_ranks(plan);
-    return turns(plan) && !plan->dims && plan->bits_self &&
-           kvd_turboquant_d_head(plan->bits_self) % 32 == 0;
+        return has_group(plan) && has_ranks(plan) &&
+               !(plan->dims && kvd_gpu_packed_is_parted(plan));
+    return !plan->dims && plan->bits_self && kvd_turboquant_d_head(plan->bits_self) % 32 == 0;
 }
 
 /*
@@ -583,10 +599,13 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         describe_layer(k, plan, l);
     /*
      * Outliers of tokens that were never computed are at random places, so their restoring takes
-     * less time.
+     * less time (gear). Under zipcache, vidkv and turboquant, pages that were never written hold no
+     * valid classes of tokens or channels.
      */
-    k->method.anywhere = !k->layer->form.low_rank;
-    if (kvd_gpu_packed_tables(plan, cache, k->layer, &k->memory, err) || choose_attention(k, err)) {
+    k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
+    if ((k->layer->form.classes &&
+         kvd_gpu_packed_salience_make(&k->method, &k->salience, &k->memory, err)) ||
+        kvd_gpu_packed_tables(plan, cache, k->layer, &k->memory, err) || choose_attention(k, err)) {
         release(&k->method);
         return -1;
     }
@@ -599,21 +618,18 @@ static bool by_head(const kvd_plan *plan)
     return !plan->bits->all_heads;
 }
 
-/* Outliers of keys and first tokens in float16 are not counted page by page. */
+/*
+ * Layers with a window need pages that are read and counted one by one. Outliers of keys, first
+ * tokens in float16, and records of classes of tokens prevent it.
+ */
 static unsigned computes(const kvd_plan *plan)
 {
-    const bool lists =
-        kvd_gpu_packed_value(plan, "outliers") > 0 || kvd_gpu_packed_value(plan, "sink") > 0;
-    const unsigned narrow = KVD_GPU_SINKS | KVD_GPU_SCALE | (lists ? 0 : KVD_GPU_WINDOWS);
-    if (kvd_gpu_packed_takes_wide(plan))
-        return narrow | KVD_GPU_WIDE;
-    if (plan->bits == &kvd_bits_gear)
-        return KVD_GPU_SINKS | KVD_GPU_SCALE;
-    return kvd_gpu_packed_has_levels(plan) || kvd_gpu_packed_is_turned(plan) ||
-                   plan->bits == &kvd_bits_allot || plan->bits == &kvd_bits_hetero ||
-                   plan->bits == &kvd_bits_rotatekv
-               ? narrow
-               : 0;
+    const bool whole = kvd_gpu_packed_value(plan, "outliers") > 0 ||
+                       kvd_gpu_packed_value(plan, "sink") > 0 || plan->bits == &kvd_bits_gear ||
+                       plan->bits == &kvd_bits_zipcache;
+    return (unsigned)KVD_GPU_SINKS | (unsigned)KVD_GPU_SCALE |
+           (whole ? 0 : (unsigned)KVD_GPU_WINDOWS) |
+           (kvd_gpu_packed_takes_wide(plan) ? (unsigned)KVD_GPU_WIDE : 0);
 }
 
 const kvd_gpu_kind kvd_gpu_packed = {.computes = computes,

@@ -1,6 +1,7 @@
 /*
  * Quantised KV caches of the CUDA engine (kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet,
- * allot, gear, hetero, rotatekv). Pages hold codes, scales and outliers (packed_layout.h, gear.h).
+ * allot, gear, hetero, rotatekv, zipcache, vidkv). Pages hold codes, scales and outliers
+ * (packed_layout.h, gear.h).
  *
  * The newest tokens of a request are bf16, in a ring buffer that belongs to the request's slot. A
  * prompt is stored in bf16 pages, which all layers use in turn, until attention has read it; then
@@ -31,8 +32,12 @@ double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
  * of a layer, without key outliers. The CPU method counts the same number.
  */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
-/* Returns the bits that kvd_gpu_packed_bits returns, of gear after a prompt of `prompt` tokens. */
-double kvd_gpu_packed_gear_bits(const kvd_packed_args *a, int g, size_t m, size_t prompt);
+/*
+ * Returns the bits that kvd_gpu_packed_bits returns, if kvd_packed_in_blocks(&a->form), of a
+ * request with a prompt of `prompt` tokens. The tokens of a block have equal parts of its bits.
+ */
+double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
+                                 size_t prompt);
 /*
  * Sets the sizes of `*a` that depend on the numbers of bits of the dimensions of a layer (allot).
  * `first_kv_head` is the model's number of KV head 0 of `*a`. Unless `word` is NULL, writes
@@ -40,8 +45,13 @@ double kvd_gpu_packed_gear_bits(const kvd_packed_args *a, int g, size_t m, size_
  */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
-/* Returns true for turboquant. */
+/* Returns true for turboquant with a whole number of bits. */
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
+/* Returns true for turboquant with a fraction of a bit. */
+bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
+
+/* Fills host memory [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] for kvd_packed_split_codes.wave. */
+void kvd_gpu_packed_waves(double *wave);
 
 /* Host copies of the tables of the same names in kvd_packed_args (turboquant). */
 typedef struct {
@@ -64,6 +74,24 @@ void kvd_gpu_packed_turned_free(kvd_packed_turned *t);
  */
 int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                           kvd_device_memory *memory, kvd_err *err);
+/* Device memory for the attention probabilities by which zipcache ranks tokens. */
+typedef struct {
+    float *mass;  /* [n_heads][rows of Q] kvd_packed_class_codes.mass */
+    float *score; /* [n_kv_heads][rows of Q] kvd_packed_class_codes.score */
+} kvd_packed_salience;
+
+/*
+ * Allocates `*s`, and the logarithms of softmax denominators that attention kernels write for the
+ * method (m->lse and m->lse_steps), in *memory.
+ */
+int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
+                                 kvd_device_memory *memory, kvd_err *err);
+/*
+ * Computes the probabilities that the tokens of an iteration's prompts received, and sets the
+ * members of a->classes that kvd_packed_code reads of prompts. `*a` has the prompts.
+ */
+int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salience *s,
+                                 const kvd_paged_rows *r, kvd_packed_args *a, kvd_err *err);
 /*
  * Sets the page layout of `*a`, for heads of the widths in `map`, and the sizes that determine
  * which tokens are quantised. `head` [n_kv_heads] has the numbers of stored dimensions of the

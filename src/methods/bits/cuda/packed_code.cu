@@ -394,6 +394,10 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         return kvd_packed_code_turned(a, stream);
     if (a->form.rows)
         return kvd_packed_code_rows(a, stream);
+    if (a->form.split)
+        return kvd_packed_code_split(a, stream);
+    if (a->form.classes)
+        return kvd_packed_code_classes(a, stream);
     if (a->form.low_rank)
         return kvd_packed_code_gear(a, stream);
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side);

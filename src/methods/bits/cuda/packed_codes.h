@@ -39,11 +39,6 @@ typedef struct {
     /* Number of outliers of a key channel of a prompt for which a page has room. */
     int32_t k_room;
     /*
-     * Number of tokens of each slot that were coded together at the end of the prompt, device
-     * [slots]. A number above the length of the request means all of its coded tokens.
-     */
-    int32_t *prompt;
-    /*
      * Right factors of prompts in float16, device [slots][map.page_elements / 64][columns]: KV head
      * after KV head, keys before values.
      */
@@ -73,6 +68,41 @@ typedef struct {
     const uint32_t *order;
 } kvd_packed_row_codes;
 
+/* Codes of two classes of tokens (zipcache). */
+typedef struct {
+    kvd_packed_classes of;
+    /*
+     * Sums of the attention probabilities that the newest tokens received: device
+     * [slots][n_kv_heads][64 ring_pages]. Token t of a request has element t % (64 ring_pages).
+     */
+    float *received;
+    /*
+     * Members that must be set when prompts are coded. mass: sums of the probabilities that each
+     * token received in each query head, device [n_heads][n_q8]. q_start [n]: first row of each
+     * prompt in `mass`. score: scratch, device [n_kv_heads][n_q8].
+     */
+    const float *mass;
+    float *score;
+    const int32_t *q_start;
+    int32_t n_q8;
+} kvd_packed_class_codes;
+
+/* Codes whose channels are divided in two parts (vidkv, turboquant with a fraction of a bit). */
+typedef struct {
+    kvd_packed_split of;
+    /*
+     * Cosines and then sines of 2 pi i / m for i < m, of every m up to KVD_WIDTH_MAX: device,
+     * from number m (m - 1) on.
+     */
+    const double *wave;
+    /*
+     * Tables of turboquant for the chosen channels [0] and the others [1], m of them, device:
+     * matrices P [m][m] and S [m][m] (NULL without a sketch), and levels [3][256] of bits - 1, bits
+     * and bits + 1 bits, where `bits` is of.bits.
+     */
+    const float *rotation[2], *sketch[2], *level[2];
+} kvd_packed_split_codes;
+
 /* One layer, its memory, and the requests of a batch. */
 typedef struct {
     kvd_attn_map map;
@@ -91,6 +121,14 @@ typedef struct {
     kvd_packed_allot allot;
     kvd_packed_gear gear;
     kvd_packed_row_codes row;
+    kvd_packed_class_codes classes;
+    kvd_packed_split_codes split;
+    /*
+     * If kvd_packed_in_blocks(&form): number of tokens of each slot that were coded together at the
+     * end of the prompt, device [slots]. A number above the length of the request means all of its
+     * coded tokens.
+     */
+    int32_t *prompt;
     size_t page_bytes;
     char *codes;    /* device [pages][page_bytes] */
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */
@@ -183,6 +221,19 @@ cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t str
  * kvd_packed_code of gear. Replaces outliers by NaN in a->rows of prompts, by 0 in the ring buffer.
  */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
+/* kvd_packed_code and kvd_packed_restore of vidkv, and of turboquant with a fraction of a bit. */
+cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
+cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream);
+/* kvd_packed_code and kvd_packed_restore of zipcache. */
+cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
+cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
+/*
+ * Adds the probabilities of decode steps to a->classes.received, for the newest tokens, which are
+ * not coded before the step. q [n][map.q_pitch] bf16 are the queries of the steps. lse [n][n_heads]
+ * are the natural logarithms of the softmax denominators.
+ */
+cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
+                               cudaStream_t stream);
 /* kvd_packed_code and kvd_packed_restore of hetero and rotatekv. */
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);

@@ -372,8 +372,8 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     for (int g = 0; g < a->map.n_kv_heads; g++)
         if (a->map.d_qk[g] != d || a->map.d_v[g] != d)
             return NULL;
-    if (a->map.group > HEADS || a->form.sketch || a->form.allotted || a->form.low_rank ||
-        a->form.rows)
+    if (a->map.group > HEADS || a->form.sketch || a->form.allotted || a->form.rows ||
+        kvd_packed_in_blocks(&a->form))
         return NULL;
     /* The kernels other than that of kivi expect all tokens but the newest to be quantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))

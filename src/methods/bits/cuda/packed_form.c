@@ -5,7 +5,6 @@
 #include "methods/bits/bits.h"
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/levels.h"
-#include "methods/bits/turboquant.h"
 #include "methods/method.h"
 
 double kvd_gpu_packed_value(const kvd_plan *plan, const char *key)
@@ -30,12 +29,19 @@ bool kvd_gpu_packed_has_floats(const kvd_plan *plan)
 bool kvd_gpu_packed_takes_wide(const kvd_plan *plan)
 {
     return kvd_gpu_packed_has_floats(plan) || plan->bits == &kvd_bits_kivi ||
-           plan->bits == &kvd_bits_comet;
+           plan->bits == &kvd_bits_comet || plan->bits == &kvd_bits_vidkv ||
+           plan->bits == &kvd_bits_zipcache || kvd_gpu_packed_is_parted(plan);
 }
 
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan)
 {
-    return plan->bits == &kvd_bits_turboquant;
+    return plan->bits == &kvd_bits_turboquant && !kvd_gpu_packed_is_parted(plan);
+}
+
+bool kvd_gpu_packed_is_parted(const kvd_plan *plan)
+{
+    const double bits = kvd_gpu_packed_value(plan, "bits");
+    return plan->bits == &kvd_bits_turboquant && bits > floor(bits);
 }
 
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c)
@@ -103,19 +109,83 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t 
            (plain - values + sink) * d_v * 16;
 }
 
-double kvd_gpu_packed_gear_bits(const kvd_packed_args *a, int g, size_t m, size_t prompt)
+/* Returns the bits of a block of n coded tokens (gear). */
+static double gear_block_bits(const kvd_gear *s, int d_qk, int d_v, int n, bool prompt)
 {
-    const kvd_gear *const s = &a->gear.of;
-    const size_t block = (size_t)s->buffer, n = prompt / block * block, blocks = (m - n) / block;
-    double bits = 0;
-    for (int side = 0; side < KVD_N_SIDES; side++) {
-        const bool keys = side == KVD_KEYS;
-        const int d = a->width[side][g];
-        bits += (double)(n + blocks * block) * d * s->bits + (double)((m - n) % block) * d * 16 +
-                (n ? kvd_gear_side_bits(s, keys, (int)n, d, true) : 0) +
-                (double)blocks * kvd_gear_side_bits(s, keys, s->buffer, d, false);
-    }
+    return (double)n * (d_qk + d_v) * s->bits + kvd_gear_side_bits(s, true, n, d_qk, prompt) +
+           kvd_gear_side_bits(s, false, n, d_v, prompt);
+}
+
+/* Returns the bits of K or V of a block of n coded tokens (turboquant with a fraction of a bit). */
+static double parted_block_bits(const kvd_packed_split *s, int side, int d, int n)
+{
+    const int chosen = kvd_packed_chosen(s, side, d), parts = (chosen > 0) + (chosen < d);
+    return (double)n * (chosen * (s->bits + 1) + (d - chosen) * s->bits) + d +
+           (s->sketch && !side ? 32.0 : 16.0) * parts * n;
+}
+
+/* Returns the bits of a block of n coded tokens (vidkv, turboquant with a fraction of a bit). */
+static double split_block_bits(const kvd_packed_split *s, int d_qk, int d_v, int n)
+{
+    if (s->bits)
+        return parted_block_bits(s, KVD_KEYS, d_qk, n) + parted_block_bits(s, KVD_VALUES, d_v, n);
+    const kvd_packed_split_record r = kvd_packed_split_record_of(s, d_qk, d_v);
+    const int chosen = r.channels[KVD_KEYS][0], others = r.channels[KVD_KEYS][1];
+    const double groups = (double)n / s->group, numbers = (double)n * d_v;
+    return (double)n * (2 * chosen + others) + groups * (32 * chosen + 16 * others) + d_qk +
+           (s->ternary ? 8 * floor((numbers + 4) / 5) : 2 * numbers) +
+           groups * (s->ternary ? 16 : 32) * d_v;
+}
+
+/*
+ * Returns the bits of a block of n coded tokens (zipcache). As on the CPU, the class of a token
+ * counts once for its key and once for its value.
+ */
+static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, int n)
+{
+    const int salient = kvd_packed_salient(c, n), others = n - salient;
+    return (double)(d_qk + d_v) * (salient * c->bits[1] + others * c->bits[0]) + 2.0 * n +
+           32.0 * d_qk * ((salient > 0) + (others > 0)) + 16.0 * d_v + 32.0 * n;
+}
+
+/* Returns the bits of a block of n coded tokens, or of all those of a prompt, in KV head g. */
+static double block_of_bits(const kvd_packed_args *a, int g, size_t n, bool prompt)
+{
+    const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
+    return !n                ? 0
+           : a->form.classes ? class_block_bits(&a->classes.of, d_qk, d_v, (int)n)
+           : a->form.split   ? split_block_bits(&a->split.of, d_qk, d_v, (int)n)
+                             : gear_block_bits(&a->gear.of, d_qk, d_v, (int)n, prompt);
+}
+
+double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
+                                 size_t prompt)
+{
+    const size_t block = (size_t)a->k_block, window = (size_t)a->map.window,
+                 end = coded(prompt, 0, block), first = window ? coded(prompt, window, block) : 0,
+                 last = coded(m, 0, block), later = from > end ? from : end,
+                 plain = from > last ? from : last;
+    double bits =
+        (double)beyond(m, plain) * (a->width[KVD_KEYS][g] + a->width[KVD_VALUES][g]) * 16 +
+        (double)beyond(last, later) / (double)block * block_of_bits(a, g, block, false);
+    if (end > first)
+        bits += block_of_bits(a, g, end - first, true) *
+                ((double)beyond(end, from > first ? from : first) / (double)(end - first));
     return bits;
+}
+
+/*
+ * Sets the numbers of records of both classes that a page holds. A class has at most r m + 1/2 of m
+ * coded tokens, where r is the larger one of its shares of a prompt and of a later block.
+ */
+static void set_class_room(kvd_packed_classes *c)
+{
+    const double of_block = (double)kvd_packed_salient(c, c->block) / c->block,
+                 most = fmax(c->share, of_block), least = fmin(c->share, of_block);
+    c->room[1] = (int32_t)ceil(KVD_PAGE_TOKENS * most);
+    c->room[0] = (int32_t)ceil(KVD_PAGE_TOKENS * (1 - least));
+    for (int k = 0; k < 2; k++)
+        c->room[k] += c->room[k] == 0; /* kernels divide by it */
 }
 
 /*
@@ -156,6 +226,13 @@ static int32_t head_bytes(const kvd_packed_args *a, int g)
         return KVD_PAGE_TOKENS * 4 *
                ((r->joint ? 0 : kvd_packed_row_words(r, KVD_KEYS, d_qk)) +
                 kvd_packed_row_words(r, KVD_VALUES, d_v));
+    if (a->form.split)
+        return KVD_PAGE_TOKENS / a->split.of.group *
+               kvd_packed_split_record_of(&a->split.of, a->width[KVD_KEYS][g],
+                                          a->width[KVD_VALUES][g])
+                   .bytes;
+    if (a->form.classes)
+        return kvd_packed_class_page_of(&a->classes.of, d_qk, d_v).bytes;
     if (!a->form.low_rank)
         return kvd_packed_parts_of(&a->form, d_qk, d_v).bytes;
     const kvd_gear_page p = kvd_gear_page_of(&a->gear.of, a->gear.k_room, d_qk, d_v);
@@ -235,6 +312,33 @@ void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kv
             (kvd_packed_rows){.bits = {a->form.bits, a->form.bits}, .group = group, .joint = true};
         a->n_sink = (int32_t)kvd_gpu_packed_value(plan, "sink");
         a->k_block = 1;
+    } else if (kvd_gpu_packed_is_parted(plan)) {
+        const double bits = kvd_gpu_packed_value(plan, "bits");
+        a->form.split = true;
+        a->form.v_group = KVD_WIDTH_NARROW;
+        a->k_block = group;
+        a->split.of = (kvd_packed_split){.group = group,
+                                         .share = bits - floor(bits),
+                                         .bits = (int32_t)bits,
+                                         .sketch = kvd_gpu_packed_value(plan, "qjl") > 0};
+    } else if (plan->bits == &kvd_bits_vidkv) {
+        a->form.split = true;
+        a->form.bits = 1;
+        a->form.v_group = KVD_WIDTH_NARROW;
+        a->k_block = residual ? residual : group;
+        a->split.of = (kvd_packed_split){.group = group,
+                                         .share = kvd_gpu_packed_value(plan, "k") - 1,
+                                         .ternary = kvd_gpu_packed_value(plan, "ternary") > 0};
+    } else if (plan->bits == &kvd_bits_zipcache) {
+        a->form.classes = true;
+        a->form.bits = 1;
+        a->form.v_group = KVD_WIDTH_NARROW;
+        a->k_block = (int32_t)kvd_gpu_packed_value(plan, "block");
+        a->classes.of = (kvd_packed_classes){.bits = {(int32_t)kvd_gpu_packed_value(plan, "low"),
+                                                      (int32_t)kvd_gpu_packed_value(plan, "high")},
+                                             .block = a->k_block,
+                                             .share = kvd_gpu_packed_value(plan, "share")};
+        set_class_room(&a->classes.of);
     } else if (plan->bits == &kvd_bits_gear) {
         a->form.low_rank = true;
         a->gear.of = kvd_gear_of(&plan->bits_values);
@@ -282,6 +386,16 @@ void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kv
         }
         a->page_bytes += (4 * words + 15) / 16 * 16;
     }
+}
+
+void kvd_gpu_packed_waves(double *wave)
+{
+    const double turn = 4 * acos(0);
+    for (int m = 1; m <= KVD_WIDTH_MAX; m++)
+        for (int i = 0; i < m; i++) {
+            wave[m * (m - 1) + i] = cos(turn * i / m);
+            wave[m * m + i] = sin(turn * i / m);
+        }
 }
 
 int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, kvd_packed_turned *t,

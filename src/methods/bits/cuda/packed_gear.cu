@@ -27,20 +27,6 @@ enum {
     APART = 0x7fff
 };
 
-/* Tokens from .. to - 1, which an iteration codes, of a request of m tokens with a coded prompt. */
-struct span {
-    int from, to, prompt, m;
-};
-
-__device__ __forceinline__ span coded_now(const kvd_packed_args &a, int b)
-{
-    const int block = a.gear.of.buffer, m = a.kv_len[b], to = m / block * block;
-    if (a.q_len)
-        return {0, to, to, m};
-    const int from = (m - 1) / block * block;
-    return {from, to, min(a.gear.prompt[a.slot[b]], from), m};
-}
-
 __device__ __forceinline__ double sum_of_warp(double x)
 {
 #pragma unroll
@@ -254,11 +240,11 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, z = (int)blockIdx.z,
               warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
               workers = (int)gridDim.z * WARPS;
-    const span s = coded_now(a, b);
+    const coded_span s = coded_now(a, b);
     const head_of o = make_head(a, b, g, s.prompt);
     const int d_qk = a.width[0][g], d_v = a.width[1][g];
     if (a.q_len && g == 0 && z == 0 && threadIdx.x == 0)
-        a.gear.prompt[a.slot[b]] = s.to;
+        a.prompt[a.slot[b]] = s.to;
     for (int task = z * WARPS + warp; s.from < s.to && task < d_qk + s.to - s.from;
          task += workers) {
         if (task < d_qk)
@@ -556,7 +542,7 @@ __global__ void __launch_bounds__(32 * ROW_WARPS)
     __shared__ shared_factors s;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, side = (int)blockIdx.z % 2,
               part = (int)blockIdx.z / 2, parts = (int)gridDim.z / 2, d = a.width[side][g];
-    const span now = coded_now(a, b);
+    const coded_span now = coded_now(a, b);
     const bool prompt = a.q_len != NULL;
     const int r = kvd_gear_rank(&a.gear.of, now.to - now.from, d, prompt);
     if (now.from >= now.to || r < 1)

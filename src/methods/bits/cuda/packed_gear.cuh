@@ -28,11 +28,6 @@ __device__ __forceinline__ char *codes_of(const head_of &o, int p)
     return in_codes(o.a, page_number(o.a, o.b, p), o.g);
 }
 
-__device__ __forceinline__ uint32_t *as_words(char *at)
-{
-    return reinterpret_cast<uint32_t *>(at);
-}
-
 /* Returns the record of the block that begins with token `first`. */
 __device__ __forceinline__ char *record_of(const head_of &o, int first)
 {
@@ -84,20 +79,14 @@ __device__ __forceinline__ uint16_t *right_factor(const head_of &o, int side, in
            side * d * o.page.columns_later;
 }
 
-/* Returns the index in a bf16 page of channel i of K or V of token t of the page. */
 __device__ __forceinline__ int place_of(const head_of &o, int side, int t, int i)
 {
-    const int d_qk = o.a.map.d_qk[o.g];
-    return side * KVD_PAGE_TOKENS * d_qk + page_index(t, i, side ? o.a.map.d_v[o.g] : d_qk);
+    return place_in_page(o.a, o.g, side, t, i);
 }
 
-/* Returns the bf16 number of a token of a prompt in the pages, or of a step in the ring buffer. */
 __device__ __forceinline__ uint16_t *number_at(const head_of &o, int side, int t, int i)
 {
-    const int p = t / KVD_PAGE_TOKENS;
-    uint16_t *const rows = o.a.q_len ? in_rows(o.a, page_number(o.a, o.b, p), o.g)
-                                     : const_cast<uint16_t *>(in_ring(o.a, o.b, p, o.g));
-    return rows + place_of(o, side, t % KVD_PAGE_TOKENS, i);
+    return uncoded(o.a, o.b, o.g, side, t, i);
 }
 
 /* Returns the bit planes that hold the code of channel i of K or V of token t. */

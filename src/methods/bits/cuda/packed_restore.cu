@@ -660,7 +660,7 @@ __global__ void __launch_bounds__(32 * WARPS, 3)
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b];
     const int coded = keys_coded(a, m - 1), pages = kvd_gear_pieces(m, KVD_PAGE_TOKENS),
               each = kvd_gear_pieces(pages, (int)gridDim.z), first = (int)blockIdx.z * each;
-    const head_of o = make_head(a, b, g, min(a.gear.prompt[a.slot[b]], coded));
+    const head_of o = make_head(a, b, g, min(a.prompt[a.slot[b]], coded));
     int next = 0;
     if (first > 0 && KVD_PAGE_TOKENS * first < o.prompt && (int)threadIdx.x < a.width[0][g])
         next = first_outlier(o, (int)threadIdx.x, KVD_PAGE_TOKENS * first);
@@ -683,6 +683,10 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
         return kvd_packed_restore_turned(a, stream);
     if (a->form.rows)
         return kvd_packed_restore_rows(a, stream);
+    if (a->form.split)
+        return kvd_packed_restore_split(a, stream);
+    if (a->form.classes)
+        return kvd_packed_restore_classes(a, stream);
     if (a->form.low_rank) {
         restore_gear_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
         return cudaGetLastError();

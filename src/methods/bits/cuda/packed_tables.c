@@ -1,6 +1,6 @@
 /*
- * Copies the tables of quantisation methods (kvquant, fp8, nvfp4, turboquant, allot, rotatekv) to
- * the device.
+ * Makes the device data of quantisation methods that are not in pages: tables (kvquant, fp8, nvfp4,
+ * turboquant, allot, rotatekv), and the attention probabilities of prompts (zipcache).
  */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
@@ -8,6 +8,7 @@
 
 #include "methods/bits/bits.h"
 #include "methods/bits/levels.h"
+#include "methods/tokens/cuda/evict.h"
 
 static const char what[] = "coded cache";
 
@@ -150,6 +151,47 @@ static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
     return 0;
 }
 
+/* Copies the tables of both parts of turboquant with a fraction of a bit. */
+static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
+                      kvd_device_memory *memory, kvd_err *err)
+{
+    kvd_packed_split_codes *const s = &layer[0].split;
+    const int d = c->config->d_head, chosen = kvd_packed_chosen(&s->of, KVD_KEYS, d);
+    for (int part = 0; part < 2; part++) {
+        const size_t m = (size_t)(part ? d - chosen : chosen), bytes = m * m * sizeof(float);
+        kvd_turboquant_tables t;
+        if (!m)
+            continue;
+        if (kvd_turboquant_tables_of(plan->bits_self, m, &t, err) ||
+            !(s->level[part] =
+                  kvd_device_copy(memory, t.levels, 3 * 256 * sizeof *t.levels, what, NULL, err)) ||
+            !(s->rotation[part] = kvd_device_copy(memory, t.rotation, bytes, what, NULL, err)) ||
+            (t.sketch &&
+             !(s->sketch[part] = kvd_device_copy(memory, t.sketch, bytes, what, NULL, err))))
+            return -1;
+    }
+    for (int l = 1; l < c->config->n_layers; l++)
+        layer[l].split = *s;
+    return kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
+}
+
+/* Makes the cosines and sines of kvd_packed_split_codes.wave. */
+static int make_waves(const kvd_paged_cache *c, kvd_packed_args *layer, kvd_device_memory *memory,
+                      kvd_err *err)
+{
+    const size_t n = KVD_WIDTH_MAX * (KVD_WIDTH_MAX + 1);
+    double *const wave = malloc(n * sizeof *wave);
+    if (!wave)
+        return kvd_no_memory(err, "tables of a Fourier transform", n * sizeof *wave);
+    kvd_gpu_packed_waves(wave);
+    const double *const there = kvd_device_copy(memory, wave, n * sizeof *wave, what, NULL, err);
+    const int status = !there || kvd_cuda_check(cudaStreamSynchronize(NULL), what, err) ? -1 : 0;
+    free(wave);
+    for (int l = 0; l < c->config->n_layers; l++)
+        layer[l].split.wave = there;
+    return status;
+}
+
 int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                           kvd_device_memory *memory, kvd_err *err)
 {
@@ -157,8 +199,55 @@ int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_pa
             (copy_tables(plan, c, layer, memory, err) || make_rope_table(c, layer, memory, err))) ||
                    (kvd_gpu_packed_has_floats(plan) && copy_scales(plan, c, layer, memory, err)) ||
                    (kvd_gpu_packed_is_turned(plan) && copy_turned(plan, c, layer, memory, err)) ||
+                   (plan->bits == &kvd_bits_vidkv && make_waves(c, layer, memory, err)) ||
+                   (kvd_gpu_packed_is_parted(plan) && copy_parts(plan, c, layer, memory, err)) ||
                    (plan->bits == &kvd_bits_allot && copy_allot(plan, c, layer, memory, err)) ||
                    (plan->bits == &kvd_bits_rotatekv && copy_orders(plan, c, layer, memory, err))
                ? -1
                : 0;
+}
+
+int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
+                                 kvd_device_memory *memory, kvd_err *err)
+{
+    const kvd_paged_cache *const c = m->cache;
+    const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
+                 heads = (size_t)c->share->n_heads, kv = (size_t)c->share->n_kv_heads;
+    return (s->mass = kvd_device_new(memory, heads * rows * sizeof *s->mass, what, err)) &&
+                   (s->score = kvd_device_new(memory, kv * rows * sizeof *s->score, what, err)) &&
+                   (m->lse = kvd_device_new(memory, heads * rows * sizeof *m->lse, what, err)) &&
+                   (m->lse_steps =
+                        kvd_device_new(memory, slices * heads * sizeof *m->lse, what, err))
+               ? 0
+               : -1;
+}
+
+int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salience *s,
+                                 const kvd_paged_rows *r, kvd_packed_args *a, kvd_err *err)
+{
+    const kvd_paged_cache *const c = m->cache;
+    const kvd_step_batch *const b = c->batch;
+    /* As on the CPU, scores are those of whole keys, also if stored keys are cut. */
+    kvd_evict_prompts_args of = {.map = c->whole ? c->whole[r->layer].map : a->map,
+                                 .rule = {.ranking = KVD_EVICT_ATTENTION, .smooth = 1},
+                                 .hopper = c->hopper,
+                                 .layer = r->layer,
+                                 .batch = a->n,
+                                 .n_q8 = (int32_t)b->n_q8,
+                                 .max_pages = a->max_pages,
+                                 .q_start = b->device.q_start + r->steps,
+                                 .q_len = a->q_len,
+                                 .slot = a->slot,
+                                 .page_table = a->page_table,
+                                 .q = c->q_prompts,
+                                 .pool = c->whole ? c->whole_pool : a->rows,
+                                 .lse = m->lse,
+                                 .mass = s->mass};
+    for (size_t i = r->steps; i < r->steps + r->prompts; i++)
+        of.longest = b->host.q_len[i] > of.longest ? b->host.q_len[i] : of.longest;
+    a->classes.mass = s->mass;
+    a->classes.score = s->score;
+    a->classes.q_start = of.q_start;
+    a->classes.n_q8 = of.n_q8;
+    return kvd_cuda_check(kvd_evict_score_any(&of, r->stream), "saliences of tokens", err);
 }

@@ -53,6 +53,45 @@ static __device__ __forceinline__ int page_index(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
+/* Returns the index in a bf16 page of channel i of K or V of token t of the page. */
+static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, int g, int side,
+                                                    int t, int i)
+{
+    const int d_qk = a.map.d_qk[g];
+    return side * KVD_PAGE_TOKENS * d_qk + page_index(t, i, side ? a.map.d_v[g] : d_qk);
+}
+
+/*
+ * Returns the address of the bf16 number of channel i of K or V of token t: in the pages for a
+ * token of a prompt, in the ring buffer for a token of a step.
+ */
+static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, int b, int g,
+                                                    int side, int t, int i)
+{
+    const int p = t / KVD_PAGE_TOKENS;
+    uint16_t *const rows =
+        a.q_len ? in_rows(a, page_number(a, b, p), g) : const_cast<uint16_t *>(in_ring(a, b, p, g));
+    return rows + place_in_page(a, g, side, t % KVD_PAGE_TOKENS, i);
+}
+
+/* Tokens from .. to - 1, which an iteration codes, of a request of m tokens with a coded prompt. */
+struct coded_span {
+    int from, to, prompt, m;
+};
+
+/*
+ * Returns the tokens of request b that are coded as one block, if kvd_packed_in_blocks(&a.form). In
+ * a layer with a sliding window, blocks of a prompt that no later token sees are not coded.
+ */
+static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a, int b)
+{
+    const int m = a.kv_len[b], to = keys_coded(a, m);
+    if (a.q_len)
+        return {min(keys_coded(a, first_seen(a, m)), to), to, to, m};
+    const int from = keys_coded(a, m - 1);
+    return {from, to, min(a.prompt[a.slot[b]], from), m};
+}
+
 /* Returns the address of K of KV head g of sink token t of request b in float16; V follows. */
 static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
 {
@@ -106,6 +145,11 @@ static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, cons
 static __device__ __forceinline__ char *in_codes(const kvd_packed_args &a, int page, int g)
 {
     return a.codes + (size_t)page * a.page_bytes + a.head_at[g];
+}
+
+static __device__ __forceinline__ uint32_t *as_words(char *at)
+{
+    return reinterpret_cast<uint32_t *>(at);
 }
 
 /* Returns byte q of up to four words, in order; `select` is 0x40 + 0x11 q. */
@@ -249,6 +293,27 @@ static __device__ __forceinline__ uint32_t exchanged(uint32_t fragment)
 static __device__ __forceinline__ float bf16_of(uint32_t pair, int e)
 {
     return __uint_as_float(e ? pair & 0xffff0000u : pair << 16);
+}
+
+static __device__ __forceinline__ uint4 eight_at(const uint16_t *at)
+{
+    return *reinterpret_cast<const uint4 *>(at);
+}
+
+/* Returns number e of eight bf16 numbers. */
+static __device__ __forceinline__ float number_of(const uint4 &eight, int e)
+{
+    return bf16_of(e / 4 ? e / 2 % 2 ? eight.w : eight.z : e / 2 ? eight.y : eight.x, e % 2);
+}
+
+/* Extends the ranges of eight channels to the numbers x. */
+static __device__ __forceinline__ void widen_ranges(float (&lo)[8], float (&hi)[8], const uint4 &x)
+{
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        lo[e] = fminf(lo[e], number_of(x, e));
+        hi[e] = fmaxf(hi[e], number_of(x, e));
+    }
 }
 
 static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
