@@ -86,7 +86,7 @@ lib_obj  := $(lib_src:src/%.c=$(BUILD)/%.o) $(cu_src:src/%.cu=$(BUILD)/%.cu.o)
 test_src  := $(wildcard tests/*/test_*.c) $(if $(filter 1,$(CUDA)),$(wildcard tests/*/gpu_*.c))
 test_bin   = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(1))))
 TESTS     := $(call test_bin,$(test_src))
-tool_src  := $(wildcard tests/tools/tool_*.c)
+tool_src  := $(wildcard tests/tools/tool_*.c) docs/examples/read_spectrum.c
 TOOLS     := $(call test_bin,$(tool_src)) $(if $(filter 1,$(CUDA)),$(BUILD)/tests/lose_gpu.so)
 # Benchmarks of kernels include a header of CUDA and are left out without nvcc.
 bench_src := $(filter-out $(if $(filter 1,$(CUDA)),,$(shell grep -l cuda tests/bench/bench_*.c)),$(wildcard tests/bench/bench_*.c))

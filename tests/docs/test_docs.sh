@@ -63,13 +63,13 @@ verdict "readings"
 
 # ---- examples ----------------------------------------------------------------------------------
 "$B/tests/tool_synthetic" moments "$D/m.h5" 300 1 label=wiki && "$B/bin/kvdim-spectrum" "$D/m.h5" --pair qk,vw -q -o "$D/s.h5" || exit 1
-if "$B/tests/tool_read_spectrum" "$D/s.h5" vw 1 0 >"$D/c.txt" 2>&1 && grep -q '^orthogonal: max |R^T R - I| is below' "$D/c.txt" &&
+if "$B/tests/read_spectrum" "$D/s.h5" vw 1 0 >"$D/c.txt" 2>&1 && grep -q '^orthogonal: max |R^T R - I| is below' "$D/c.txt" &&
   grep -q '^energy kept at 8 of 8 dimensions: 1.000000$' "$D/c.txt" && [ "$(grep '^sigma' "$D/c.txt" | wc -w)" -eq 9 ]; then
   echo "ok example in C"
 else
   echo "not ok example in C"; sed 's/^/# /' "$D/c.txt"
 fi
-if "$B/tests/tool_read_spectrum" "$D/m.h5" qk 0 0 >/dev/null 2>&1; then echo "not ok example in C refuses moments"; else echo "ok example in C refuses moments"; fi
+if "$B/tests/read_spectrum" "$D/m.h5" qk 0 0 >/dev/null 2>&1; then echo "not ok example in C refuses moments"; else echo "ok example in C refuses moments"; fi
 if "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then
   "$PYTHON" docs/examples/read_spectrum.py "$D/s.h5" vw 1 0 >"$D/python.txt" 2>&1
   if cmp -s "$D/c.txt" "$D/python.txt"; then echo "ok example in Python prints the same"; else echo "not ok example in Python prints the same"; diff "$D/c.txt" "$D/python.txt" | sed 's/^/# /'; fi
