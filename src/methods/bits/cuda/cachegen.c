@@ -31,7 +31,7 @@ int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memo
     if (!(s->tokens = calloc(n, sizeof *s->tokens)))
         return kvd_no_memory(err, what, n * sizeof *s->tokens);
     if (!(s->units = kvd_device_new(memory, bytes, what, err)) ||
-        kvd_cuda_check(cudaMallocHost((void **)&s->host_units, bytes), what, err) ||
+        !(s->host_units = kvd_pinned_new(bytes, what, err)) ||
         kvd_cuda_check(cudaMemsetAsync(s->units, 0, bytes, stream), what, err))
         return -1;
     memset(s->host_units, 0, bytes);
@@ -60,9 +60,8 @@ int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
 {
     if (r->layer + 1 < m->cache->config->n_layers)
         return 0;
-    return kvd_cuda_check(cudaMemcpyAsync(s->host_units, s->units, (s->n + 1) * sizeof *s->units,
-                                          cudaMemcpyDeviceToHost, r->stream),
-                          what, err);
+    return kvd_queue_get(s->host_units, s->units, (s->n + 1) * sizeof *s->units, r->stream, what,
+                         err);
 }
 
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,

@@ -207,8 +207,7 @@ static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
                          from = (heads + (size_t)side * kv) * d + g * wide;
             if (kvd_gpu_fold_product(p->w, (int)wide, (int)rank, (int)model, a, w + from * model,
                                      temp, err) ||
-                kvd_cuda_check(cudaMemcpyAsync(w + at * model, temp, rank * model * sizeof *w,
-                                               cudaMemcpyDeviceToDevice, p->w->stream),
+                kvd_queue_copy(w + at * model, temp, rank * model * sizeof *w, p->w->stream,
                                matrices, err))
                 return -1;
             a += wide * rank;

@@ -175,10 +175,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                    : 0;
     }
     return merge(k, r, err) || (r->layer == k->last &&
-                                kvd_cuda_check(cudaMemcpyAsync(k->host_apart, k->apart,
-                                                               k->slots.n * sizeof *k->apart,
-                                                               cudaMemcpyDeviceToHost, r->stream),
-                                               what, err))
+                                kvd_queue_get(k->host_apart, k->apart,
+                                              k->slots.n * sizeof *k->apart, r->stream, what, err))
                ? -1
                : 0;
 }
@@ -240,7 +238,7 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
         !(k->range = kvd_device_new(&k->memory, range, what, err)) ||
         !(k->apart = kvd_device_new(&k->memory, bytes, what, err)) ||
         kvd_device_zero(k->apart, bytes, what, err) ||
-        kvd_cuda_check(cudaMallocHost((void **)&k->host_apart, bytes), what, err))
+        !(k->host_apart = kvd_pinned_new(bytes, what, err)))
         return -1;
     memset(k->host_apart, 0, bytes);
     return 0;

@@ -180,9 +180,7 @@ static int find_vectors(const xkv *k, size_t m, int *host_info, cudaStream_t str
                                            CUDA_R_32F, k->value, CUDA_R_32F, k->work, k->work_bytes,
                                            k->host_work, k->host_bytes, k->info),
                   err) ||
-                   kvd_cuda_check(cudaMemcpyAsync(host_info, k->info, sizeof *host_info,
-                                                  cudaMemcpyDeviceToHost, stream),
-                                  what, err)
+                   kvd_queue_get(host_info, k->info, sizeof *host_info, stream, what, err)
                ? -1
                : 0;
 }
@@ -288,9 +286,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         return 0;
     for (size_t i = 0; i < k->slots.n; i++)
         k->host_prompt[i] = (int32_t)k->slots.slot[i].prompt;
-    return kvd_cuda_check(cudaMemcpyAsync(k->prompt, k->host_prompt, k->slots.n * sizeof *k->prompt,
-                                          cudaMemcpyHostToDevice, k->w->stream),
-                          what, err);
+    return kvd_queue_put(k->prompt, k->host_prompt, k->slots.n * sizeof *k->prompt, k->w->stream,
+                         what, err);
 }
 
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
@@ -345,7 +342,7 @@ static int make_slots(xkv *k, size_t slots, cudaStream_t stream, kvd_err *err)
         !(k->steps = kvd_device_new(&k->memory, b->max_slices * sizeof *k->steps, what, err)) ||
         !(k->prompt = kvd_device_new(&k->memory, bytes, what, err)) ||
         kvd_device_zero(k->prompt, bytes, what, err) ||
-        kvd_cuda_check(cudaMallocHost((void **)&k->host_prompt, bytes), what, err))
+        !(k->host_prompt = kvd_pinned_new(bytes, what, err)))
         return -1;
     memset(k->host_prompt, 0, bytes);
     return 0;
@@ -410,7 +407,7 @@ static int make_solver(xkv *k, kvd_err *err)
                    (k->value = kvd_device_new(d, m * sizeof *k->value, what, err)) &&
                    (k->info = kvd_device_new(d, sizeof *k->info, what, err)) &&
                    (k->work = kvd_device_new(d, k->work_bytes, what, err)) &&
-                   !kvd_cuda_check(cudaMallocHost((void **)&k->host_info, info), what, err)
+                   (k->host_info = kvd_pinned_new(info, what, err))
                ? 0
                : -1;
 }

@@ -136,10 +136,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                                                      (int32_t)kvd_tokens_budget(v[RECENT], whole)};
         changed = true;
     }
-    return changed ? kvd_cuda_check(cudaMemcpyAsync(k->budget, k->host_budget,
-                                                    k->slots * sizeof *k->budget,
-                                                    cudaMemcpyHostToDevice, k->stream),
-                                    what, err)
+    return changed ? kvd_queue_put(k->budget, k->host_budget, k->slots * sizeof *k->budget,
+                                   k->stream, what, err)
                    : 0;
 }
 
@@ -242,7 +240,7 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
         return kvd_no_memory(err, what, slots * sizeof *k->tokens);
     if (!(k->budget = kvd_device_new(&k->memory, bytes, what, err)) ||
         kvd_device_zero(k->budget, bytes, what, err) ||
-        kvd_cuda_check(cudaMallocHost((void **)&k->host_budget, bytes), what, err))
+        !(k->host_budget = kvd_pinned_new(bytes, what, err)))
         return -1;
     memset(k->host_budget, 0, bytes);
     return make_layers(k, pages, slots, stream, err);
