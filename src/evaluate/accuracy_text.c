@@ -6,7 +6,7 @@
 
 const char kvd_accuracy_heading[] =
     "method    rule            p    p16        ppl 95 %                  top1  share "
-    "95 %               KL/nat  agree  att.err  B/token   stored";
+    "95 %             KL, nats  agree  att.err  B/token   stored";
 
 void kvd_accuracy_method_name(const kvd_rows *r, size_t i, char *name, size_t size)
 {
