@@ -181,13 +181,6 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
     return other && of_token_counts(&x->similarity);
 }
 
-/* Returns true if two files of a comparison have one text, by its label or its content. */
-static bool one_text(const kvd_similarity *s, size_t a, size_t b)
-{
-    return !strcmp(s->label[a], s->label[b]) ||
-           (s->hash && *s->hash[a] && !strcmp(s->hash[a], s->hash[b]));
-}
-
 /*
  * Appends the values of a similarity measure (energy-ratio, delta-ratio, ...) for every two texts.
  * A name that begins with "random-" selects combinations in which one of the two texts is random
@@ -207,7 +200,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                 size_t a = k / s->n_files, b = k % s->n_files;
                 bool ra = kvd_label_random(s->label[a]), rb = kvd_label_random(s->label[b]);
                 double value;
-                if (one_text(s, a, b) || (want_random ? ra == rb : ra || rb) ||
+                if (kvd_one_text(s, a, b) || (want_random ? ra == rb : ra || rb) ||
                     !kvd_most_tokens(s, a) || !kvd_most_tokens(s, b))
                     continue;
                 if (strcmp(what, "delta-ratio") == 0)

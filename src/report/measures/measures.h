@@ -56,6 +56,8 @@ typedef struct {
  */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
+/* Returns true if two files of a comparison have one text, by its label or its content. */
+bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
 /* Returns true if text i is the first text with the most tokens among those with its label. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 

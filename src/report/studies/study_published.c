@@ -196,7 +196,7 @@ static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int
             for (size_t k = 0; s->pair[p].pair == pair && k < s->n_files * s->n_files; k++) {
                 const size_t a = k / s->n_files, b = k % s->n_files;
                 const bool ra = kvd_label_random(s->label[a]), rb = kvd_label_random(s->label[b]);
-                if (strcmp(s->label[a], s->label[b]) && (random ? ra != rb : !ra && !rb) &&
+                if (!kvd_one_text(s, a, b) && (random ? ra != rb : !ra && !rb) &&
                     kvd_most_tokens(s, a) && kvd_most_tokens(s, b))
                     extend(&x, reading_of(&s->pair[p], reading, k));
             }
