@@ -257,13 +257,16 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/* Draws the start of n integers, which end at 2^14 - `escape`. Most are rare. */
+/* Draws the start of n integers, which end at 2^14 - `escape`. Most are rare, some do not occur. */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
     kvd_rans_table t;
     for (int i = 0; i < n; i++)
-        count[i] = 1 + (uint64_t)(2000 * exp(-(double)kvd_rng_below(r, 12) - abs(i - n / 2) / 4.0));
+        count[i] =
+            i != n / 2 && kvd_rng_below(r, 9) == 0
+                ? 0
+                : 1 + (uint64_t)(2000 * exp(-(double)kvd_rng_below(r, 12) - abs(i - n / 2) / 4.0));
     count[KVD_RANS_SYMBOLS - 1] += escape;
     kvd_rans_table_make(&t, count, KVD_RANS_SYMBOLS);
     memcpy(start, t.start, (size_t)(n + 1) * sizeof *start);

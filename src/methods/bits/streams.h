@@ -198,12 +198,15 @@ __noinline__
     kvd_stream_search(kvd_stream_at row, uint32_t pitch, uint32_t key, uint32_t last,
                       uint32_t offset)
 {
-    uint32_t low = offset, step = pitch, high = offset + step;
-    while (high < last && kvd_stream_word(row + high) <= key) {
-        low = high;
-        step *= 2;
-        high = high + step < last ? high + step : last;
-    }
+    uint32_t low = offset + pitch, high = last;
+    if (low >= last || kvd_stream_word(row + low) > key)
+        return low < last ? low : last;
+    /* The row is here or before if each row has a number, and here if each has only one. */
+    const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
+    if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
+        high = low + rows * pitch;
+    if (high - low > pitch && kvd_stream_word(row + high - pitch) <= key)
+        return high;
     while (high - low > pitch) {
         const uint32_t middle = (low + high) / 2 & (0 - pitch);
         if (kvd_stream_word(row + middle) <= key)
