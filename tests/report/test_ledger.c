@@ -626,6 +626,15 @@ TEST(test_shipped_ledger)
  * two limits. Values are interpolated linearly between measured loads. Loads at which the queue of
  * requests grows never count.
  */
+static kvd_verdict judged(const kvd_verdict_rule *rule, const kvd_measured *value,
+                          const kvd_measured *trend)
+{
+    kvd_verdict verdict;
+    kvd_err err = {""};
+    assert_int_equal(kvd_verdict_judge(rule, value, trend, &verdict, &err), 0);
+    return verdict;
+}
+
 TEST(test_share_of_loads)
 {
     static const struct {
@@ -650,40 +659,29 @@ TEST(test_share_of_loads)
 
     kvd_measured all = {v, 4}, none = {0};
     kvd_verdict_rule rule = {"loads-at-most", "-10", "loads-at-most", "0", -40, -10};
-    kvd_verdict verdict;
-    kvd_err err = {""};
-    assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_TREND_HOLDS);
+    assert_int_equal(judged(&rule, &all, &all), KVD_TREND_HOLDS);
     rule.limit = "0";
-    assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_REPRODUCED);
+    assert_int_equal(judged(&rule, &all, &all), KVD_REPRODUCED);
     /* A value at which the queue of requests grows speaks neither for the claim nor against it. */
     v[3].grows = true;
-    assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_CANNOT_TELL);
+    assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     rule.limit = rule.trend_limit = "-10";
-    assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_NOT_REPRODUCED);
+    assert_int_equal(judged(&rule, &all, &all), KVD_NOT_REPRODUCED);
     rule.limit = rule.trend_limit = "0";
     /* However small the part of the loads is at which it grows. */
     v[2].load = 0.995;
-    assert_int_equal(kvd_verdict_judge(&rule, &all, &all, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_CANNOT_TELL);
+    assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     v[2].load = 0.7;
     const kvd_measured single = {v + 1, 1};
-    assert_int_equal(kvd_verdict_judge(&rule, &single, &single, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_CANNOT_TELL);
+    assert_int_equal(judged(&rule, &single, &single), KVD_CANNOT_TELL);
     rule.limit = rule.trend_limit = "-40";
-    assert_int_equal(kvd_verdict_judge(&rule, &single, &single, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_NOT_REPRODUCED);
+    assert_int_equal(judged(&rule, &single, &single), KVD_NOT_REPRODUCED);
     rule.limit = rule.trend_limit = "0";
-    assert_int_equal(kvd_verdict_judge(&rule, &none, &none, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_NOT_MEASURED);
+    assert_int_equal(judged(&rule, &none, &none), KVD_NOT_MEASURED);
     v[3].grows = false;
     const kvd_measured late = {v + 1, 3};
     rule.trend_limit = "-40";
-    assert_int_equal(kvd_verdict_judge(&rule, &late, &late, &verdict, &err), 0);
-    assert_int_equal(verdict, KVD_CANNOT_TELL);
+    assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
 }
 
 /*
@@ -709,10 +707,8 @@ TEST(test_intervals)
                                 .null_lo = NAN,
                                 .null_hi = NAN};
         const kvd_measured one = {&v, 1}, none = {0};
-        kvd_verdict verdict;
-        kvd_err err = {""};
-        assert_int_equal(kvd_verdict_judge(&rule, &one, &none, &verdict, &err), 0);
-        assert_string_equal(kvd_verdict_name[verdict], kvd_verdict_name[want[i].verdict]);
+        assert_string_equal(kvd_verdict_name[judged(&rule, &one, &none)],
+                            kvd_verdict_name[want[i].verdict]);
     }
 }
 
