@@ -402,8 +402,7 @@ static void time_8b(kvd_dtype type, size_t rows)
         fill_bytes(t.to, 0, (size_t)48 * 128 * 128 * 8);
         const double theirs = milliseconds(rival, &t);
         printf("; cublasDgemmStridedBatched of values that are float64 already %.3f ms", theirs);
-        check(cudaFree(t.from), "cudaFree");
-        check(cudaFree(t.to), "cudaFree");
+        device_free(t.from, t.to);
         kvd_cublas_close(t.blas);
     } else
         printf("; %s", err.msg);

@@ -284,8 +284,7 @@ static void run(const test_case *c, int w)
     failed |= why != NULL;
     for (int i = 0; i < LAYERS; i++)
         plan_release(&together[i]);
-    check(cudaFree(layers), "cudaFree");
-    check(cudaFree(kv_len), "cudaFree");
+    device_free(layers, kv_len);
     free(described);
     free(len);
 }

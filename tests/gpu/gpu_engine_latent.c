@@ -48,8 +48,7 @@ static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *p
     check(cudaMemcpy(to, logits, size, cudaMemcpyDeviceToHost), "logits");
     kvd_gpu_cache_free(cache);
     kvd_gpu_caches_free(caches);
-    check(cudaFree(hidden), "cudaFree");
-    check(cudaFree(logits), "cudaFree");
+    device_free(hidden, logits);
     kvd_gpu_forward_free(f);
     if (!status)
         return to;

@@ -424,8 +424,7 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
     fetch(score, a.score, kv * rows * sizeof *score);
     fetch(lse, other.mass, heads * rows * sizeof *lse);
     wrong += attends ? (int)differences(f, lse, score) : 0;
-    check(cudaFree(other.lse), "cudaFree");
-    check(cudaFree(other.mass), "cudaFree");
+    device_free(other.lse, other.mass);
     fetch(kept, a.kept, kv * rows * sizeof *kept);
     fetch(after, pool, f->pool_n * 2);
     if (notes(f)) {
@@ -641,11 +640,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
             memcpy(f->score, score, f->state_n * sizeof *score);
             memcpy(f->position, position, f->state_n * sizeof *position);
         }
-        check(cudaFree((void *)a.kv_len), "cudaFree");
-        check(cudaFree((void *)a.slot), "cudaFree");
-        check(cudaFree((void *)a.at), "cudaFree");
-        check(cudaFree((void *)a.q), "cudaFree");
-        check(cudaFree((void *)a.lse), "cudaFree");
+        device_free(a.kv_len, a.slot, a.at, a.q, a.lse);
     }
     for (int b = 0; b < f->batch; b++) {
         const int left = f->len[b] + f->c->steps < f->c->budget.limit ? f->len[b] + f->c->steps
@@ -653,9 +648,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
         wrong += f->n[b] != left;
     }
     report(f, "steps", wrong);
-    check(cudaFree((void *)a.budget), "cudaFree");
-    check(cudaFree((void *)a.page_table), "cudaFree");
-    check(cudaFree(a.work), "cudaFree");
+    device_free(a.budget, a.page_table, a.work);
     free(q);
     free(after);
     free(score);
@@ -717,9 +710,7 @@ int main(int argc, char **argv)
         run_prompts(&f, &state, pool);
         if (c.steps)
             run_steps(&f, &state, pool);
-        check(cudaFree(state.score), "cudaFree");
-        check(cudaFree(state.position), "cudaFree");
-        check(cudaFree(pool), "cudaFree");
+        device_free(state.score, state.position, pool);
         free(f.table);
         free(f.pool);
         free(f.q);

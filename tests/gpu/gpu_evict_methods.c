@@ -184,12 +184,9 @@ static void close_run(method_run *r)
     free(r->head);
     if (r->tokens->close)
         r->tokens->close(r->self);
-    void *const device[] = {r->state.score,       r->state.position, r->state.rows,
-                            r->merging.into,      r->merging.weight, r->merging.length,
-                            r->merging.threshold, r->merging.merged, r->merging.victim,
-                            r->merging.near,      r->merging.count,  r->pool};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        check(cudaFree(device[i]), "cudaFree");
+    device_free(r->state.score, r->state.position, r->state.rows, r->merging.into,
+                r->merging.weight, r->merging.length, r->merging.threshold, r->merging.merged,
+                r->merging.victim, r->merging.near, r->merging.count, r->pool);
     free(f->table);
     free(f->pool);
     free(f->q);
@@ -515,10 +512,8 @@ static void run_prompts(method_run *r)
     for (int b = 0; b < f->batch; b++)
         check_prompt(r, b, mass, last, kept, after);
     memcpy(f->pool, after, f->pool_n * 2);
-    const void *const device[] = {a.budget, a.q_start, a.q_len, a.slot,     a.page_table, a.q,
-                                  a.lse,    a.mass,    a.score, a.distance, a.kept};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        check(cudaFree((void *)device[i]), "cudaFree");
+    device_free(a.budget, a.q_start, a.q_len, a.slot, a.page_table, a.q, a.lse, a.mass, a.score,
+                a.distance, a.kept);
     free(lse);
     free(mass);
     free(last);
@@ -722,13 +717,9 @@ static void run_steps(method_run *r)
             }
         }
         memcpy(f->pool, after, f->pool_n * 2);
-        const void *const device[] = {a.kv_len, a.slot, a.at, a.q, a.lse};
-        for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-            check(cudaFree((void *)device[i]), "cudaFree");
+        device_free(a.kv_len, a.slot, a.at, a.q, a.lse);
     }
-    check(cudaFree((void *)a.budget), "cudaFree");
-    check(cudaFree((void *)a.page_table), "cudaFree");
-    check(cudaFree(a.work), "cudaFree");
+    device_free(a.budget, a.page_table, a.work);
     free(q);
     free(after);
     free(before);

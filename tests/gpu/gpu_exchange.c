@@ -130,8 +130,7 @@ static int one_round(pieces *x, kvd_gpu_threads *gpu_threads, char *text, size_t
             (void)snprintf(text, size, "round %d: GPU %d has another byte %zu of %zu", x->round, g,
                            at, x->room[g]);
         check(cudaSetDevice(g), "device");
-        check(cudaFree(x->from[g]), "cudaFree");
-        check(cudaFree(x->to[g]), "cudaFree");
+        device_free(x->from[g], x->to[g]);
     }
     return status || wrong ? -1 : 0;
 }

@@ -170,9 +170,7 @@ static void test(const scenario *c)
         test_result(found == kvd_gpu_bad_at(5, c->n - 1), name[c->kind],
                     "a row that is not finite");
     }
-    void *const all[] = {bad, began, y, w_device, x16, x32, gain32, p.codes.codes, p.codes.sides};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree(all[i]), "cudaFree");
+    device_free(bad, began, y, w_device, x16, x32, gain32, p.codes.codes, p.codes.sides);
     free(w);
     free(x);
     free(gain);
@@ -209,9 +207,7 @@ static void test_largest(void)
     check(kvd_largest(device, ROWS, WIDTH, keys, 3, bad, NULL), "kvd_largest");
     check(cudaMemcpy(&found, bad, sizeof found, cudaMemcpyDeviceToHost), "bad");
     test_result(found == kvd_gpu_bad_at(3, 1), "largest", "a row that is not finite");
-    check(cudaFree(bad), "cudaFree");
-    check(cudaFree(device), "cudaFree");
-    check(cudaFree(keys), "cudaFree");
+    device_free(bad, device, keys);
 }
 
 enum { REQUESTS = 2, MOST_TOKENS = 64 };

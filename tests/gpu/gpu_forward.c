@@ -120,9 +120,7 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
                 status ? err.msg
                 : same ? "the same bits in two parts"
                        : "other bits in two parts");
-    check(cudaFree(whole), "cudaFree");
-    check(cudaFree(parts), "cudaFree");
-    check(cudaFree(residual), "cudaFree");
+    device_free(whole, parts, residual);
     free(a);
     free(z);
     free(id);
@@ -328,8 +326,7 @@ static void test_logits_in_pieces(void)
     test_result(e <= bar[KVD_F32], "opt-after", "logits in pieces: %s", status ? err.msg : text);
     kvd_forward_free(cpu);
     kvd_gpu_forward_free(f);
-    check(cudaFree(hidden), "cudaFree");
-    check(cudaFree(logits), "cudaFree");
+    device_free(hidden, logits);
     free(host);
     free(a);
     free(z);

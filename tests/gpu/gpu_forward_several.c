@@ -53,9 +53,7 @@ static int two_parts(kvd_gpu_forward *f, const kvd_batch *b, kvd_err *err)
         check(cudaMemcpy(z, parts, size, cudaMemcpyDeviceToHost), "hidden");
         same = same && !memcmp(a, z, size);
     }
-    check(cudaFree(whole), "cudaFree");
-    check(cudaFree(parts), "cudaFree");
-    check(cudaFree(residual), "cudaFree");
+    device_free(whole, parts, residual);
     free(a);
     free(z);
     if (!status && !same)

@@ -141,11 +141,9 @@ static void make(problem *p, const latent_case *c)
 
 static void release(problem *p)
 {
-    void *const device[] = {p->device_latents, p->device_matrix, p->pages,        p->device_cosine,
-                            p->device_sine,    p->device_head,   p->device_table, p->device_start,
-                            p->device_q_len,   p->device_kv_len, p->device_slot};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        check(cudaFree(device[i]), "cudaFree");
+    device_free(p->device_latents, p->device_matrix, p->pages, p->device_cosine, p->device_sine,
+                p->device_head, p->device_table, p->device_start, p->device_q_len, p->device_kv_len,
+                p->device_slot);
     free(p->latents);
     free(p->matrix);
     free(p->cosine);
@@ -336,8 +334,7 @@ static void test_joint(const problem *p)
     }
     fill_bytes(p->pages, 0xff, PAGES * p->page * sizeof(uint16_t));
     test_restored(p, &a, "restore of all heads together");
-    check(cudaFree(m[0]), "cudaFree");
-    check(cudaFree(m[1]), "cudaFree");
+    device_free(m[0], m[1]);
 }
 
 /*
@@ -498,11 +495,7 @@ static void test_put(problem *p)
     free(x);
     free(got);
     free(queries);
-    check(cudaFree(device_x), "cudaFree");
-    check(cudaFree(device_run), "cudaFree");
-    check(cudaFree(device_source), "cudaFree");
-    check(cudaFree(device_start), "cudaFree");
-    check(cudaFree(to), "cudaFree");
+    device_free(device_x, device_run, device_source, device_start, to);
 }
 
 static void test_gather(const problem *p)
@@ -529,8 +522,7 @@ static void test_gather(const problem *p)
     report(!wrong, c->name, "rows gathered", (double)wrong, 0);
     free(pages);
     free(got);
-    check(cudaFree(device), "cudaFree");
-    check(cudaFree(rows), "cudaFree");
+    device_free(device, rows);
 }
 
 /* Tests the kernel that projects the K and V rows of every request's last token to latents. */
@@ -563,8 +555,7 @@ static void test_cut(const problem *p)
     report(off < 0x1p-8, c->name, "steps cut", off, 0x1p-8);
     free(pages);
     free(got);
-    check(cudaFree(device), "cudaFree");
-    check(cudaFree(to), "cudaFree");
+    device_free(device, to);
 }
 
 /* Tests the copy of prompts' queries out of the blocked layout that attention reads. */
@@ -597,9 +588,7 @@ static void test_gather_queries(const problem *p)
     report(!wrong, c->name, "queries gathered", (double)wrong, 0);
     free(x);
     free(got);
-    check(cudaFree(from), "cudaFree");
-    check(cudaFree(start), "cudaFree");
-    check(cudaFree(to), "cudaFree");
+    device_free(from, start, to);
 }
 
 static void test_leading(void)
@@ -630,10 +619,7 @@ static void test_leading(void)
     free(v);
     free(got);
     free(also);
-    check(cudaFree(from), "cudaFree");
-    check(cudaFree(to), "cudaFree");
-    check(cudaFree(padded), "cudaFree");
-    check(cudaFree(places), "cudaFree");
+    device_free(from, to, padded, places);
 }
 
 static const latent_case cases[] = {

@@ -290,10 +290,8 @@ static void make_steps(fixture *f)
 
 static void free_steps(const kvd_leankv_steps *t)
 {
-    const void *const all[] = {t->slot, t->at,    t->page_table, t->fresh,   t->q,
-                               t->o,    t->score, t->lse2,       t->partial, t->arrived};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
+    device_free(t->slot, t->at, t->page_table, t->fresh, t->q, t->o, t->score, t->lse2, t->partial,
+                t->arrived);
 }
 
 static void compare_out(const fixture *f, head_step *h, const float *got, const float *lse2,
@@ -437,12 +435,9 @@ static void run(const setting *s, uint64_t seed)
     check_masses(f);
     check_prompts(f, page);
     check_steps(f, page);
-    const void *const all[] = {f->p.slot,     f->p.q_start, f->p.q_len,    f->p.page_table,
-                               f->p.fresh,    f->p.q,       f->p.lse,      f->p.mass,
-                               f->p.source,   f->pool.list, f->pool.table, f->pool.head,
-                               f->pool.state, f->pool.page};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
+    device_free(f->p.slot, f->p.q_start, f->p.q_len, f->p.page_table, f->p.fresh, f->p.q, f->p.lse,
+                f->p.mass, f->p.source, f->pool.list, f->pool.table, f->pool.head, f->pool.state,
+                f->pool.page);
     free(f->q);
     free(f->k);
     free(f->v);

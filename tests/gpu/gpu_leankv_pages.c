@@ -94,10 +94,7 @@ static kvd_leankv_pool pool_make(void)
 
 static void pool_free(kvd_leankv_pool *p)
 {
-    check(cudaFree(p->list), "cudaFree");
-    check(cudaFree(p->table), "cudaFree");
-    check(cudaFree(p->head), "cudaFree");
-    check(cudaFree(p->state), "cudaFree");
+    device_free(p->list, p->table, p->head, p->state);
 }
 
 static int wanted_of(const kvd_leankv_pool *p, const kvd_leankv_head *h, int l, int spare)

@@ -328,9 +328,7 @@ static void test_rows(const fixture *f)
         wrong[1] += got[i] != want_pages[i];
     test_result(!wrong[0] && !wrong[1], f->c->name,
                 "rows on their way: %zu elements of rows differ, %zu of pages", wrong[0], wrong[1]);
-    check(cudaFree(from), "cudaFree");
-    check(cudaFree(to), "cudaFree");
-    check(cudaFree(rows), "cudaFree");
+    device_free(from, to, rows);
     free(want_rows);
     free(want_pages);
     free(got);
@@ -513,9 +511,7 @@ static void test_steps(const fixture *f, void *pool)
                        major == 9);
         test_attention(f, &s, KVD_SCHEDULE_NONE, "attention, work not shared", pool, major == 9);
     }
-    void *const there[] = {s.q, s.o, s.out, s.lse, s.end, s.low_len, s.table};
-    for (size_t i = 0; i < sizeof there / sizeof *there; i++)
-        check(cudaFree(there[i]), "cudaFree");
+    device_free(s.q, s.o, s.out, s.lse, s.end, s.low_len, s.table);
     free(s.host_q);
 }
 

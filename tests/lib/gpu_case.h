@@ -86,6 +86,17 @@ static inline void *on_device(const void *from, size_t bytes)
     return p;
 }
 
+static inline void free_all(const void *const *array, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        check(cudaFree((void *)array[i]), "cudaFree");
+}
+
+/* Frees the given device arrays. NULL is allowed. */
+#define device_free(...)                                                                           \
+    free_all((const void *const[]){__VA_ARGS__},                                                   \
+             sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *))
+
 /* Returns n normal random numbers with standard deviation `size`, rounded to bf16. */
 static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
 {

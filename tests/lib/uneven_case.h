@@ -183,10 +183,8 @@ static kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule 
 
 static void free_prompts(const kvd_evict_prompts_args *a)
 {
-    const void *const all[] = {a->budget, a->q_start, a->q_len, a->slot,  a->q,   a->page_table,
-                               a->pool,   a->lse,     a->mass,  a->score, a->kept};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
+    device_free(a->budget, a->q_start, a->q_len, a->slot, a->q, a->page_table, a->pool, a->lse,
+                a->mass, a->score, a->kept);
 }
 
 #endif

@@ -256,10 +256,8 @@ static fixture fixture_make(const test_case *c)
 
 static void fixture_release(fixture *f)
 {
-    void *const there[] = {f->dev_len,   f->dev_start, f->dev_slot,  f->dev_table, f->dev_low,
-                           f->dev_level, f->dev_place, f->dev_value, f->dev_head};
-    for (size_t i = 0; i < sizeof there / sizeof *there; i++)
-        check(cudaFree(there[i]), "cudaFree");
+    device_free(f->dev_len, f->dev_start, f->dev_slot, f->dev_table, f->dev_low, f->dev_level,
+                f->dev_place, f->dev_value, f->dev_head);
     free(f->table);
     free(f->scratch);
     free(f->store);

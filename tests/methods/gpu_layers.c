@@ -114,18 +114,8 @@ static on_gpu send(const layers_case *c)
 
 static void release(on_gpu *g)
 {
-    void *const all[] = {g->stored[0],
-                         g->stored[1],
-                         g->prompt_len,
-                         g->kv_len,
-                         g->range,
-                         g->apart,
-                         g->args.rows,
-                         g->args.length,
-                         (void *)(uintptr_t)g->args.slot,
-                         (void *)(uintptr_t)g->args.page_table};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree(all[i]), "cudaFree");
+    device_free(g->stored[0], g->stored[1], g->prompt_len, g->kv_len, g->range, g->apart,
+                g->args.rows, g->args.length, g->args.slot, g->args.page_table);
 }
 
 static void copy_pages(uint16_t *to, const uint16_t *from, const layers_case *c)
@@ -302,8 +292,7 @@ static void test_leading(int m, int width, int rank, int ld)
                                          : j < rank ? 0
                                                     : 0xffff);
     test_result(!wrong, "eigenvectors", "%d of %d, %d numbers differ", width, m, wrong);
-    check(cudaFree(vectors), "cudaFree");
-    check(cudaFree(device), "cudaFree");
+    device_free(vectors, device);
     free(x);
     free(got);
 }

@@ -121,17 +121,8 @@ static void make(problem *p, const lower_case *c)
 static void release(problem *p)
 {
     const kvd_lower_args *const a = &p->args;
-    void *const all[] = {p->kv_len,
-                         (void *)(uintptr_t)a->slot,
-                         (void *)(uintptr_t)a->page_table,
-                         a->rows,
-                         a->codes,
-                         a->level,
-                         a->score,
-                         (void *)(uintptr_t)a->budget,
-                         a->factor};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree(all[i]), "cudaFree");
+    device_free(p->kv_len, a->slot, a->page_table, a->rows, a->codes, a->level, a->score, a->budget,
+                a->factor);
     free(p->head);
     free(p->rows);
 }
@@ -248,9 +239,7 @@ static void run_prompts(problem *p)
     const kvd_lower_prompts_args a = {rows, device_start, device_mass, device_q};
     check(kvd_lower_prompts(&p->args, &a, NULL), "prompts");
     check(cudaDeviceSynchronize(), "prompts");
-    check(cudaFree(device_start), "cudaFree");
-    check(cudaFree(device_mass), "cudaFree");
-    check(cudaFree(device_q), "cudaFree");
+    device_free(device_start, device_mass, device_q);
     free(mass);
     free(q);
 }
@@ -337,8 +326,7 @@ static void test(const lower_case *c)
         float *const device_lse = on_device(lse, n_lse * sizeof *lse);
         check(kvd_lower_steps(&p.args, device_q, device_lse, NULL), "steps");
         check(cudaDeviceSynchronize(), "steps");
-        check(cudaFree(device_q), "cudaFree");
-        check(cudaFree(device_lse), "cudaFree");
+        device_free(device_q, device_lse);
         free(q);
     }
     free(lse);

@@ -222,9 +222,7 @@ static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t
     rows.q_len = on_device(n, sizeof n);
     check(kvd_selection_recent(&s, &rows, NULL), "kvd_selection_recent");
     check(cudaDeviceSynchronize(), "rows of prompts");
-    const void *const all[] = {s.kv_len, rows.q, rows.lse, rows.q_start, rows.q_len};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
+    device_free(s.kv_len, rows.q, rows.lse, rows.q_start, rows.q_len);
     free(q);
     free(lse);
 }
@@ -305,8 +303,7 @@ static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selec
                     : kvd_selection_bounds(&s, q_len, longest, NULL),
               "bounds or codes");
         check(cudaDeviceSynchronize(), "bounds or codes");
-        check(cudaFree((void *)s.kv_len), "cudaFree");
-        check(cudaFree(q_len), "cudaFree");
+        device_free(s.kv_len, q_len);
     }
 }
 
@@ -710,13 +707,10 @@ static void run_case(const selection_case *c)
            ok ? "ok" : "not ok", c->method, c->n_heads, c->n_kv_heads, c->d_k, c->d_v, x.read,
            x.cached, x.equal, x.sets, x.wrong, bounds, x.other, x.codes, x.worst);
     failures += !ok;
-    const void *const all[] = {
-        s.kv_len,     s.slot,      s.page_table,   s.pool,     s.bounds,      to.q,
-        to.score,     to.chosen,   to.rows,        to.table,   a.kv_len,      a.live,
-        a.o,          on_live,     a.workspace,    a.lse,      s.recent,      codes.frequency,
-        codes.factor, codes.moved, codes.centroid, codes.code, codes.product, to.read};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
+    device_free(s.kv_len, s.slot, s.page_table, s.pool, s.bounds, to.q, to.score, to.chosen,
+                to.rows, to.table, a.kv_len, a.live, a.o, on_live, a.workspace, a.lse, s.recent,
+                codes.frequency, codes.factor, codes.moved, codes.centroid, codes.code,
+                codes.product, to.read);
     free(tokens);
     free(chosen);
     free(o);

@@ -198,13 +198,8 @@ static void release(problem *p)
 {
     for (int i = 0; i < 2; i++) {
         one_side *const s = &p->of[i];
-        check(cudaFree((void *)(uintptr_t)s->side.tables.component), "cudaFree");
-        check(cudaFree((void *)(uintptr_t)s->side.tables.start), "cudaFree");
-        check(cudaFree((void *)(uintptr_t)s->side.lookup), "cudaFree");
-        check(cudaFree((void *)(uintptr_t)s->side.bias), "cudaFree");
-        check(cudaFree((void *)(uintptr_t)s->side.group), "cudaFree");
-        check(cudaFree((void *)(uintptr_t)s->side.group_of), "cudaFree");
-        check(cudaFree(s->side.blocks), "cudaFree");
+        device_free(s->side.tables.component, s->side.tables.start, s->side.lookup, s->side.bias,
+                    s->side.group, s->side.group_of, s->side.blocks);
         free((void *)(uintptr_t)s->tables.component);
         free((void *)(uintptr_t)s->tables.start);
         free(s->y);
@@ -485,8 +480,7 @@ static void test_sinks(void)
                     wrong += got[at] != (there ? pages[at] : 0);
                 }
     report(!wrong && rows == (size_t)PAGES * ELEMENTS, c.name, "rows of the first tokens");
-    check(cudaFree(device), "cudaFree");
-    check(cudaFree(sink), "cudaFree");
+    device_free(device, sink);
     free(pages);
     free(got);
     release(&p);
@@ -586,20 +580,9 @@ static void make_cachegen(cachegen_problem *p, const cachegen_case *c)
 
 static void release_cachegen(cachegen_problem *p)
 {
-    void *const all[] = {(void *)(uintptr_t)p->layer.step,
-                         (void *)(uintptr_t)p->layer.table,
-                         (void *)(uintptr_t)p->layer.lookup,
-                         p->layer.blocks,
-                         p->layer.ring,
-                         p->layer.rows,
-                         p->device_table,
-                         p->device_slot,
-                         p->device_length,
-                         p->device_q_len,
-                         p->live,
-                         p->device_units};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree(all[i]), "cudaFree");
+    device_free(p->layer.step, p->layer.table, p->layer.lookup, p->layer.blocks, p->layer.ring,
+                p->layer.rows, p->device_table, p->device_slot, p->device_length, p->device_q_len,
+                p->live, p->device_units);
     free(p->x);
     kvd_plan_close(&p->plan);
 }

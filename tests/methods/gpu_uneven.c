@@ -94,9 +94,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     fetch(o->count, a.count, batch * kv * sizeof *o->count);
     fetch(o->heads, a.heads, o->heads_n * 2);
     free_prompts(&a.prompt);
-    const void *const all[] = {a.least, a.count, a.table, a.heads, a.vector, a.is_whole};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
+    device_free(a.least, a.count, a.table, a.heads, a.vector, a.is_whole);
 }
 
 /*
@@ -132,9 +130,7 @@ static void run_step(const fixture *f, outputs *o)
     check(kvd_uneven_step(&a, NULL), "kvd_uneven_step");
     check(cudaDeviceSynchronize(), "a step");
     fetch(o->heads, a.heads, o->heads_n * 2);
-    const void *const all[] = {a.slot, a.from_table, a.from, a.kv_len, a.table, a.heads};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
+    device_free(a.slot, a.from_table, a.from, a.kv_len, a.table, a.heads);
     free(length);
     free(from);
     free(table);

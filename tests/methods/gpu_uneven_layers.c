@@ -218,9 +218,7 @@ static void layer_free(layer *l)
 {
     const kvd_uneven_prompts_args *const a = &l->a;
     free_prompts(&a->prompt);
-    const void *const all[] = {a->table, a->heads, a->statistic, a->spread};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
+    device_free(a->table, a->heads, a->statistic, a->spread);
     void *const host[] = {l->lse,    l->rank, l->heads,   l->f.table,
                           l->f.pool, l->f.q,  l->f.score, l->f.position};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
@@ -416,9 +414,7 @@ static void run_layers(const uneven_case *u, int hopper)
     }
     if (method->close)
         method->close(self);
-    check(cudaFree(count), "cudaFree");
-    check(cudaFree(to.least), "cudaFree");
-    check(cudaFree(to.rank), "cudaFree");
+    device_free(count, to.least, to.rank);
     free(kept);
     free(all);
     free(table);

@@ -119,10 +119,7 @@ static void test_groups(const grouping *g)
     const int lists = lists_agree(&r, expert, factor, count, row, weight);
     test_result(wrong == 0 && lists, g->name, "%zu of %d tokens differ from the CPU's choice%s",
                 wrong, TOKENS, lists ? "" : ", the lists are wrong");
-    void *const device[] = {
-        (void *)(uintptr_t)r.bias_choice, r.logit, r.factor, r.weight, r.expert, r.count, r.row};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        check(cudaFree(device[i]), "cudaFree");
+    device_free(r.bias_choice, r.logit, r.factor, r.weight, r.expert, r.count, r.row);
     void *const host[] = {logit, bias, factor, weight, want, expert, row, count, best};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
@@ -176,10 +173,8 @@ static few_weights make_weights(const few_case *c, kvd_rng *rng)
 static void release_weights(const few_case *c, few_weights *w)
 {
     for (size_t x = 0; x < c->experts; x++) {
-        check(cudaFree(w->device[x].gate_up), "cudaFree");
-        check(cudaFree(w->device[x].down), "cudaFree");
-        check(cudaFree(w->device[x].bias_gate_up), "cudaFree");
-        check(cudaFree(w->device[x].bias_down), "cudaFree");
+        device_free(w->device[x].gate_up, w->device[x].down, w->device[x].bias_gate_up,
+                    w->device[x].bias_down);
     }
     free(w->gate_up);
     free(w->down);
@@ -316,24 +311,9 @@ static void test_few(const few_case *c)
     test_result(!other && sqrt(error / norm) < 2e-3 && same, c->name,
                 "%zu of %zu choices differ, off by %.2g, %s bits", other, pairs, sqrt(error / norm),
                 same ? "the same" : "other");
-    void *const device[] = {(void *)(uintptr_t)a.routes.bias,
-                            a.routes.logit,
-                            a.routes.factor,
-                            a.routes.weight,
-                            a.routes.expert,
-                            a.routes.count,
-                            a.routes.row,
-                            (void *)(uintptr_t)a.expert,
-                            (void *)(uintptr_t)a.x,
-                            a.y,
-                            a.group,
-                            a.n_groups,
-                            (void *)(uintptr_t)a.add,
-                            a.place,
-                            a.hidden,
-                            a.out};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        check(cudaFree(device[i]), "cudaFree");
+    device_free(a.routes.bias, a.routes.logit, a.routes.factor, a.routes.weight, a.routes.expert,
+                a.routes.count, a.routes.row, a.expert, a.x, a.y, a.group, a.n_groups, a.add,
+                a.place, a.hidden, a.out);
     void *const host[] = {logit,       bias,   x,           y,  got,  again, factor,
                           want_factor, expert, want_expert, in, want, add};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
@@ -395,15 +375,7 @@ static void test_norm_route(size_t n, size_t d, size_t experts, bool adds)
     test_result(takes && sqrt(error / square) < 3e-6 && off < 0.00392 && bad == ~0ULL, name,
                 "logits off by %.2g, norm by %.2g%s", sqrt(error / square), off,
                 bad == ~0ULL ? "" : ", a row is named");
-    void *const device[] = {(void *)(uintptr_t)a.x,
-                            (void *)(uintptr_t)a.add,
-                            (void *)(uintptr_t)a.gain,
-                            (void *)(uintptr_t)a.router,
-                            a.normed,
-                            a.logit,
-                            a.bad};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        check(cudaFree(device[i]), "cudaFree");
+    device_free(a.x, a.add, a.gain, a.router, a.normed, a.logit, a.bad);
     void *const host[] = {x, gain, add, router, logit, normed, row};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
