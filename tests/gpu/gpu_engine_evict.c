@@ -18,14 +18,7 @@
 
 enum { N_REQUESTS = 8, LONGEST = 512 };
 
-static int failures;
 static kvd_activations calibration; /* random Q and K of the model's shape */
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s evicting engine, %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
 
 /* {number of input tokens, number of output tokens} */
 
@@ -514,7 +507,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
            again = result_make(l, config);
     char name[160], detail[300];
     if (plan_of(text, config, &plan, &err) || by_cpu(c, l, &plan, &want, &err)) {
-        report(0, text, err.msg);
+        test_result(0, text, "%s", err.msg);
         return;
     }
     const setting *const set[] = {&apart, &together, &plain, &pieces};
@@ -548,14 +541,14 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
             "median %.2g (%.2g without a method), most %.2g; kept sets share %.3f, least %.3f; "
             "%zu wrong counts",
             median, bar, most, mean, least, wrong);
-        report(!status && median < 3 * bar && mean > share && !wrong, name,
-               status ? err.msg : detail);
+        test_result(!status && median < 3 * bar && mean > share && !wrong, name, "%s",
+                    status ? err.msg : detail);
         if (i == 0)
             memcpy(again.logits, got.logits, l->outputs * l->vocab * sizeof(float));
         if (i == 2)
-            report(!status &&
-                       !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float)),
-                   text, "the same bits with and without graphs");
+            test_result(
+                !status && !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float)),
+                text, "the same bits with and without graphs");
     }
     kvd_plan_close(&plan);
     result_release(&want);
@@ -577,8 +570,8 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
     status = status || by_cuda(c, l, &none, &together, NULL, &want, &wrong, &err) ||
              by_cuda(c, l, &plan, &together, NULL, &got, &wrong, &err);
     (void)snprintf(name, sizeof name, "%s%s", text, dims ? " with compressed heads" : "");
-    report(!status && !memcmp(want.logits, got.logits, l->outputs * l->vocab * sizeof(float)), name,
-           status ? err.msg : "nothing leaves: the same bits as without");
+    test_result(!status && !memcmp(want.logits, got.logits, l->outputs * l->vocab * sizeof(float)),
+                name, "%s", status ? err.msg : "nothing leaves: the same bits as without");
     kvd_plan_close(&plan);
     result_release(&want);
     result_release(&got);
@@ -606,7 +599,8 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
     (void)snprintf(detail, sizeof detail,
                    "%zu and %zu wrong counts, %s bits with and without graphs", wrong[0], wrong[1],
                    same ? "the same" : "other");
-    report(same && !wrong[0] && !wrong[1] && least > 0.999, name, status ? err.msg : detail);
+    test_result(same && !wrong[0] && !wrong[1] && least > 0.999, name, "%s",
+                status ? err.msg : detail);
     kvd_plan_close(&plan);
     result_release(&want);
     result_release(&got);
@@ -652,7 +646,7 @@ static void alone(const kvd_checkpoint *c, const load *l, const char *text)
     result got = result_make(l, config), again = result_make(l, config);
     char name[160], detail[200];
     if (plan_of(text, config, &plan, &err)) {
-        report(0, text, err.msg);
+        test_result(0, text, "%s", err.msg);
         return;
     }
     const setting *const set[] = {&apart, &together, &plain};
@@ -665,11 +659,11 @@ static void alone(const kvd_checkpoint *c, const load *l, const char *text)
         (void)snprintf(detail, sizeof detail,
                        "%zu wrong counts, %zu requests beyond the budget, %zu with entries dropped",
                        wrong, beyond, dropped);
-        report(!status && !wrong && !beyond && dropped, name, status ? err.msg : detail);
+        test_result(!status && !wrong && !beyond && dropped, name, "%s", status ? err.msg : detail);
         if (i == 2)
-            report(!status &&
-                       !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float)),
-                   text, "the same bits with and without graphs");
+            test_result(
+                !status && !memcmp(again.logits, got.logits, l->outputs * l->vocab * sizeof(float)),
+                text, "the same bits with and without graphs");
     }
     kvd_plan_close(&plan);
     result_release(&got);
@@ -702,7 +696,8 @@ static void all_near(const kvd_checkpoint *c, const load *l, const char *text, d
                    "nothing leaves: median %.2g from none (%.2g between engines), most %.2g, %zu "
                    "wrong counts",
                    median, bar, most, wrong);
-    report(!status && !wrong && !dropped && median < 3 * bar, text, status ? err.msg : detail);
+    test_result(!status && !wrong && !dropped && median < 3 * bar, text, "%s",
+                status ? err.msg : detail);
     kvd_plan_close(&plan);
     result_release(&want);
     result_release(&got);
@@ -724,55 +719,58 @@ static void refused(const kvd_checkpoint *c, const kvd_dims *d)
     const uint32_t id[5] = {1, 2, 3, 4, 5};
     uint32_t token;
     if (plan_of("h2o,heavy=8,recent=8", kvd_checkpoint_config(c), &plan, &err)) {
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
         return;
     }
     kvd_engine *e = kvd_engine_open_cuda(c, &plan, &chunk, &err);
-    report(!e && strstr(err.msg, "'h2o' compresses a prompt in one piece"), "refused", err.msg);
+    test_result(!e && strstr(err.msg, "'h2o' compresses a prompt in one piece"), "refused", "%s",
+                err.msg);
     kvd_plan_close(&plan);
     kvd_plan both;
     if (plan_of("snapkv+kivi,bits=4,group=32", kvd_checkpoint_config(c), &both, &err) == 0) {
         e = kvd_engine_open_cuda(c, &both, &whole, &err);
-        report(!e && strstr(err.msg, "not with 'kivi'"), "refused", err.msg);
+        test_result(!e && strstr(err.msg, "not with 'kivi'"), "refused", "%s", err.msg);
         kvd_plan_close(&both);
     } else {
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
     }
     kvd_plan uneven;
     if (plan_of("adakv,budget=20,window=16", kvd_checkpoint_config(c), &uneven, &err)) {
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
         return;
     }
     uneven.dims = d;
     e = kvd_engine_open_cuda(c, &uneven, &whole, &err);
-    report(!e && strstr(err.msg, "'adakv' alone"), "refused", err.msg);
+    test_result(!e && strstr(err.msg, "'adakv' alone"), "refused", "%s", err.msg);
     uneven.dims = NULL;
     e = kvd_engine_open_cuda(c, &uneven, &whole, &err);
     const int failed = !e || e->step(e, &first, id, &token, NULL, &err);
-    report(!failed, "a context that was never computed, unequal heads",
-           failed ? err.msg : "a step behind it");
+    test_result(!failed, "a context that was never computed, unequal heads", "%s",
+                failed ? err.msg : "a step behind it");
     if (e)
         e->free(e);
     kvd_plan_close(&uneven);
     kvd_plan keys;
     if (plan_of("knorm,budget=48", kvd_checkpoint_config(c), &keys, &err)) {
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
         return;
     }
     keys.dims = d;
     e = kvd_engine_open_cuda(c, &keys, &whole, &err);
-    report(!e && strstr(err.msg, "'knorm' after a method of the dims axis"), "refused", err.msg);
+    test_result(!e && strstr(err.msg, "'knorm' after a method of the dims axis"), "refused", "%s",
+                err.msg);
     keys.dims = NULL;
     kvd_plan_close(&keys);
     if (plan_of("h2o,heavy=8,recent=8", kvd_checkpoint_config(c), &plan, &err)) {
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
         return;
     }
     e = kvd_engine_open_cuda(c, &plan, &whole, &err);
     const int status = !e || e->step(e, &first, id, &token, NULL, &err);
-    report(!status, "a context that was never computed", status ? err.msg : "a step behind it");
-    report(e && e->step(e, &it, id, &token, NULL, &err) && strstr(err.msg, "in one piece"),
-           "refused", err.msg);
+    test_result(!status, "a context that was never computed", "%s",
+                status ? err.msg : "a step behind it");
+    test_result(e && e->step(e, &it, id, &token, NULL, &err) && strstr(err.msg, "in one piece"),
+                "refused", "%s", err.msg);
     if (e)
         e->free(e);
     kvd_plan_close(&plan);
@@ -803,7 +801,7 @@ static kvd_checkpoint *made_up(const kvd_shape *shape)
     kvd_err err = {""};
     kvd_checkpoint *const c = kvd_checkpoint_of_shape(shape, 5, &err);
     if (!c)
-        report(0, shape->name, err.msg);
+        test_result(0, shape->name, "%s", err.msg);
     return c;
 }
 
@@ -821,10 +819,10 @@ static void refused_window(const char *text, const char *shape, const char *why)
     if (!c)
         return;
     if (plan_of(text, kvd_checkpoint_config(c), &plan, &err)) {
-        report(0, text, err.msg);
+        test_result(0, text, "%s", err.msg);
     } else {
         kvd_engine *const e = kvd_engine_open_cuda(c, &plan, &spec, &err);
-        report(!e && strstr(err.msg, why), "refused", e ? why : err.msg);
+        test_result(!e && strstr(err.msg, why), "refused", "%s", e ? why : err.msg);
         if (e)
             e->free(e);
         kvd_plan_close(&plan);
@@ -862,7 +860,7 @@ static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n
     double median = 0, most = 0;
     if (by_cpu(c, &l, &none, &want, &err) ||
         by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
-        report(0, gemma->name, err.msg);
+        test_result(0, gemma->name, "%s", err.msg);
     printf("# %s\n", gemma->name);
     distances(&l, &got, &want, &median, &most);
     for (size_t i = 0; i < n; i++)
@@ -959,12 +957,9 @@ int main(int argc, char **argv)
     static const kvd_plan none = {.type = KVD_BF16};
     const int quick = argc > 1 && !strcmp(argv[1], "quick");
     const int windows = argc > 1 && !strcmp(argv[argc - 1], "windows");
-    int devices = 0;
     kvd_err err = {""};
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip evicting engine: no device\n");
+    if (!gpu_devices("evicting engine", 1))
         return 0;
-    }
     if (windows || argc < 2)
         test_windows(quick);
     if (windows)
@@ -985,7 +980,7 @@ int main(int argc, char **argv)
     double median = 0, most = 0;
     if (by_cpu(c, &l, &none, &want, &err) ||
         by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
-        report(0, "none", err.msg);
+        test_result(0, "none", "%s", err.msg);
     distances(&l, &got, &want, &median, &most);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         if (quick ? i == 0 || strstr(text[i], "adakv,window=16") || strstr(text[i], "page=16")
@@ -996,14 +991,14 @@ int main(int argc, char **argv)
     kvd_dims d = {0};
     if (fixture_spectrum(&s, config, 7, &err) ||
         kvd_widths_alloc(&w, config->n_layers, config->n_kv_heads, config->d_head, &err)) {
-        report(0, "compressed heads", err.msg);
+        test_result(0, "compressed heads", "%s", err.msg);
         return 1;
     }
     for (int i = 0; i < config->n_layers * config->n_kv_heads; i++)
         for (int side = 0; side < 2; side++)
             w.kept[side][i] = config->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
     if (kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err)) {
-        report(0, "compressed heads", err.msg);
+        test_result(0, "compressed heads", "%s", err.msg);
         return 1;
     }
     all_stay(c, &l, "h2o,heavy=400,recent=400", NULL);

@@ -12,14 +12,6 @@
 #include "tensor_scales.h"
 #include "worst.h"
 
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s engine %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
-
 typedef struct {
     float *logits;
     double held[512];
@@ -131,25 +123,24 @@ static void test(const load *l, size_t slots, const char *model, const test_case
                  const outcome *plain, double rounding)
 {
     kvd_err err = {""};
-    char name[160], text[320];
+    char name[160];
     outcome want = {0}, got = {0}, replayed = {0};
     double most, most_changed;
     (void)snprintf(name, sizeof name, "%s, %s%s", model, cut ? "cut heads, " : "", t->method);
     if (run(l, slots, t->method, 0, 0, &want, &err) || run(l, slots, t->method, 1, 0, &got, &err) ||
         run(l, slots, t->method, 1, 1, &replayed, &err)) {
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
     } else {
         const double e = off(l, got.logits, want.logits, &most),
                      changed = off(l, want.logits, plain->logits, &most_changed);
         const double bytes = held_off(&got, &want), bar = 1.5 * rounding + t->share * changed;
         const int same =
             !memcmp(got.logits, replayed.logits, l->outputs * l->vocab * sizeof *got.logits);
-        (void)snprintf(
-            text, sizeof text,
+        test_result(
+            e <= bar && most <= 6 * bar && changed > 0 && bytes <= t->held && same, name,
             "%zu rows off by %.2g rms, %.2g at most; the method changes %.2g, bf16 %.2g; bytes off by "
             "%.2g; graphs give %s",
             l->outputs, e, most, changed, rounding, bytes, same ? "the same bits" : "other bits");
-        report(e <= bar && most <= 6 * bar && changed > 0 && bytes <= t->held && same, name, text);
     }
     free(want.logits);
     free(got.logits);
@@ -176,7 +167,7 @@ static void test_checkpoint(const kvd_checkpoint *c, const char *model, const re
     outcome plain = {0};
     double rounding = 0;
     if (measure(&l, slots, &plain, &rounding, &err))
-        report(0, model, err.msg);
+        test_result(0, model, "%s", err.msg);
     for (size_t i = 0; plain.logits && i < n_cases; i++)
         test(&l, slots, model, &t[i], &plain, rounding);
     free(plain.logits);
@@ -189,7 +180,7 @@ static void test_model(const char *path, const char *model, const request *r, si
     kvd_err err = {""};
     kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
     if (!c) {
-        report(0, model, err.msg);
+        test_result(0, model, "%s", err.msg);
         return;
     }
     test_checkpoint(c, model, r, n, slots, t, n_cases);
@@ -213,7 +204,7 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
         e = kvd_engine_open_cuda(l->c, &plan, &spec, &err);
         failed = !e || (chunk && e->step(e, &it, l->id, &token, NULL, &err));
     }
-    report(failed && strstr(err.msg, why), "refused", failed ? err.msg : why);
+    test_result(failed && strstr(err.msg, why), "refused", "%s", failed ? err.msg : why);
     if (e)
         e->free(e);
     kvd_plan_close(&plan);
@@ -237,7 +228,8 @@ static void test_timed(const load *l, size_t slots, const char *method)
         !status && held_off(&plain, &exact) <= 1e-9 &&
         isfinite(off(l, plain.logits, exact.logits, &most)) &&
         !memcmp(plain.logits, replayed.logits, l->outputs * l->vocab * sizeof *plain.logits);
-    report(ok, name, status ? err.msg : "equal bytes, the same bits with and without graphs");
+    test_result(ok, name, "%s",
+                status ? err.msg : "equal bytes, the same bits with and without graphs");
     free(exact.logits);
     free(plain.logits);
     free(replayed.logits);
@@ -261,13 +253,13 @@ static void test_cut(const char *path, const request *r, size_t n, const test_ca
                                      : config->d_head - 3;
     status = status || kvd_dims_build(&d, &kvd_dims_zack, &s, &w, &err);
     if (status) {
-        report(0, "cut heads", err.msg);
+        test_result(0, "cut heads", "%s", err.msg);
     } else {
         load l = load_make(c, r, n, 17);
         outcome plain = {0};
         double rounding = 0;
         if (measure(&l, 3, &plain, &rounding, &err))
-            report(0, "cut heads", err.msg);
+            test_result(0, "cut heads", "%s", err.msg);
         cut = &d;
         for (size_t i = 0; plain.logits && i < n_cases; i++)
             test(&l, 3, uneven ? "uneven" : "even", &t[i], &plain, rounding);
@@ -300,12 +292,12 @@ static void test_context(const load *l, const char *method)
     const kvd_iteration it = {.n_slices = 2, .n_steps = 2, .slice = slice, .n_tokens = 2};
     uint32_t token[2] = {0};
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, &err)) {
-        report(0, method, err.msg);
+        test_result(0, method, "%s", err.msg);
         return;
     }
     kvd_engine *const e = kvd_engine_open_cuda(l->c, &plan, &spec, &err);
     const int status = !e || e->step(e, &it, l->id, token, NULL, &err);
-    report(!status, "a context that was never computed", status ? err.msg : method);
+    test_result(!status, "a context that was never computed", "%s", status ? err.msg : method);
     if (e)
         e->free(e);
     kvd_plan_close(&plan);
@@ -318,17 +310,15 @@ static void test_context(const load *l, const char *method)
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
     kvd_err err = {""};
-    char text[160];
     load l = load_make(c, r, 2, 17);
     outcome plain = {0}, got = {0};
     double rounding = 0, most = 0;
     if (measure(&l, 2, &plain, &rounding, &err) || run(&l, 2, method, 1, 0, &got, &err)) {
-        report(0, method, err.msg);
+        test_result(0, method, "%s", err.msg);
     } else {
         const double e = off(&l, got.logits, plain.logits, &most);
-        (void)snprintf(text, sizeof text, "off by %.2g rms, %.2g at most; bf16 %.2g", e, most,
-                       rounding);
-        report(e <= 3 * rounding && most <= 12 * rounding, method, text);
+        test_result(e <= 3 * rounding && most <= 12 * rounding, method,
+                    "off by %.2g rms, %.2g at most; bf16 %.2g", e, most, rounding);
     }
     free(plain.logits);
     free(got.logits);
@@ -343,7 +333,7 @@ static void test_rest(void)
     kvd_checkpoint *const c = kvd_checkpoint_open("data/models/kvdim-6m", &err);
     kvd_checkpoint *const biases = kvd_checkpoint_open("tests/data/families/qwen2-gqa", &err);
     if (!c || !biases) {
-        report(0, "refused", err.msg);
+        test_result(0, "refused", "%s", err.msg);
         return;
     }
     load l = load_make(c, one, 1, 17), b = load_make(biases, one, 1, 17);
@@ -429,7 +419,7 @@ static void test_norms(const request *r, size_t n, const test_case *t, size_t n_
     if (c)
         test_checkpoint(c, qwen3.name, r, n, 2, t, n_cases);
     else
-        report(0, qwen3.name, err.msg);
+        test_result(0, qwen3.name, "%s", err.msg);
     kvd_checkpoint_close(c);
 }
 
@@ -451,7 +441,7 @@ static void test_windows(const request *r, size_t n, bool quick)
                                                                             kvd_checkpoint_of_shape(
                                                                                 &wide, 5, &err);
     if (!c || !w) {
-        report(0, gemma.name, err.msg);
+        test_result(0, gemma.name, "%s", err.msg);
         return;
     }
     test_checkpoint(c, gemma.name, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
@@ -486,7 +476,7 @@ static void test_heads_of_128(const request *r, size_t n)
     kvd_err err = {""};
     kvd_checkpoint *const c = kvd_checkpoint_of_shape(&heads_of_128, 5, &err);
     if (!c) {
-        report(0, heads_of_128.name, err.msg);
+        test_result(0, heads_of_128.name, "%s", err.msg);
         return;
     }
     test_checkpoint(c, heads_of_128.name, r, n, 2, cases, 2);
@@ -594,11 +584,8 @@ int main(int argc, char **argv)
                                         {"think,window=8,p=0.5", 0.5, 0.3},
                                         {"shadowkv,rank=32,outliers=1,budget=0.4", 1, 10}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip engine: no device\n");
+    if (!gpu_devices("engine", 1))
         return 0;
-    }
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
     for (size_t i = 0; argc > 1 && i < sizeof full / sizeof *full; i++)
         if (!strncmp(full[i].method, argv[1], strlen(argv[1])))

@@ -21,14 +21,6 @@
 
 enum { N_KV = 3, N = 6, CTAS = 5 };
 
-static int failures;
-
-static void report(int ok, const char *name, const char *detail)
-{
-    printf("%s packed turned %s: %s\n", ok ? "ok" : "not ok", name, detail);
-    failures += !ok;
-}
-
 typedef struct {
     const char *method;
     int d, group, length[N], steps;
@@ -383,11 +375,11 @@ static void test(const test_case *t)
 {
     kvd_err err = {""};
     bench w;
-    char name[128], text[256];
+    char name[128];
     (void)snprintf(name, sizeof name, "%s, heads of %d, %d to a KV head", t->method, t->d,
                    t->group);
     if (open_bench(&w, t, &err) || make_device(&w, &err)) {
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
         return;
     }
     const size_t bytes = (size_t)(N * w.heads * t->d) * 2;
@@ -399,18 +391,16 @@ static void test(const test_case *t)
                                       .partial = kept(&w, NULL, kvd_packed_decode_bytes(CTAS)),
                                       .n_ctas = CTAS};
     if (!kvd_packed_decodes(&w.a)) {
-        report(0, name, "no kernel attends to these codes");
+        test_result(0, name, "no kernel attends to these codes");
     } else {
         run_prompts(&w);
         compare_codes(&w, 0);
         for (int s = 1; s <= t->steps; s++)
             run_step(&w, s, q, &d, o);
-        (void)snprintf(
-            text, sizeof text,
-            "%zu of %zu rows have other codes, rows off by %.2g at most; attention off by "
-            "%.2g",
-            w.other, w.rows, w.worst, w.attention);
-        report((double)w.other <= 2e-3 * (double)w.rows + 1 && w.attention <= 1e-2, name, text);
+        test_result((double)w.other <= 2e-3 * (double)w.rows + 1 && w.attention <= 1e-2, name,
+                    "%zu of %zu rows have other codes, rows off by %.2g at most; attention off by "
+                    "%.2g",
+                    w.other, w.rows, w.worst, w.attention);
     }
     free(o);
     close_bench(&w);
@@ -459,11 +449,11 @@ static void test_restored(const test_case *t)
 {
     kvd_err err = {""};
     bench w;
-    char name[128], text[256];
+    char name[128];
     size_t wrong = 0;
     (void)snprintf(name, sizeof name, "%s, heads of %d, restored", t->method, t->d);
     if (open_bench(&w, t, &err) || make_device(&w, &err)) {
-        report(0, name, err.msg);
+        test_result(0, name, "%s", err.msg);
         return;
     }
     run_prompts(&w);
@@ -477,11 +467,10 @@ static void test_restored(const test_case *t)
         check(kvd_packed_code(&a, NULL), "code");
         check(cudaDeviceSynchronize(), "code");
     }
-    (void)snprintf(text, sizeof text,
-                   "%zu of %zu rows have other codes, rows off by %.2g at most; %zu other rows are "
-                   "wrong",
-                   w.other, w.rows, w.worst, wrong);
-    report((double)w.other <= 4e-3 * (double)w.rows + 2 && !wrong, name, text);
+    test_result((double)w.other <= 4e-3 * (double)w.rows + 2 && !wrong, name,
+                "%zu of %zu rows have other codes, rows off by %.2g at most; %zu other rows are "
+                "wrong",
+                w.other, w.rows, w.worst, wrong);
     close_bench(&w);
 }
 
@@ -589,7 +578,7 @@ static void test_vectors(const vector_case *c)
 {
     kvd_rng r;
     vectors v;
-    char name[128], text[64];
+    char name[128];
     size_t wrong = 0;
     kvd_rng_seed(&r, 7, 0);
     make_vectors(&v, c, &r);
@@ -607,18 +596,10 @@ static void test_vectors(const vector_case *c)
     check(cudaDeviceSynchronize(), "code");
     (void)snprintf(name, sizeof name, "xquant, rank %d, %d bits, groups of %d%s", c->rank, c->bits,
                    c->group, c->channels ? "" : ", inputs");
-    (void)snprintf(text, sizeof text, "%zu numbers are wrong", wrong);
-    report(!wrong, name, text);
-    void *const device[] = {v.a.codes,
-                            v.a.ring,
-                            v.a.pages,
-                            (void *)(uintptr_t)v.a.rows,
-                            (void *)(uintptr_t)v.a.slot,
-                            (void *)(uintptr_t)start,
-                            (void *)(uintptr_t)v.a.page_table,
-                            v.kv_len};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        check(cudaFree(device[i]), "cudaFree");
+    test_result(!wrong, name, "%zu numbers are wrong", wrong);
+    device_free(v.a.codes, v.a.ring, v.a.pages, (void *)(uintptr_t)v.a.rows,
+                (void *)(uintptr_t)v.a.slot, (void *)(uintptr_t)start,
+                (void *)(uintptr_t)v.a.page_table, v.kv_len);
     free(v.x);
     free(v.want);
     free(v.table);
@@ -645,12 +626,9 @@ int main(int argc, char **argv)
                                              {80, 3, 64, 1, 130, 70}, {144, 2, 128, 1, 300, 85},
                                              {256, 4, 128, 0, 65, 3}, {48, 16, 32, 0, 10, 2},
                                              {272, 5, 1, 1, 5, 3},    {1024, 4, 128, 1, 500, 13}};
-    int devices = 0;
     const size_t n = argc > 1 && strcmp(argv[1], "quick") == 0 ? 1 : sizeof cases / sizeof *cases;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip packed turned: no device\n");
+    if (!gpu_devices("packed turned", 1))
         return 0;
-    }
     for (size_t i = 0; i < n; i++)
         test(&cases[i]);
     for (size_t i = 0; i < (n > 1 ? sizeof restored / sizeof *restored : 1); i++)

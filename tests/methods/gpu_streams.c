@@ -19,14 +19,7 @@ enum {
     PAGES = N * MAX_PAGES,
     MOST = PAGE * MAX_PAGES
 };
-static int failures;
 static kvd_rng rng;
-
-static void report(bool ok, const char *name, const char *what)
-{
-    printf("%s streams %s: %s\n", ok ? "ok" : "not ok", name, what);
-    failures += !ok;
-}
 
 typedef struct {
     const char *name;
@@ -363,8 +356,9 @@ static void test_blocks(problem *p)
         same = same && !memcmp(got, s->blocks, bytes);
         free(got);
     }
-    report(same, p->c->name, "blocks are those of the CPU coder");
-    report(!memcmp(units, p->units, sizeof p->units), p->c->name, "units, and no lack of room");
+    test_result(same, p->c->name, "blocks are those of the CPU coder");
+    test_result(!memcmp(units, p->units, sizeof p->units), p->c->name,
+                "units, and no lack of room");
     free(units);
 }
 
@@ -400,7 +394,6 @@ static void test_decode(const problem *p)
     check(cudaDeviceSynchronize(), "decode");
     uint16_t *const got = fetch(latents, bytes);
     size_t wrong = 0, n = 0, written = 0;
-    char text[120];
     for (size_t i = 0; i < PAGES * page; i++)
         written += got[i] != 0xffff;
     for (int b = 0; b < N; b++)
@@ -409,9 +402,8 @@ static void test_decode(const problem *p)
                 for (int j = 0; j < side[k].rank; j++, n++)
                     wrong += !latent_right(
                         p, k, got + (size_t)p->table[b * MAX_PAGES + t / PAGE] * page, b, t, j);
-    (void)snprintf(text, sizeof text, "%zu of %zu components decoded wrong, %zu written", wrong, n,
-                   written);
-    report(!wrong && written == n, p->c->name, text);
+    test_result(!wrong && written == n, p->c->name,
+                "%zu of %zu components decoded wrong, %zu written", wrong, n, written);
     check(cudaFree(latents), "cudaFree");
     free(got);
 }
@@ -436,7 +428,8 @@ static void test_no_room(void)
         for (size_t i = 0; !used && i < bytes; i++)
             touched += got[page * bytes + i] != 0xff;
     }
-    report(units[N + 1] > 8 && !touched, c.name, "the lack is reported, other pages are untouched");
+    test_result(units[N + 1] > 8 && !touched, c.name,
+                "the lack is reported, other pages are untouched");
     free(units);
     free(got);
     release(&p);
@@ -452,7 +445,7 @@ static void test_sinks(void)
     problem p;
     make(&p, &c);
     if (kvd_attn_map_make(&heads, &map))
-        report(false, c.name, "no such heads");
+        test_result(false, c.name, "no such heads");
     uint16_t *const pages = need(PAGES * ELEMENTS * sizeof *pages);
     for (size_t i = 0; i < (size_t)PAGES * ELEMENTS; i++)
         pages[i] = (uint16_t)(1 + i % 60000);
@@ -479,7 +472,7 @@ static void test_sinks(void)
                     const bool there = t < SINK && t < c.prompt[r] - 1;
                     wrong += got[at] != (there ? pages[at] : 0);
                 }
-    report(!wrong && rows == (size_t)PAGES * ELEMENTS, c.name, "rows of the first tokens");
+    test_result(!wrong && rows == (size_t)PAGES * ELEMENTS, c.name, "rows of the first tokens");
     device_free(device, sink);
     free(pages);
     free(got);
@@ -695,7 +688,6 @@ static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b,
 static void test_cachegen(const cachegen_case *c)
 {
     cachegen_problem p;
-    char text[120];
     make_cachegen(&p, c);
     run_cachegen(&p);
     uint16_t *const rows =
@@ -705,9 +697,9 @@ static void test_cachegen(const cachegen_case *c)
     for (int b = 0; b < N; b++)
         for (int h = 0; h < 2 * c->kv; h++)
             wrong += wrong_rows(&p, rows, b, h, &units[p.slot[b]]);
-    (void)snprintf(text, sizeof text, "%zu numbers are not those of the CPU", wrong);
-    report(!wrong, c->name, text);
-    report(!memcmp(units, got, sizeof units) && !got[N], c->name, "units, and no lack of room");
+    test_result(!wrong, c->name, "%zu numbers are not those of the CPU", wrong);
+    test_result(!memcmp(units, got, sizeof units) && !got[N], c->name,
+                "units, and no lack of room");
     free(rows);
     free(got);
     release_cachegen(&p);
@@ -742,12 +734,8 @@ static const test_case cases[] = {
 int main(int argc, char **argv)
 {
     const bool quick = argc > 1 && !strcmp(argv[1], "quick");
-    int devices = 0;
-    (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
-        printf("skip streams: no device\n");
+    if (!gpu_devices("streams", 1))
         return 0;
-    }
     kvd_rng_seed(&rng, 11, 0);
     for (size_t i = 0; i < (quick ? 3 : sizeof cases / sizeof *cases); i++) {
         problem p;
