@@ -687,12 +687,10 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream)
         return kvd_packed_restore_split(a, stream);
     if (a->form.classes)
         return kvd_packed_restore_classes(a, stream);
-    if (a->form.low_rank) {
-        restore_gear_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
-        return cudaGetLastError();
-    }
     const size_t bytes = KVD_PAGE_TOKENS * TILE_PITCH * sizeof(float);
-    if (a->form.allotted)
+    if (a->form.low_rank)
+        restore_gear_kernel<<<grid, 32 * WARPS, 0, stream>>>(*a);
+    else if (a->form.allotted)
         restore_allot_kernel<<<grid, 32 * WARPS, bytes, stream>>>(*a);
     else if (a->level)
         restore_kernel<true><<<grid, 32 * WARPS, bytes, stream>>>(*a);
