@@ -620,8 +620,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
-    k->joint =
-        getenv("KVD_JOINT") && kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
+    k->joint = kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
     /* The cache releases the method, also after a failure. */
     *m = &k->method;
     return copy_tables(k, err);
