@@ -46,7 +46,6 @@ every-model/kvdim-6m/accuracy.h5
 every-model/stories260K/accuracy.h5
 every-model/tinystories656K/accuracy.h5
 every-model/zhpoem750K/accuracy.h5
-h200/methods-steps/methods-steps.h5
 h200/serving/by-batch.h5
 h200/serving/by-input.h5
 h200/serving/input-100k.h5
