@@ -266,7 +266,8 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
 /*
  * Creates the GPU method of a plan in `*m`. `*m` is NULL if the plan only projects heads. The cache
- * must have its layers but no pool of pages yet. The error names the unsupported feature.
+ * must have its layers but no pool of pages yet, and cache->pages is still empty: `make` allocates
+ * what depends on its max_pages. The error names the unsupported feature.
  */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);

@@ -253,7 +253,8 @@ static void *filled(xquant *q, size_t bytes, cudaStream_t stream, kvd_err *err)
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     xquant *const q = of(m);
-    const size_t layers = (size_t)m->cache->config->n_layers;
+    const kvd_paged_cache *const c = m->cache;
+    const size_t layers = (size_t)c->config->n_layers;
     q->pages = pages + 1; /* the last page is for rows that pad a batch */
     q->slots = slots;
     if (!(q->tokens = calloc(slots, sizeof *q->tokens)))
@@ -264,7 +265,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                         filled(q, layers * slots * in_ring(q) * sizeof *q->ring, stream, err)) &&
                    (q->store.pool =
                         filled(q, q->pages * KVD_PAGE_TOKENS * pitch_of(q) * sizeof *q->store.pool,
-                               stream, err))
+                               stream, err)) &&
+                   (q->table = kvd_device_new(
+                        &q->store.memory,
+                        c->batch->max_slices * c->pages->max_pages * sizeof *q->table, what, err))
                ? 0
                : -1;
 }
@@ -367,12 +371,9 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
     return make_matrices(q, err) || make_finish(q, err) ||
                    kvd_latent_store_init(&q->store, q->w->stream, err) ||
                    (q->form.channels &&
-                    !(q->rows = kvd_device_new(&q->store.memory,
-                                               b->max_tokens * pitch_of(q) * sizeof *q->rows, what,
-                                               err))) ||
-                   !(q->table = kvd_device_new(
-                         &q->store.memory, b->max_slices * c->pages->max_pages * sizeof *q->table,
-                         what, err))
+                    !(q->rows =
+                          kvd_device_new(&q->store.memory,
+                                         b->max_tokens * pitch_of(q) * sizeof *q->rows, what, err)))
                ? -1
                : 0;
 }
