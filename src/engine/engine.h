@@ -110,6 +110,8 @@ typedef struct {
     size_t merged;
     /* Number of tokens stored at KVD_LEVEL_LOW, summed over KV heads and layers. */
     size_t lowered;
+    /* Number of tokens whose keys lost channels (think), summed over KV heads and layers. */
+    size_t pruned;
     /*
      * How many of the `bits` before the latest step belonged to tokens that had left a sliding
      * window, so that the step did not read them.

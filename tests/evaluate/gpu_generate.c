@@ -229,7 +229,7 @@ static void compare_forced(const outcome *want, const outcome *got, difference *
     d->bits = fmax(d->bits, fabs(mine / held - 1));
     d->bits = fmax(d->bits, fabs(b->read / b->dense / (a->read / a->dense) - 1));
     d->account = d->account && a->rows == b->rows && a->dropped == b->dropped &&
-                 a->unread == b->unread && a->lowered == b->lowered;
+                 a->unread == b->unread && a->lowered == b->lowered && a->pruned == b->pruned;
 }
 
 static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kvd_dtype type,

@@ -241,6 +241,8 @@ static void count(const kvd_engine *self, size_t slot, size_t tokens, kvd_engine
         to->merged = m->merged(m, slot);
     if (m && m->lowered)
         to->lowered = m->lowered(m, slot);
+    if (m && m->pruned)
+        to->pruned = m->pruned(m, slot);
     if (m && m->unseen)
         to->unseen = m->unseen(m, slot);
     if (m && m->reads)

@@ -163,6 +163,11 @@ struct kvd_gpu_method {
      * and layers. NULL: none.
      */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
+    /*
+     * Returns the number of tokens of a slot whose keys lost channels, summed over KV heads and
+     * layers. NULL: none.
+     */
+    size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees the memory that a slot holds outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the bytes that all slots together hold. */

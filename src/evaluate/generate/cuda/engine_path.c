@@ -186,6 +186,15 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
+/*
+ * Returns true if the method projects every token of a prompt to fewer dimensions. The account
+ * counts these tokens as pruned.
+ */
+static bool cuts_prompts(const by_engine *e)
+{
+    return e->plan->channels && !e->plan->channels->prune;
+}
+
 /* If the tokens are a decode step, also adds the bits that the step read. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
@@ -199,6 +208,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
     a->lowered += is->lowered - was.lowered;
+    a->pruned += cuts_prompts(e) && !step ? n * heads : is->pruned - was.pruned;
     a->coded += (coded(e, (size_t)is->entries) - coded(e, (size_t)was.entries)) * heads;
     if (!step)
         return;

@@ -546,6 +546,15 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
+static size_t think_pruned(const kvd_gpu_method *m, size_t slot)
+{
+    const kvd_zdc *const z = of_const(m);
+    const size_t low = (size_t)z->host_low[slot * kvd_zdc_layers(z)];
+    return z->kept < (size_t)m->cache->config->d_head
+               ? low * kvd_zdc_layers(z) * (size_t)m->cache->share->n_kv_heads
+               : 0;
+}
+
 static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                       kvd_err *err)
 {
@@ -615,6 +624,7 @@ static int open_think(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method *
     z->method.make = make_think;
     z->method.begin = begin_think;
     z->method.bits = think_bits;
+    z->method.pruned = think_pruned;
     z->method.append = append_think;
     z->method.appended = NULL;
     z->method.attended = attended_think;
