@@ -275,7 +275,7 @@ static void step_on_cpu(problem *p, const float *q, float *lse)
             const int n = p->len[b];
             h->score[n - 1] = 0;
             for (int j = g * c->group; j < (g + 1) * c->group; j++) {
-                double sum = 0, z[TOKENS];
+                double sum = 1e-300, z[TOKENS];
                 for (int t = 0; t < n; t++) {
                     z[t] = 0;
                     for (int i = 0; i < c->d; i++)

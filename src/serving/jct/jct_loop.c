@@ -8,6 +8,7 @@
 #include "common/run.h"
 
 #if defined(KVD_CUDA) && defined(__has_include)
+/* cppcheck-suppress preprocessorErrorDirective */
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define KVD_NVTX 1

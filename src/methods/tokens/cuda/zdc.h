@@ -298,15 +298,16 @@ static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;
 }
 
-/* Returns the order of the d channels of keys of KV head g of request b (kvd_zdc_channels). */
-template <typename INDEX>
-static __device__ __forceinline__ INDEX *zdc_order(INDEX *order, const kvd_zdc_pages &p, int b,
-                                                   int n_kv_heads, int g, int d)
+/*
+ * Returns where the order of the d channels of keys of KV head g of request b begins
+ * (kvd_zdc_channels).
+ */
+static __device__ __forceinline__ size_t zdc_order_at(const kvd_zdc_pages &p, int b, int n_kv_heads,
+                                                      int g, int d)
 {
-    return order +
-           (((size_t)p.slot[b] * (size_t)p.n_layers + (size_t)p.layer) * (size_t)n_kv_heads +
+    return (((size_t)p.slot[b] * (size_t)p.n_layers + (size_t)p.layer) * (size_t)n_kv_heads +
             (size_t)g) *
-               (size_t)d;
+           (size_t)d;
 }
 #endif
 #endif

@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(MOVE) move_kernel(const __grid_constant__ kvd_
              block += MOVE / KVD_PAGE_TOKENS) {
             const uint4 x =
                 a.order && side == 0
-                    ? reordered(rows, zdc_order(a.order, a.pages, b, a.n_kv_heads, g, wide), i,
+                    ? reordered(rows, a.order + zdc_order_at(a.pages, b, a.n_kv_heads, g, wide), i,
                                 wide, block)
                     : *reinterpret_cast<const uint4 *>(rows + zdc_in_page(i, wide, block));
             *reinterpret_cast<uint4 *>(

@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(CHANNELS)
     for (int i = me; i < d; i += CHANNELS)
         score[i] *= norm[i];
     __syncthreads();
-    int16_t *const order = zdc_order(a.order, a.pages, b, a.map.n_kv_heads, g, d);
+    int16_t *const order = a.order + zdc_order_at(a.pages, b, a.map.n_kv_heads, g, d);
     for (int i = me; i < d; i += CHANNELS) {
         int rank = 0;
         for (int k = 0; k < d; k++)
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(REORDER)
     __shared__ uint16_t x[KVD_GROUP_MAX + 1][KVD_WIDTH_NARROW];
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, d = a.map.d_qk[0], group = a.map.group,
               t = a.end[b] - 1;
-    const int16_t *const order = zdc_order(a.order, a.pages, b, a.map.n_kv_heads, g, d);
+    const int16_t *const order = a.order + zdc_order_at(a.pages, b, a.map.n_kv_heads, g, d);
     uint16_t *const q = static_cast<uint16_t *>(a.q) + (size_t)b * (size_t)a.map.q_pitch;
     uint16_t *const key =
         static_cast<uint16_t *>(a.store) +
