@@ -46,9 +46,9 @@ typedef struct {
     /* bf16 pages of the layer. In a decode step they hold the newest token. */
     uint16_t *rows;
     /*
-     * Records of vectors, [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words: for
-     * each 32 numbers, word j has bit j of their codes; then a word with the float16 step in its lower
-     * half and the zero point above. Codes of 16 bits have no such word.
+     * Records of vectors, [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words. For
+     * each 32 numbers, word j has bit j of their codes. Then follows a word with the float16 step
+     * in its lower half and the zero point above. Codes of 16 bits have no such word.
      */
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
