@@ -61,6 +61,21 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
+/* Fails if a prompt comes in pieces, or a step follows tokens that were never computed. */
+static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
+{
+    const char *const name = e->method.plan->tokens->info.name;
+    if (!step && s->before)
+        return kvd_fail(err, "method '%s' compresses a prompt in one piece: it goes without chunks",
+                        name);
+    if (step && s->before != e->tokens[s->slot])
+        return kvd_fail(err,
+                        "method '%s' cannot go on after %u tokens of request %u, which were "
+                        "never computed",
+                        name, s->before, s->request);
+    return 0;
+}
+
 /* Sets the numbers of cached tokens, the new ones of steps included. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -70,15 +85,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         e->late.length[i] = 1;
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (i >= it->n_steps && s->before)
-            return kvd_fail(err,
-                            "method '%s' compresses a prompt in one piece: it goes without chunks",
-                            m->plan->tokens->info.name);
-        if (i < it->n_steps && s->before != e->tokens[s->slot])
-            return kvd_fail(err,
-                            "method '%s' cannot go on after %u tokens of request %u, which were "
-                            "never computed",
-                            m->plan->tokens->info.name, s->before, s->request);
+        if (check_slice(e, s, i < it->n_steps, err))
+            return -1;
         for (size_t l = 0; l < e->layers && i < it->n_steps; l++)
             e->late.length[l * rows + i] =
                 (int32_t)kvd_selection_cached(e, s->slot, l, s->before) + 1;
@@ -205,15 +213,8 @@ static int begin_shadow(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err
     selection *const e = of(m);
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (i >= it->n_steps && s->before)
-            return kvd_fail(err,
-                            "method '%s' compresses a prompt in one piece: it goes without chunks",
-                            m->plan->tokens->info.name);
-        if (i < it->n_steps && s->before != e->tokens[s->slot])
-            return kvd_fail(err,
-                            "method '%s' cannot go on after %u tokens of request %u, which were "
-                            "never computed",
-                            m->plan->tokens->info.name, s->before, s->request);
+        if (check_slice(e, s, i < it->n_steps, err))
+            return -1;
     }
     e->shadow.prompts = it->n_slices - it->n_steps;
     return 0;
