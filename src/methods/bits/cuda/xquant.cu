@@ -1,3 +1,7 @@
+/*
+ * Kernels of xquant.h: vectors of a layer's input are quantised as kvd_quantise_group does, and
+ * codes become bf16 pages again.
+ */
 #include "methods/bits/cuda/xquant.h"
 
 #include "methods/bits/cuda/packed_code.cuh"
