@@ -70,7 +70,11 @@ static int resolve_sizes(kvd_jct_sweep *s, kvd_err *err)
                    : cfg->max_batch ? cfg->max_batch
                    : cfg->requests  ? 64
                                     : largest(cfg->batch, cfg->n_batches);
-    if (cfg->iterations && s->max_batch == 1 && !cfg->max_batch && !cfg->sequence)
+    if (largest(cfg->step_batch, cfg->n_step_batches) > s->max_batch)
+        return kvd_fail(err, "--step-batch %s: at most %zu requests run at the same time; raise "
+                             "--max-batch",
+                        cfg->step_batch_text, s->max_batch);
+    if (cfg->iterations && !cfg->n_step_batches && s->max_batch == 1 && !cfg->max_batch && !cfg->sequence)
         fprintf(stderr,
                 "%s: warning: --iterations times steps of one request alone, and kvdim-serve needs "
                 "several numbers of requests: give --max-batch N, such as 64\n",
@@ -168,12 +172,13 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
     fprintf(
         f,
         "; %s, %s, %zu GPUs%s, attention %s, graphs %s, phases %s, chunk %zu, max-tokens %zu, max-batch "
-        "%zu, pages %zu, admission %s, repeats %zu, steps %zu, iterations %s, threads %d, seed %llu",
+        "%zu, pages %zu, admission %s, repeats %zu, steps %zu, iterations %s%s%s, threads %d, seed %llu",
         s->gpu[0] ? s->gpu : kvd_cpu_name(), kvd_dtype_name(cfg->type), cfg->gpus,
         cfg->sequence ? " by tokens" : "", kvd_jct_attention_name[cfg->attention],
         cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens,
         s->max_batch, cfg->pages, kvd_admission_name[cfg->admission], cfg->repeats, cfg->steps,
-        cfg->iterations ? "yes" : "no", s->run.threads, (unsigned long long)s->run.seed);
+        cfg->iterations ? "yes" : "no", cfg->n_step_batches ? " of " : "",
+        cfg->n_step_batches ? cfg->step_batch_text : "", s->run.threads, (unsigned long long)s->run.seed);
     return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
 }
 
@@ -204,6 +209,8 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
                                      kvd_jct_wants_spread(cfg) ? cfg->spread : "") ||
                    kvd_run_parameter(r, "requests", err, "%s", s->requests.name) ||
                    kvd_run_parameter(r, "iterations", err, "%s", cfg->iterations ? "yes" : "no") ||
+                   kvd_run_parameter(r, "step-batch", err, "%s",
+                                     cfg->step_batch_text ? cfg->step_batch_text : "") ||
                    kvd_run_parameter(r, "chunk", err, "%zu", cfg->chunk) ||
                    kvd_run_parameter(r, "max-tokens", err, "%zu", s->max_tokens) ||
                    kvd_run_parameter(r, "max-batch", err, "%zu", s->max_batch) ||

@@ -58,6 +58,9 @@ is "nothing saved" "1 kvdim-jct: kivi, 1 x (20 + 4): NOTHING SAVED: its cache he
 # ---- iterations, requests ---------------------------------------------------------------------------
 check "iterations" "$jct" "$D/model" $small --method none,kivi,bits=4,group=16,residual=32 --input-len 64 --output-len 16 --batch 4 --iterations --repeats 2 -o "$D/i.h5"
 is "pieces and steps" "yes" "$(column "$D/i.h5" kind | tr ' ' '\n' | sort | uniq -c | awk "\$2 == \"iteration\" { print (\$1 >= 16) ? \"yes\" : \$1 }")"
+check "only the longest steps" "$jct" "$D/model" $small --method none --input-len 64 --output-len 16 --batch 4 --iterations --step-batch 1,3 --repeats 2 -q -o "$D/i3.h5"
+is "one job and a step for each number of requests" "job iteration iteration, 4 1 3" "$(column "$D/i3.h5" kind), $(column "$D/i3.h5" batch)"
+refused "more requests than run at a time" 1 "step-batch 1,9: at most 4 requests run at the same time; raise --max-batch" "$jct" "$D/model" $small --input-len 64 --output-len 16 --batch 4 --iterations --step-batch 1,9 -o "$D/i9.h5"
 printf 'arrival_s,input_tokens,output_tokens\n0,10,3\n0.01,30,1\n0.2,5,6\n' >"$D/trace.csv"
 check "a trace" "$jct" "$D/model" $small --requests "$D/trace.csv" --method none,zack,p=0.5 --spectrum "$D/s.h5" -o "$D/q.h5"
 is "a row for each request" "0 0.01 0.2 0 0.01 0.2" "$(column "$D/q.h5" arrival_s)"

@@ -78,14 +78,19 @@ static size_t next_batch(size_t batch, size_t most)
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
+/*
+ * Returns the most tokens that can be cached before a measured decode step: the sequence also holds
+ * samples + 1 steps and the token that the last step produces.
+ */
+static size_t longest_before(size_t max_len, size_t samples)
+{
+    return max_len > samples + 2 ? max_len - samples - 2 : 1;
+}
+
 static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t samples,
                       kvd_jct_point *point, size_t *n)
 {
-    /*
-     * A sequence must also have room for samples + 1 decode steps and the token that the last step
-     * produces.
-     */
-    const size_t most = max_len > samples + 2 ? max_len - samples - 2 : 1;
+    const size_t most = longest_before(max_len, samples);
     for (size_t batch = 1;; batch = next_batch(batch, l->max_batch)) {
         for (size_t tokens = smaller(LEAST, most);; tokens = after(tokens, most)) {
             if (!fits(l, batch, tokens + samples + 2)) {
@@ -112,6 +117,16 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
     add_pieces(longest_input, max_len, limits, whole, *point, n);
     add_prompts(longest_input, limits, *point, n);
     add_steps(max_len, limits, samples, *point, n);
+    return 0;
+}
+
+int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches, size_t samples,
+                          kvd_jct_point **point, kvd_err *err)
+{
+    if (!(*point = calloc(n_batches, sizeof **point)))
+        return kvd_no_memory(err, "steps", n_batches * sizeof **point);
+    for (size_t i = 0; i < n_batches; i++)
+        (*point)[i] = (kvd_jct_point){0, batch[i], longest_before(max_len, samples)};
     return 0;
 }
 

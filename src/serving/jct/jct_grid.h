@@ -28,6 +28,14 @@ int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
 /*
+ * Creates the list of the longest decode steps: for each of n_batches numbers of requests one step
+ * with as many cached tokens as a sequence of max_len tokens leaves room for. *point
+ * [n_batches] is allocated.
+ */
+int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches, size_t samples,
+                          kvd_jct_point **point, kvd_err *err);
+
+/*
  * Runs the iteration *p several times and fills second [samples] with its times in seconds. For
  * decode steps *context receives the mean number of tokens in the cache, otherwise 0.
  */

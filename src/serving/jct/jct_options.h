@@ -24,6 +24,9 @@ typedef struct {
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
+    /* Values of --step-batch, allocated; none if not given. */
+    size_t *step_batch, n_step_batches;
+    const char *step_batch_text;
     /* Bits of the weights, 16 or 4 (--weights-bits), allocated. */
     size_t *weight_bits, n_weight_bits;
     /* Trace file, or poisson:RATE with `lengths` for the numbers of tokens. */

@@ -323,25 +323,35 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
 }
 
 /*
- * Returns true if a job of which only some decode steps are computed can run. Otherwise, because
- * its requests do not fit into the cache at once, reports the job as left out.
+ * Returns true if `batch` requests of up to `tokens` tokens fit into the cache at once. Otherwise
+ * reports the measurement that the option asks for as left out.
+ */
+static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, const char *option,
+                        size_t batch, size_t tokens)
+{
+    char why[160];
+    const kvd_batching_limits *const l = &c->loop.limits;
+    const size_t each = (tokens + 63) / 64, pages = batch * each, room = l->pages;
+    const size_t near = batch * (each < l->window_share ? each : l->window_share);
+    if (batch <= l->max_batch && pages <= room && near <= l->window_pages)
+        return true;
+    snprintf(why, sizeof why,
+             "%s: its requests must run at once, in %zu pages (%zu in layers with a window); "
+             "there are %zu (%zu), for %zu",
+             option, pages, near, room, l->window_pages, l->max_batch);
+    skip(s, what, why, 1);
+    return false;
+}
+
+/*
+ * Returns true if a job can run. A job of which only some decode steps are computed needs room for
+ * all of its requests; without it, the job is reported as left out.
  */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
 {
-    char why[160];
-    const kvd_batching_limits *const l = &c->loop.limits;
-    const size_t each = (input + output + 63) / 64, pages = batch * each, room = l->pages;
-    const size_t near = batch * (each < l->window_share ? each : l->window_share);
-    if (steps_of(s, c, output) == output - 1 ||
-        (batch <= l->max_batch && pages <= room && near <= l->window_pages))
-        return true;
-    snprintf(why, sizeof why,
-             "--steps: its requests must run at once, in %zu pages (%zu in layers with a window); "
-             "there are %zu (%zu), for %zu",
-             pages, near, room, l->window_pages, l->max_batch);
-    skip(s, what, why, 1);
-    return false;
+    return steps_of(s, c, output) == output - 1 ||
+           fit_at_once(s, c, what, "--steps", batch, input + output);
 }
 
 /*
@@ -409,15 +419,22 @@ static int jobs(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 static int iterations(kvd_jct_sweep *s, candidate *c, kvd_err *err)
 {
     const size_t samples = s->cfg->repeats;
+    const bool longest = s->cfg->n_step_batches > 0;
     kvd_jct_point *point = NULL;
-    size_t n = 0;
+    size_t n = s->cfg->n_step_batches;
     double *const second = calloc(samples, sizeof *second), context;
-    int status = second ? kvd_jct_grid(s->longest_input, s->max_len, &c->loop.limits,
-                                       kvd_plan_beyond_widths(&c->plan), samples, &point, &n, err)
-                        : kvd_no_memory(err, "samples", samples * sizeof *second);
+    int status = !second ? kvd_no_memory(err, "samples", samples * sizeof *second)
+                 : longest
+                     ? kvd_jct_longest_steps(s->max_len, s->cfg->step_batch, n, samples, &point, err)
+                     : kvd_jct_grid(s->longest_input, s->max_len, &c->loop.limits,
+                                    kvd_plan_beyond_widths(&c->plan), samples, &point, &n, err);
     for (size_t i = 0; !status && i < n; i++) {
+        char what[400];
         kvd_progress_step(&s->progress, (double)s->done + (double)i / (double)n);
-        if (has_iteration(s, c, &point[i]))
+        snprintf(what, sizeof what, "%s, a step of %zu after %zu", c->method->label, point[i].batch,
+                 point[i].tokens);
+        if (has_iteration(s, c, &point[i]) ||
+            (longest && !fit_at_once(s, c, what, "--step-batch", point[i].batch, s->max_len)))
             continue;
         status = kvd_jct_grid_run(&c->loop, &point[i], samples, second, &context, err) ||
                  kvd_jct_add_iteration(s->out, &c->setting, point[i].piece,
