@@ -3,9 +3,9 @@
 # requests. Usage: scripts/time_methods_steps.sh OUT_DIR [PART...], with JCT=the program (default build/bin/kvdim-jct). Needs a GPU with 100 GB.
 # PART is one of those below (default: all), so that GPUs can divide them. Each writes OUT_DIR/steps-PART.h5, and what kvdim-jct prints to steps-PART.txt.
 #
-# tokens, dims, bits, coded: kvdim-jct --iterations times single steps, three samples each, on a cache of random numbers, so no prompt of 8192 tokens runs. The
-# longest request has 16 + 8181 tokens: 8192 before the first step, three samples, and two more. Budgets are fractions of the longest request.
-# computed: methods whose cache depends on the keys of a prompt, or on every token before. Jobs compute the prompts; their TBT is that of 8 steps.
+# kvdim-jct --iterations --step-batch times single steps, three samples each. The longest request has 16 + 8181 tokens: 8192 before the first step, three samples,
+# and two more. Budgets are fractions of the longest request. The cache of tokens, dims, bits and coded holds random numbers, so no prompt of 8192 tokens runs;
+# that of computed and layers depends on the keys of a prompt, or on every token before, and the prompts run.
 set -u
 OUT=${1:?usage: time_methods_steps.sh OUT_DIR [PART...]}
 shift
@@ -24,20 +24,23 @@ run() {
   grep -v '^jct: ' "$OUT/steps-$part.log" | tail -20
   [ $status -eq 0 ] || exit $status
 }
-steps="--input-len 16 --output-len 8181 --steps 1 --batch 1 --max-batch 64 --iterations --repeats 3"
+steps="--batch 1 --max-batch 64 --iterations --step-batch 1,16,64 --repeats 3"
+random="--input-len 16 --output-len 8181 --steps 1 $steps" prompts="--input-len 8181 --output-len 16 --steps 8 $steps"
 
-[ $# -gt 0 ] || set -- tokens dims bits coded computed
+[ $# -gt 0 ] || set -- tokens dims bits coded computed layers
 for part; do
   # shellcheck disable=SC2086
   case $part in
-  tokens) run tokens $steps none h2o keyformer snapkv streaming tova knorm keydiff expectedattention pyramidkv adakv prefixkv cake windowkv taskkv kvzip quest alisa \
+  tokens) run tokens $random none h2o keyformer snapkv streaming tova knorm keydiff expectedattention pyramidkv adakv prefixkv cake windowkv taskkv kvzip quest alisa \
     scissorhands kvcrush ;;
-  dims) run dims $steps none uniform,p=0.5 zack,p=0.5 palu,p=0.5 strawman,p=0.5 zack+kivi,p=0.5,bits=4 ;;
-  bits) run bits $steps none kivi,bits=4 kivi,bits=2 kvquant,bits=4 fp8 mxfp4 nvfp4 turboquant,bits=4,qjl=0 turboquant,bits=4 comet allot hetero rotatekv ;;
-  coded) run coded $steps none waterfill,block=64 kvtc,bits=2,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1 ;;
-  computed) run computed --input-len 8181 --output-len 16 --steps 8 --batch 1,16,64 --repeats 1 none d2o ems elasticcache kvmerger mpcache gear ;;
+  dims) run dims $random none uniform,p=0.5 zack,p=0.5 palu,p=0.5 strawman,p=0.5 think,p=0.5 zack+kivi,p=0.5,bits=4 ;;
+  bits) run bits $random none kivi,bits=4 kivi,bits=2 kvquant,bits=4 fp8 mxfp4 nvfp4 turboquant,bits=4,qjl=0 turboquant,bits=4 comet allot hetero rotatekv zipcache \
+    vidkv xquant,bits=4 ;;
+  coded) run coded $random none waterfill,block=64 kvtc,bits=2,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1 ;;
+  computed) run computed $prompts none d2o ems elasticcache kvmerger mpcache a2ats shadowkv gear ;;
+  layers) run layers $prompts none minicache xkv ;;
   *)
-    echo "time_methods_steps.sh: no part '$part'; parts are tokens dims bits coded computed" >&2
+    echo "time_methods_steps.sh: no part '$part'; parts are tokens dims bits coded computed layers" >&2
     exit 2
     ;;
   esac

@@ -88,6 +88,12 @@ typedef struct {
     size_t n;
 } kvd_report_rows;
 
+/*
+ * Returns true if row i of an accuracy file is of the method of a kvdim/jct row, such as
+ * "zack,p=0.5". Both kinds of file write parameters in the form of kvd_method.settings.
+ */
+bool kvd_is_job_method(const kvd_rows *rows, size_t i, const char *job);
+
 /* Return the value of a column; NaN or "" if the file has no such column. */
 double kvd_report_real(const kvd_report_row *e, const char *column);
 const char *kvd_report_text(const kvd_report_row *e, const char *column);

@@ -71,10 +71,12 @@ static int resolve_sizes(kvd_jct_sweep *s, kvd_err *err)
                    : cfg->requests  ? 64
                                     : largest(cfg->batch, cfg->n_batches);
     if (largest(cfg->step_batch, cfg->n_step_batches) > s->max_batch)
-        return kvd_fail(err, "--step-batch %s: at most %zu requests run at the same time; raise "
-                             "--max-batch",
+        return kvd_fail(err,
+                        "--step-batch %s: at most %zu requests run at the same time; raise "
+                        "--max-batch",
                         cfg->step_batch_text, s->max_batch);
-    if (cfg->iterations && !cfg->n_step_batches && s->max_batch == 1 && !cfg->max_batch && !cfg->sequence)
+    if (cfg->iterations && !cfg->n_step_batches && s->max_batch == 1 && !cfg->max_batch &&
+        !cfg->sequence)
         fprintf(stderr,
                 "%s: warning: --iterations times steps of one request alone, and kvdim-serve needs "
                 "several numbers of requests: give --max-batch N, such as 64\n",
@@ -178,7 +180,8 @@ static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
         cfg->graphs ? "on" : "off", cfg->phases ? "on" : "off", cfg->chunk, s->max_tokens,
         s->max_batch, cfg->pages, kvd_admission_name[cfg->admission], cfg->repeats, cfg->steps,
         cfg->iterations ? "yes" : "no", cfg->n_step_batches ? " of " : "",
-        cfg->n_step_batches ? cfg->step_batch_text : "", s->run.threads, (unsigned long long)s->run.seed);
+        cfg->n_step_batches ? cfg->step_batch_text : "", s->run.threads,
+        (unsigned long long)s->run.seed);
     return fclose(f) ? kvd_no_memory(err, "the sweep's description", 4096) : 0;
 }
 

@@ -32,6 +32,13 @@ is "each method once for each size" "" "$(sed 1d "$t/leaderboard-stored.csv" | c
 check "quest is among the best by bytes read" test -n "$(cell leaderboard-read quest score)"
 check "ordered by score" awk -F, 'NR > 1 && $1 == size && $6 > last + 1e-9 { exit 1 } { size = $1; last = $6 }' "$(sed 's/"[^"]*"/-/' "$t/leaderboard-stored.csv" >"$D/plain.csv"; echo "$D/plain.csv")"
 
+# The page shows the times of kvdim-jct's steps with the scores of the same methods and settings.
+check "steps" "$B/bin/kvdim-jct" $model --method none --method h2o,heavy=0.05/0.2,recent=0.1 --method hetero,k=4,v=2 --input-len 40 --output-len 12 --batch 2 --iterations --step-batch 1,2 --repeats 1 -q -o "$D/steps.h5"
+check "a page with steps" "$B/bin/kvdim-report" "$D/tokens.h5" "$D/steps.h5" -o "$D/timed"
+is "settings with a score and a time" "h2o h2o none" "$(sed 1d "$D/timed/tables/leaderboard-steps.csv" | cut -d, -f3 | sort | tr '\n' ' ' | sed 's/ $//')"
+check "a step of two requests" test "$(sed 1d "$D/timed/tables/leaderboard-steps.csv" | grep -c 'batch 2')" = 3 -a -s "$D/timed/figures/leaderboard-steps.svg"
+check "fastest first, and on the front" awk -F, 'NR == 2 && !/,yes$/ { exit 1 } NR > 2 && $1 < last { exit 1 } NR > 1 { last = $1 }' "$(sed 's/"[^"]*"/-/; s/^[^,]*,[^,]*,[^,]*,[^,]*,//' "$D/timed/tables/leaderboard-steps.csv" >"$D/plain.csv"; echo "$D/plain.csv")"
+
 # A file of a version without the share that is read: everything else is drawn.
 if ${PYTHON:-/usr/bin/python3} -c 'import h5py' 2>/dev/null; then
   cp "$D/tokens.h5" "$D/old.h5"

@@ -255,22 +255,6 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Returns true if row i of an accuracy file is of the text `label` and of the method of a job, such
- * as "zack,p=0.5". Both files write parameters in the form of kvd_method.settings.
- */
-static bool scores(const kvd_rows *rows, size_t i, const char *label, const char *job)
-{
-    kvd_method m;
-    kvd_err unused;
-    if (strcmp(kvd_row_text(rows, i, "label"), label) || kvd_method_parse(job, &m, &unused))
-        return false;
-    const double p = kvd_row_real(rows, i, "p_wanted");
-    return !strcmp(kvd_row_text(rows, i, "method"), m.name) &&
-           !strcmp(kvd_row_text(rows, i, "settings"), m.settings) &&
-           (isnan(m.p) || fabs(p - m.p) < 1e-9);
-}
-
-/*
  * Returns the logarithm of the perplexity of method B at the JCT of row `e`, interpolated between
  * the two settings of B with the nearest smaller and larger JCT in the same file, or NaN. The rows
  * of B in the accuracy file `x` may differ from row `scored`, which is of `e`, in the method alone.
@@ -291,7 +275,9 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
         const double jct = kvd_report_real(b, "jct_s");
         const int side = jct > at;
         for (size_t k = 0; k < kvd_rows_count(rows); k++)
-            if ((side ? jct < t[1] : jct > t[0]) && scores(rows, k, label, method) &&
+            if ((side ? jct < t[1] : jct > t[0]) &&
+                !strcmp(kvd_row_text(rows, k, "label"), label) &&
+                kvd_is_job_method(rows, k, method) &&
                 !kvd_rows_differ(x, scored, x, k, "method,settings,rule,widths,bases")) {
                 t[side] = jct;
                 y[side] = log(kvd_row_real(rows, k, "perplexity"));
@@ -312,7 +298,8 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
             !among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output")))
             continue;
         for (size_t k = 0; k < kvd_rows_count(rows); k++) {
-            if (!scores(rows, k, label, method))
+            if (strcmp(kvd_row_text(rows, k, "label"), label) ||
+                !kvd_is_job_method(rows, k, method))
                 continue;
             const double other = log_perplexity_at(all, e, q, x, k);
             if (isfinite(other) &&

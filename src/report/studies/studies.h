@@ -99,13 +99,11 @@ int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
  */
 int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
                       kvd_section *s, kvd_err *err);
-/* Adds benchmark scores. Adds nothing if there is no kvdim/tasks file. */
-int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds a table of benchmark scores with a row per method and a column per task. Adds nothing if
- * fewer than two result rows have scores.
+ * Adds benchmark scores: the methods against bytes and against the times of decode steps, where
+ * kvdim/jct files have steps under the same methods. Adds nothing if there is no kvdim/tasks file.
  */
-int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
+int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
  * Adds tables of the quality of generated text, of needles (facts hidden in a text) and of
  * classification. Adds nothing if there are no such results.

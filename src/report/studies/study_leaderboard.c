@@ -159,10 +159,8 @@ static void add_columns(kvd_table *t)
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_ms", "ms per step");
 }
 
-static void put_columns(kvd_table *t, const standing *x)
+static void put_settings(kvd_table *t, const standing *x)
 {
-    static const char *const scores[] = {"score",        "score_lo",        "score_hi",
-                                         "score_change", "score_change_lo", "score_change_hi"};
     char settings[KVD_LABEL];
     const char *const keys = kvd_entry_text(x->all, "settings");
     const double p = kvd_entry_real(x->all, "overall_p");
@@ -170,8 +168,15 @@ static void put_columns(kvd_table *t, const standing *x)
         snprintf(settings, sizeof settings, "%.190s", keys);
     else
         snprintf(settings, sizeof settings, "p=%.4g%s%.170s", p, *keys ? "," : "", keys);
-    kvd_table_text(t, x->all->series);
     kvd_table_text(t, settings);
+}
+
+static void put_columns(kvd_table *t, const standing *x)
+{
+    static const char *const scores[] = {"score",        "score_lo",        "score_hi",
+                                         "score_change", "score_change_lo", "score_change_hi"};
+    kvd_table_text(t, x->all->series);
+    put_settings(t, x);
     kvd_table_real(t, stored(x));
     kvd_table_real(t, was_read(x));
     for (size_t k = 0; k < sizeof scores / sizeof *scores; k++) {
@@ -319,7 +324,196 @@ static int figure(const leaderboard *b, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
+/* A decode step that was timed under the method and settings of a standing. */
+typedef struct {
+    const standing *of;
+    const kvd_report_row *row;
+} timed;
+
+static double step_seconds(const timed *x)
+{
+    return kvd_report_real(x->row, "seconds");
+}
+
+/* Returns true if both rows are of one place, number of requests and number of cached tokens. */
+static bool same_step(const kvd_report_row *a, const kvd_report_row *b)
+{
+    const double x = kvd_report_real(a, "context"), y = kvd_report_real(b, "context");
+    return !strcmp(a->place, b->place) && x >= y && x <= y;
+}
+
+/* Returns true if the texts are equal but for the number of requests, "; batch N". */
+static bool same_but_for_batch(const char *a, const char *b)
+{
+    const char *const x = strstr(a, "; batch "), *const y = strstr(b, "; batch ");
+    return x && y && x - a == y - b && !strncmp(a, b, (size_t)(x - a)) &&
+           !strcmp(x + 8 + strspn(x + 8, "0123456789"), y + 8 + strspn(y + 8, "0123456789"));
+}
+
+/*
+ * Returns true if the row is a decode step, and no step on this machine has more requests, or as
+ * many and more cached tokens.
+ */
+static bool is_largest_step(const kvd_report_rows *steps, const kvd_report_row *e)
+{
+    const double batch = kvd_report_real(e, "batch"), tokens = kvd_report_real(e, "context");
+    bool largest = !(kvd_report_real(e, "piece") > 0);
+    for (size_t i = 0; i < steps->n && largest; i++) {
+        const kvd_report_row *const other = &steps->item[i];
+        const double n = kvd_report_real(other, "batch");
+        largest = !same_but_for_batch(other->place, e->place) ||
+                  kvd_report_real(other, "piece") > 0 || n < batch ||
+                  (!(n > batch) && !(kvd_report_real(other, "context") > tokens));
+    }
+    return largest;
+}
+
+/* Returns the step under `none` of the same file, place and size, or NULL. */
+static const kvd_report_row *uncompressed_step(const kvd_report_rows *steps,
+                                               const kvd_report_row *e)
+{
+    for (size_t i = 0; i < steps->n; i++)
+        if (steps->item[i].file == e->file && same_step(&steps->item[i], e) &&
+            !strcmp(kvd_report_text(&steps->item[i], "method"), "none"))
+            return &steps->item[i];
+    return NULL;
+}
+
+/* Returns true if the list has a step under the method and settings of x, of the same place. */
+static bool is_timed(const timed *x, const timed *all, size_t n)
+{
+    bool found = false;
+    for (size_t i = 0; i < n && !found; i++)
+        found = all[i].of == x->of && same_step(all[i].row, x->row);
+    return found;
+}
+
+/* Returns true if no other timed step of the place has a better score in at most the time. */
+static bool on_step_front(const timed *x, const timed *all, size_t n)
+{
+    bool front = true;
+    for (size_t i = 0; i < n && front; i++)
+        front = !same_step(all[i].row, x->row) || step_seconds(&all[i]) > step_seconds(x) ||
+                score(all[i].of) < score(x->of) ||
+                (!(step_seconds(&all[i]) < step_seconds(x)) && !(score(all[i].of) > score(x->of)));
+    return front;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const timed *const x = a, *const y = b;
+    const int c = strcmp(x->row->place, y->row->place);
+    return c ? c : (step_seconds(x) > step_seconds(y)) - (step_seconds(x) < step_seconds(y));
+}
+
+static int steps_table(const timed *all, size_t n, const kvd_report_rows *steps, kvd_section *s,
+                       kvd_err *err)
+{
+    kvd_table *const t =
+        kvd_section_table(s, "leaderboard-steps", "Mean score against the time of a step", err);
+    if (!t)
+        return -1;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "step measured with");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "context", "tokens each");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_ms", "ms per step");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_share", "over uncompressed");
+    kvd_table_add_interval(t, 3, "score", "score, %");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_cache_share", "stored / 16-bit");
+    kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_read_share", "read / 16-bit");
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "front", "front");
+    kvd_table_note(
+        t,
+        "Scores of the leaderboard, beside the time of a decode step that kvdim-jct measured under "
+        "the same method and settings: the step with most requests and tokens. The scored model "
+        "and the timed one may differ. On the front: no other step is as fast with a better "
+        "score, or faster with the same score.");
+    for (size_t i = 0; i < n; i++) {
+        const timed *const x = &all[i];
+        const kvd_report_row *const none = uncompressed_step(steps, x->row);
+        kvd_table_text(t, x->row->place);
+        kvd_table_int(t, (int64_t)kvd_report_real(x->row, "context"));
+        kvd_table_text(t, x->of->all->series);
+        put_settings(t, x->of);
+        kvd_table_real(t, 1e3 * step_seconds(x));
+        kvd_table_real(t, none ? step_seconds(x) / kvd_report_real(none, "seconds") : (double)NAN);
+        kvd_table_real(t, 100 * score(x->of));
+        kvd_table_real(t, 100 * kvd_entry_real(x->of->all, "score_lo"));
+        kvd_table_real(t, 100 * kvd_entry_real(x->of->all, "score_hi"));
+        kvd_table_real(t, stored(x->of));
+        kvd_table_real(t, was_read(x->of));
+        kvd_table_text(t, on_step_front(x, all, n) ? "yes" : "");
+    }
+    return 0;
+}
+
+static int steps_figure(const timed *all, size_t n, kvd_section *s, kvd_err *err)
+{
+    static const kvd_panel panel = {
+        .title = "time of a step", .x = "step_ms", .log_x = true, .y = "score"};
+    kvd_table *const t = kvd_section_table(
+        s, "leaderboard-step-points", "Mean score against the time of a step, all points", err);
+    if (!t)
+        return -1;
+    t->only_files = t->no_markdown = true;
+    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "step_ms", "ms per step");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_read_share", "read / 16-bit");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "score", "score, %");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "score_lo", "from");
+    kvd_table_add_column(t, KVD_CELL_REAL, 6, "score_hi", "to");
+    kvd_table_add_column(t, KVD_CELL_INT, 0, "fronts", "1: on the front");
+    for (size_t i = 0; i < n; i++) {
+        kvd_table_text(t, all[i].of->all->series);
+        kvd_table_real(t, 1e3 * step_seconds(&all[i]));
+        kvd_table_real(t, was_read(all[i].of));
+        kvd_table_real(t, 100 * score(all[i].of));
+        kvd_table_real(t, 100 * kvd_entry_real(all[i].of->all, "score_lo"));
+        kvd_table_real(t, 100 * kvd_entry_real(all[i].of->all, "score_hi"));
+        kvd_table_int(t, on_step_front(&all[i], all, n));
+    }
+    if (kvd_section_figure(s, "leaderboard-steps", "leaderboard.gp", 1000,
+                           kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
+                           "Mean score over the tasks against the time of the decode step with "
+                           "most requests and tokens. Ringed points: no other step is as fast with "
+                           "a better score, or faster with the same score; bars are their 95 % "
+                           "intervals.",
+                           err, "csv='tables/leaderboard-step-points.csv'; steps=1"))
+        return -1;
+    kvd_section_panels(s, t, &panel, 1);
+    return 0;
+}
+
+/* Adds a figure and a table of scores against times, if two settings or more have both. */
+static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    kvd_report_rows steps = {0};
+    timed *all = NULL;
+    size_t n = 0;
+    int status = kvd_jct_collect(r, "iteration", &steps, err);
+    if (!status && !(all = calloc(steps.n * b->n + 1, sizeof *all)))
+        status = kvd_no_memory(err, "a leaderboard", steps.n * b->n * sizeof *all);
+    for (size_t i = 0; i < steps.n && !status; i++)
+        for (size_t k = 0; k < b->n && is_largest_step(&steps, &steps.item[i]); k++) {
+            const timed x = {b->point[k], &steps.item[i]};
+            const kvd_accuracy_entry *const e = x.of->all;
+            if (kvd_is_job_method(e->file->accuracy.rows, e->row,
+                                  kvd_report_text(x.row, "method")) &&
+                !is_timed(&x, all, n))
+                all[n++] = x;
+        }
+    if (!status && n > 1) {
+        qsort(all, n, sizeof *all, by_step);
+        status = steps_figure(all, n, s, err) || steps_table(all, n, &steps, s, err);
+    }
+    free(all);
+    kvd_report_rows_release(&steps);
+    return status;
+}
+
+static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r, kvd_section *s,
+                          kvd_err *err)
 {
     leaderboard b = {0};
     int status = collect(all, &b, err);
@@ -329,208 +523,9 @@ int kvd_study_leaderboard(const kvd_accuracy_entries *all, kvd_section *s, kvd_e
                             "Best methods by the bytes that the cache stores", s, err) ||
                  best_table(&b, was_read, "leaderboard-read",
                             "Best methods by the bytes that a step reads", s, err) ||
-                 whole_table(&b, s, err);
+                 steps(&b, r, s, err) || whole_table(&b, s, err);
     leaderboard_release(&b);
     return status ? -1 : 0;
-}
-
-/* A column of results, with the columns of its confidence interval. */
-typedef struct {
-    const char *column, *heading;
-    int digits;
-} shown;
-
-static void add_intervals(kvd_table *t, const shown *x, size_t n)
-{
-    for (size_t k = 0; k < n; k++) {
-        kvd_table_add_interval(t, x[k].digits, x[k].column, x[k].heading);
-    }
-}
-
-static void put_intervals(kvd_table *t, const kvd_accuracy_entry *e, const shown *x, size_t n)
-{
-    for (size_t k = 0; k < n; k++) {
-        kvd_table_bounded(t, kvd_entry_interval(e, x[k].column));
-    }
-}
-
-static void add_names(kvd_table *t)
-{
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "evaluated on");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_cache_share", "share of a 16-bit cache");
-    kvd_table_add_column(t, KVD_CELL_INT, 0, "n_seeds", "seeds");
-}
-
-static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
-{
-    const double seeds = kvd_entry_real(e, "n_seeds");
-    kvd_table_text(t, kvd_entry_text(e, "label"));
-    kvd_table_text(t, e->method);
-    kvd_table_text(t, kvd_entry_text(e, "settings"));
-    kvd_table_real(t, kvd_entry_real(e, "overall_p"));
-    kvd_table_real(t, kvd_entry_real(e, "free_cache_share"));
-    kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
-}
-
-/*
- * Adds a table. Early files of kvdim-eval have the same tables as those of kvdim-tasks, in another
- * section of the page, under names of their own.
- */
-static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
-                             kvd_section *s, kvd_err *err)
-{
-    char own[64];
-    snprintf(own, sizeof own, "%s%s", name,
-             all->item[0].file->kind == KVD_RESULT_TASKS ? "" : "-of-eval");
-    return kvd_section_table(s, own, title, err);
-}
-
-/*
- * Adds a table of the columns `x` [n] and of `sd`, a column such as the standard deviation over
- * random seeds. Only result rows with a value in column x[0] have a row.
- */
-static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
-                          const char *note, const shown *x, size_t n, const shown *sd,
-                          kvd_section *s, kvd_err *err)
-{
-    kvd_table *const t = free_table(all, name, title, s, err);
-    if (!t)
-        return -1;
-    add_names(t);
-    add_intervals(t, x, n);
-    kvd_table_add_column(t, KVD_CELL_REAL, sd->digits, sd->column, sd->heading);
-    kvd_table_note(t, "%s", note);
-    for (size_t i = 0; i < all->n; i++) {
-        const kvd_accuracy_entry *const e = &all->item[i];
-        if (isnan(kvd_entry_real(e, x[0].column)))
-            continue;
-        put_names(t, e);
-        put_intervals(t, e, x, n);
-        kvd_table_real(t, kvd_entry_real(e, sd->column));
-    }
-    t->only_files = t->n_rows == 0;
-    return 0;
-}
-
-/* Returns true if an earlier needle (fact hidden in a text) of the same file has the same depth. */
-static bool seen(const kvd_accuracy_result *a, size_t needle)
-{
-    for (size_t j = 0; j < needle; j++)
-        if (a->needle_depth[j] == a->needle_depth[needle])
-            return true;
-    return false;
-}
-
-static double mean_at(const kvd_accuracy_result *a, const double *value, size_t row, double depth,
-                      size_t *n)
-{
-    double sum = 0;
-    *n = 0;
-    for (size_t j = 0; j < a->n_needles; j++)
-        if (a->needle_depth[j] == depth) {
-            sum += value[row * a->n_needles + j];
-            ++*n;
-        }
-    return sum / (double)*n;
-}
-
-static int depth_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
-{
-    kvd_table *const t = free_table(all, "needle-depth", "Hidden pass keys by depth", s, err);
-    if (!t)
-        return -1;
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "label", "hidden in");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
-    kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
-    kvd_table_add_column(t, KVD_CELL_REAL, 1, "depth", "depth, %");
-    kvd_table_add_column(t, KVD_CELL_INT, 0, "needles", "needles");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "needle_nll", "nat per token of the number");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "needle_agree", "as the uncompressed model");
-    kvd_table_add_column(t, KVD_CELL_REAL, 4, "needle_exact", "every token right");
-    for (size_t i = 0; i < all->n; i++) {
-        const kvd_accuracy_entry *const e = &all->item[i];
-        const kvd_accuracy_result *const a = &e->file->accuracy;
-        for (size_t j = 0; j < a->n_needles; j++) {
-            size_t n;
-            const double nll = mean_at(a, a->needle_nll, e->row, a->needle_depth[j], &n);
-            if (seen(a, j) || isnan(nll))
-                continue;
-            kvd_table_text(t, kvd_entry_text(e, "label"));
-            kvd_table_text(t, e->method);
-            kvd_table_text(t, kvd_entry_text(e, "settings"));
-            kvd_table_real(t, 100 * a->needle_depth[j]);
-            kvd_table_int(t, (int64_t)n);
-            kvd_table_real(t, nll);
-            kvd_table_real(t, mean_at(a, a->needle_agree, e->row, a->needle_depth[j], &n));
-            kvd_table_real(t, mean_at(a, a->needle_exact, e->row, a->needle_depth[j], &n));
-        }
-    }
-    t->only_files = t->n_rows == 0;
-    return 0;
-}
-
-static bool any(const kvd_accuracy_entries *all, const char *column)
-{
-    for (size_t i = 0; i < all->n; i++)
-        if (!isnan(kvd_entry_real(&all->item[i], column)))
-            return true;
-    return false;
-}
-
-int kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err)
-{
-    static const shown generated[] = {{"exact", "all tokens the same", 3},
-                                      {"agree_prefix", "tokens until the first difference", 1},
-                                      {"rouge1", "ROUGE-1", 3},
-                                      {"edit_similarity", "edit similarity", 3},
-                                      {"reference_rouge1", "ROUGE-1 against references", 3},
-                                      {"reference_rouge1_change", "its change", 3}};
-    static const shown needles[] = {{"needle_agree", "places as the uncompressed model", 3},
-                                    {"needle_exact", "every token right", 3},
-                                    {"needle_nll", "nat per token of the number", 3},
-                                    {"needle_nll_change", "its change", 3}};
-    static const shown spread[] = {{"rouge1_sd", "sd of ROUGE-1 over seeds", 3},
-                                   {"needle_nll_sd", "sd of nat over seeds", 3},
-                                   {"class_correct_sd", "sd of accuracy over seeds", 3}};
-    static const shown classes[] = {{"class_correct", "accuracy", 3},
-                                    {"class_correct_change", "its change", 3},
-                                    {"class_agree", "class as the uncompressed model's", 3}};
-    static const shown scores[] = {{"score", "score", 3}, {"score_change", "its change", 3}};
-    static const shown step = {"step_s", "seconds per step", 4};
-    if (any(all, "score") &&
-        measures_table(
-            all, "benchmarks", "Scores of published benchmarks",
-            "Mean score of the items of a task, by the benchmark's own measure. Change: less that "
-            "of the uncompressed model, paired by item. 95 % intervals over items.",
-            scores, sizeof scores / sizeof *scores, &step, s, err))
-        return -1;
-    if (any(all, "exact") &&
-        measures_table(
-            all, "free-running", "Generated text, against the uncompressed model's own",
-            "Greedy, with K and V of past tokens as the cache stored them; the first token comes "
-            "from the prompt's own rows. ROUGE-1: F1 over words. Edit similarity: 1 - Levenshtein "
-            "distance / longer length. Change: against the references, less what the uncompressed "
-            "model has there. 95 % intervals over sequences, paired.",
-            generated, sizeof generated / sizeof *generated, &spread[0], s, err))
-        return -1;
-    if (any(all, "needle_nll") &&
-        (measures_table(
-             all, "needle", "Hidden pass keys",
-             "A number of five digits in a text, asked for at its end. Change: less that of the "
-             "uncompressed model, paired. 95 % intervals over texts.",
-             needles, sizeof needles / sizeof *needles, &spread[1], s, err) ||
-         depth_table(all, s, err)))
-        return -1;
-    if (any(all, "class_correct") &&
-        measures_table(all, "classes", "Classification by label likelihood",
-                       "The class whose name is likeliest after the document. 95 % intervals over "
-                       "documents, paired.",
-                       classes, sizeof classes / sizeof *classes, &spread[2], s, err))
-        return -1;
-    return 0;
 }
 
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err)
@@ -543,7 +538,7 @@ int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err)
             kvd_text_raw(&s->words, "<p>Answers of a model that reads its own compressed KV "
                                     "cache.</p>\n");
         status = !s || kvd_study_targets(r, KVD_RESULT_TASKS, &all, s, err) ||
-                 kvd_study_leaderboard(&all, s, err) || kvd_study_free(&all, s, err);
+                 leaderboard_of(&all, r, s, err) || kvd_study_free(&all, s, err);
     }
     kvd_accuracy_entries_release(&all);
     return status ? -1 : 0;

@@ -129,9 +129,10 @@ static const kvd_option options[] = {
     {"iterations", .type = KVD_OPT_FLAG, KVD_INTO(T, iterations),
      .help = "Also measure single iterations of the engine for many batch sizes, up to "
              "--max-batch, and lengths; kvdim-serve simulates from them"},
-    LENGTH("step-batch", 65535, NULL, step_batch, n_step_batches, step_batch_text, "iterations",
-           "Measure with --iterations only decode steps of the longest sequences, for these numbers "
-           "of requests. kvdim-serve cannot simulate from them alone"),
+    LENGTH(
+        "step-batch", 65535, NULL, step_batch, n_step_batches, step_batch_text, "iterations",
+        "Measure with --iterations only decode steps of the longest sequences, for these numbers "
+        "of requests. kvdim-serve cannot simulate from them alone"),
 
     {.help = "Engine"},
     {"chunk", .type = KVD_OPT_WHOLE, KVD_INTO(T, chunk), .high = 1 << 24, .initial = "0",

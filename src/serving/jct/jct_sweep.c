@@ -423,11 +423,11 @@ static int iterations(kvd_jct_sweep *s, candidate *c, kvd_err *err)
     kvd_jct_point *point = NULL;
     size_t n = s->cfg->n_step_batches;
     double *const second = calloc(samples, sizeof *second), context;
-    int status = !second ? kvd_no_memory(err, "samples", samples * sizeof *second)
-                 : longest
-                     ? kvd_jct_longest_steps(s->max_len, s->cfg->step_batch, n, samples, &point, err)
-                     : kvd_jct_grid(s->longest_input, s->max_len, &c->loop.limits,
-                                    kvd_plan_beyond_widths(&c->plan), samples, &point, &n, err);
+    int status =
+        !second   ? kvd_no_memory(err, "samples", samples * sizeof *second)
+        : longest ? kvd_jct_longest_steps(s->max_len, s->cfg->step_batch, n, samples, &point, err)
+                  : kvd_jct_grid(s->longest_input, s->max_len, &c->loop.limits,
+                                 kvd_plan_beyond_widths(&c->plan), samples, &point, &n, err);
     for (size_t i = 0; !status && i < n; i++) {
         char what[400];
         kvd_progress_step(&s->progress, (double)s->done + (double)i / (double)n);
