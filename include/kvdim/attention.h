@@ -130,7 +130,10 @@ typedef struct kvdim_batch {
      * be advanced until a request has 64 max_pages tokens.
      */
     int32_t max_pages;
-    /* Number of pages in kvdim_append_args.pool. A CPU layer refuses higher page numbers. */
+    /*
+     * Number of pages in kvdim_append_args.pool. A CPU layer refuses page numbers of pool_pages or
+     * more.
+     */
     int32_t pool_pages;
     /*
      * Number of new tokens of each request: host [n_requests], each at least 1. If NULL, each
@@ -150,8 +153,8 @@ typedef struct kvdim_batch {
 } kvdim_batch;
 
 /*
- * Sets *bytes to the size of the device workspace that a plan of this batch needs, also after
- * kvdim_plan_advance. The size is 0 on a CPU layer.
+ * Sets *bytes to the size of the device workspace that a plan of this batch needs. The plan needs
+ * no more after kvdim_plan_advance. The size is 0 on a CPU layer.
  */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
@@ -161,16 +164,15 @@ typedef struct kvdim_plan kvdim_plan;
 /*
  * Creates a plan, which divides the attention of one batch among the processors of the device.
  * `workspace` must be aligned to 256 bytes and remain valid until the plan is destroyed. It must
- * have at least the size that kvdim_workspace_bytes gives, and may be NULL if that is 0. On CUDA
- * the call copies the lengths and launches at most one kernel on `stream`. On failure *plan is
- * NULL.
+ * have at least the size that kvdim_workspace_bytes gives, and may be NULL if that size is 0. On
+ * CUDA the call copies q_len and kv_len and launches at most one kernel on `stream`. On failure
+ * *plan is NULL.
  */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
 /*
- * Changes a plan to the decode plan of the next token: every request becomes one token longer, and
- * this token is its only new one. The page table must have a page for it. Fails if the plan is a
- * prefill plan.
+ * Changes a plan to the decode plan of the next token: every request gets exactly one new token.
+ * The page table must have a page for that token. Fails if the plan is a prefill plan.
  */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
 /* Destroys a plan. NULL is ignored. */
@@ -208,13 +210,14 @@ typedef struct kvdim_append_args {
     /*
      * Rotation matrices of Q and K (r_qk, applied after RoPE) and of V (r_v). Each KV head has one
      * row-major matrix [d_head][d_qk] or [d_head][d_v], head after head, in the layer's type. If
-     * NULL, the first dimensions are kept without a rotation. With r_v, O is in the rotated basis:
-     * multiply W_O by the transpose of r_v, or O by that transpose.
+     * NULL, the first dimensions are kept without a rotation. If r_v is set, the attention output O
+     * of each head is in the rotated basis. To undo the rotation, the caller multiplies O or W_O by
+     * the transpose of r_v.
      */
     const void *r_qk, *r_v;
     /*
      * Output [kvdim_plan_rows][q_columns]: rotated Q of the new tokens with the kept dimensions.
-     * Only kvdim_attend can read the order of its elements.
+     * The order of the elements is internal to kvdim_append and kvdim_attend.
      */
     void *q;
     void *pool; /* output: pages of this layer's cache, which receive the new K and V */
@@ -233,7 +236,8 @@ typedef struct kvdim_attend_args {
     const void *pool; /* pages of this layer's cache, filled by kvdim_append */
     /*
      * Attention output [kvdim_plan_rows][o_stride]. Row kvdim_plan_first_row(b) + t is new token t
-     * of request b. Rows between two requests are not written.
+     * of request b. Rows that belong to no token, between the rows of two requests, are not
+     * written.
      */
     void *o;
     /*

@@ -49,7 +49,7 @@ enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AX
 
 /* Bits of kvdim_method.needs: data that the method wants kvdim to pass to it. */
 enum {
-    /* Sums of the attention probabilities that each token received (such as `mass`). */
+    /* For each token, sums of the attention probabilities that it received. */
     KVDIM_NEEDS_PROBABILITIES = 1,
     /* Q, K and V of a calibration text (--calibration). For KVDIM_AXIS_DIMS only. */
     KVDIM_NEEDS_CALIBRATION = 2
@@ -67,7 +67,10 @@ typedef struct kvdim_key {
     const char *help; /* one line, printed by --list-methods */
 } kvdim_key;
 
-/* Shape of the model. It may grow; a function must read only its first struct_size bytes. */
+/*
+ * Shape of the model. Later versions may add fields, so a function must read only the first
+ * struct_size bytes.
+ */
 typedef struct kvdim_model {
     uint32_t struct_size;
     /* Query head h reads KV head h / (n_heads / n_kv_heads). */

@@ -59,8 +59,8 @@ typedef struct kvdim_bits_method {
      * Sets, for keys or values (`side`), *window, the number of newest tokens that stay uncoded (0
      * .. 2^24), and *block, the number of tokens that are coded together (1 .. 2^20). If m tokens
      * are stored, the first (m - window) / block * block are coded. The later ones stay exact in
-     * the type of the cache. All tokens of a prompt up to that limit are coded in one call. Later
-     * tokens are coded block by block as blocks fill up. If this pointer is NULL, window is 0 and
+     * the type of the cache. The coded tokens of a prompt are coded in one call. Tokens after the
+     * prompt are coded block by block as blocks fill up. If this pointer is NULL, window is 0 and
      * block is 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);

@@ -80,8 +80,8 @@ typedef struct kvdim_read {
  * is the array of the values of the method's parameters, const double [n_keys].
  *
  * `state` is memory of the method for one KV head of one sequence, zeroed when kvdim allocates it.
- * It is NULL if state_bytes is NULL. One thread uses it at a time, until the last decode step. For
- * a sequence without a prompt, `prompt` is not called.
+ * It is NULL if state_bytes is NULL. kvdim keeps it until the last decode step of the sequence and
+ * never uses it in two threads at once. For a sequence without a prompt, `prompt` is not called.
  *
  * `kept` has room for the indices of all n entries of the cache. On entry it holds 0 .. n-1 and
  * *n_kept is n. `prompt` and `step` write to it the indices of the entries that stay, at least one,
