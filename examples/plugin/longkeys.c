@@ -33,7 +33,10 @@ static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t
         for (size_t i = 0; i < p->d; i++)
             square[t] += (double)p->k[t * p->stride + i] * (double)p->k[t * p->stride + i];
     for (size_t t = 0; t < p->n; t++) {
-        /* Number of longer keys before the newest; the later of two equal keys counts as longer. */
+        /*
+         * Number of older tokens (all but the newest `recent`) whose key is longer than that of
+         * token t. If two keys are equally long, the later key counts as longer.
+         */
         size_t longer = 0;
         for (size_t u = 0; u < p->n - recent; u++)
             longer += square[u] > square[t] || (square[u] == square[t] && u > t);

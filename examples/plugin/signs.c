@@ -21,7 +21,9 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
     *block = 1;
 }
 
-/* `self` holds the values of group and recent, because the method defines no `open`. */
+/*
+ * `self` holds the values of the parameters group and recent, because the method defines no `open`.
+ */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)
 {
