@@ -26,8 +26,8 @@ typedef struct {
     kvd_error_table table;
     kvd_point point;
     /*
-     * Projections to multiply into the weights. The array folded.head is allocated, but its
-     * matrices belong to `point`.
+     * Projections to multiply into the weights. This struct owns the array folded.head. The field
+     * `point` of this struct owns the matrices in the array.
      */
     kvd_dims folded;
     kvd_rates_note note;
@@ -62,8 +62,8 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /*
- * Without --method, selects a method that keeps different numbers of dimensions per head and uses
- * the same rotations as the file of kept dimensions (--rates).
+ * Without --method, selects a method that keeps different numbers of dimensions per head. The
+ * method uses the rotations for which the file of kept dimensions (--rates) was made.
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {
@@ -83,8 +83,8 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Selects a set of kept dimensions in the file --rates: that of --point, the one with the smallest
- * p >= --overall-p, or the only one.
+ * Selects a set of kept dimensions in the file --rates: the set with index --point, the set with
+ * the smallest p >= --overall-p, or the only set. p is the fraction of dimensions removed.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
@@ -116,7 +116,10 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
                         largest);
-    /* A fit reaches the p that it was asked for to within less than a dimension of a head. */
+    /*
+     * kvdim-fit can miss the wanted p by less than one dimension of a head. A larger difference
+     * means that the file lacks that p.
+     */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->rates, cfg->overall_p, r->overall_p[best]);
@@ -167,8 +170,8 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless the two matrices of every projection invert each other on the kept dimensions. If
- * calibrated on few tokens, balanced projections (bqk, bvw) may fail.
+ * Fails unless the two matrices of every projection invert each other on the kept dimensions.
+ * Balanced projections (bqk, bvw) that were calibrated on few tokens may fail this check.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
@@ -281,8 +284,8 @@ static int write_folder(exporting *x, kvd_err *err)
 }
 
 /*
- * Writes a value of --method with which kvdim-eval computes the same results from the uncompressed
- * checkpoint as from the exported one.
+ * Writes a value of --method. With this value and the uncompressed checkpoint, kvdim-eval computes
+ * the same results as from the exported checkpoint.
  */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
