@@ -21,8 +21,8 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
 }
 
 /*
- * Numbers the models of the result files. Files of the same model, judged by its content hash, get
- * the same number.
+ * Gives every result file the number of its model. Files of the same model, judged by its content
+ * hash, get the same number.
  */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {

@@ -29,8 +29,8 @@ typedef struct {
     uint32_t *cluster; /* cluster of each row, [n] */
     double *distance;  /* squared distance of each row to its centroid, [n] */
     /*
-     * `order` [n] holds the indices of the rows sorted by cluster. Cluster c begins at element
-     * first[c], first [k + 1].
+     * `order` [n] holds the indices of the rows sorted by cluster. Cluster c consists of elements
+     * first[c] .. first[c + 1] - 1. The array first has k + 1 elements.
      */
     size_t *count, *first, *order;
     /*
@@ -123,10 +123,11 @@ static void centre(state *s, const float *X, const size_t *start)
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * Turns the k products y . c of a row y with centroids c, in `scores`, into upper bounds of the
- * exact scores y . c - ||c||^2 / 2. Returns the largest of `least` and the k lower bounds.
+ * Turns `scores`, the k products y . c of a row y with centroids c, into upper bounds of the exact
+ * scores y . c - ||c||^2 / 2. Returns the largest of the k lower bounds of these scores, or `least`
+ * if that is larger.
  *
- * There are LANES maxima, because clang does not vectorise a single maximum of floats.
+ * The maximum is taken in LANES parts, because clang does not vectorise a single maximum of floats.
  */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
@@ -155,9 +156,10 @@ static float bound_scores(const float *restrict half, const float *restrict leng
 }
 
 /*
- * Assigns `row` to the nearest of its current centroid and the k centroids from `first` on.
+ * Assigns `row` to the nearest centroid among its current one and centroids first .. first + k - 1.
  * `scores` [k] holds the row's products y . c with these centroids, and is overwritten. `row_error`
- * is ROW_ERROR(d) ||y||. *bound, a lower bound of the row's largest score so far, is raised.
+ * is ROW_ERROR(d) ||y||. *bound is a lower bound of the row's largest score over all centroids
+ * seen. The function raises it.
  */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)

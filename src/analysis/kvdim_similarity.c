@@ -137,7 +137,10 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
-/* Fails if the last input of the run has the bytes of an earlier one, which is no second text. */
+/*
+ * Fails if the last input of the run has the same content hash as an earlier input, because a copy
+ * of a text is no second text.
+ */
 static int check_new(const kvd_run *run, kvd_err *err)
 {
     const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];

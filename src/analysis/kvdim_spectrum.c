@@ -40,9 +40,9 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
 }
 
 /*
- * by_gram[p] is true if the singular values of matrices p (a kvd_pair) are computed from a Gram
- * matrix, `any` if that is true of some p. need[x] is true if the rows of tensor x (Q, K, V, ...)
- * must be read.
+ * by_gram[i] is true if the singular values of the matrices of kvd_pair i are computed from a Gram
+ * matrix. `any` is true if by_gram[i] is true for some i. need[x] is true if the rows of tensor x
+ * (Q, K, V, ...) must be read.
  */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
@@ -97,8 +97,8 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
 }
 
 /*
- * Decomposes the matrices X of vectors of one layer directly. With --method gram, decomposes only
- * the heads whose small singular values are lost in X^T X.
+ * Decomposes the matrices X of vectors of one layer without forming X^T X. With --method gram,
+ * decomposes only the heads whose small singular values X^T X cannot represent.
  */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)

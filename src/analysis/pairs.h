@@ -1,7 +1,7 @@
 /*
  * Builds the matrices whose singular values are computed, from recorded activations or from second
  * moments. A kvd_pair names a set of matrices that share one rotation, such as Q and K (qk), or V
- * and W_O (vw). docs/readings.md (Z-1 and F-1) says why.
+ * and W_O (vw). docs/readings.md (Z-1 and F-1) gives the reasons for these matrices.
  */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
@@ -66,9 +66,9 @@ typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err
  * KVD_PAIR_QK these are the queries of the query heads that read KV head h, then the keys of h. If
  * `before_rope` is set, the file must hold Q and K before RoPE.
  *
- * kvd_pair_stack_weights passes the rows of W_O (KVD_PAIR_VW) or W_V (KVD_PAIR_WV). Call it only
- * once if several files of one model are stacked. Both functions refuse the balanced projections
- * KVD_PAIR_BQK and KVD_PAIR_BVW.
+ * kvd_pair_stack_weights passes the rows of W_O (KVD_PAIR_VW) or W_V (KVD_PAIR_WV). If several
+ * files of one model are stacked, the caller must call kvd_pair_stack_weights only once. Both
+ * functions refuse the balanced projections KVD_PAIR_BQK and KVD_PAIR_BVW.
  */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);

@@ -8,7 +8,10 @@
 #include "common/clock.h"
 #include "common/rng.h"
 
-/* Number of the first random stream that drops sequences. Clustering uses the streams below it. */
+/*
+ * Random streams TEXT_STREAMS + text choose the sequences to drop. Clustering uses streams with
+ * lower numbers.
+ */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,

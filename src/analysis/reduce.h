@@ -81,7 +81,7 @@ typedef struct {
 /*
  * Clusters the vectors of all n_sources files together, for every tensor x with need[x]. Stores at
  * most r->centroids centroids per head in *out; empty clusters have none. Fails if there are fewer
- * tokens than centroids. Adds its statistics to *sum.
+ * tokens than centroids. Adds the statistics of this clustering to *sum.
  */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,

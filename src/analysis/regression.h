@@ -67,8 +67,8 @@ void kvd_sweep_release(kvd_sweep *s);
 
 /*
  * Finds the measurements that are best in hindsight; the ZDC paper calls them the Oracle. A
- * measurement is best if no other has fewer bytes without losing more. Writes them to best [n], by
- * rising cache size and falling loss. Returns their number. Losses below 0 count as 0.
+ * measurement is best if every measurement with a smaller cache has a larger loss. Writes them to
+ * best [n], by rising cache size and falling loss. Returns their number. Losses below 0 count as 0.
  */
 size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best);
 
@@ -107,10 +107,11 @@ typedef struct {
 } kvd_proposal;
 
 /*
- * Proposes the six parameters in kvd_set for a loss > 0. Any `model` >= n_models means a model that
- * was not measured.
+ * Proposes the six parameters in kvd_set for a loss > 0. If `model` >= n_models, the model counts
+ * as not measured.
  *
- * Each parameter is rounded to four decimals and limited to its range:
+ * Each parameter is rounded to four decimals and limited to its range (p and p_u exist for Q-K and
+ * for V, and `most` is the argument):
  *
  * g >= 0, rise >= 0, g + rise <= 1, 0 <= p <= most, p_u >= p.
  *
@@ -158,8 +159,9 @@ typedef struct {
  * the kept dimensions per head in *r: set 2i for the important tokens of proposal i, and set 2i + 1
  * for its other tokens. Sets r->rule and r->pair. The caller sets r->model and r->label.
  *
- * Fails if the files are of different methods, or if *s lacks singular values of their matrices.
- * Fails unless the measured dimensions were chosen by rule "eq6" (Eq. 6 of the ZACK paper).
+ * Fails if the files are of different methods, or if *s lacks singular values of the matrices that
+ * the method projects. Fails unless the measured dimensions were chosen by rule "eq6" (Eq. 6 of the
+ * ZACK paper).
  */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,

@@ -120,8 +120,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
         /*
-         * Readers of the file divide singular values by the number of rows, but these are per token
-         * already.
+         * A reader of the file divides singular values by the number of rows. These singular values
+         * are per token already, so the divisor must be 1.
          */
         out->pair[pair[side]].n_rows = 1;
     }
@@ -170,7 +170,7 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* Bisection over ln theta. theta = `loss` is always large enough. */
+    /* Bisection over ln theta. The solution theta is at most `loss`. */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;

@@ -2,12 +2,13 @@
  * Estimates the loss of the model's predictions if dimensions of a head are removed.
  *
  * Let M = I - A B^T be the part that a projection removes from q' = q A B^T (scores are q' k^T) or
- * from the output o' = o A B^T of a head. The logits move by J d, where d is the row q M or o M and
- * J the Jacobian. So the KL divergence is (1/2) d F d^T with the Fisher information F = E[g^T g].
- * Here g is the gradient of -log p(y) with respect to that row, and y is drawn from the model. Rows
- * and gradients are assumed independent, as in K-FAC (Martens and Grosse 2015). With N rows,
+ * from the output o' = o A B^T of a head. Let d be the row q M or o M that is removed, and J the
+ * Jacobian of the logits with respect to q or o. Then the logits move by J d. So the KL divergence
+ * is (1/2) d F d^T with the Fisher information F = E[g^T g]. Here g is the gradient of -log p(y)
+ * with respect to q or o, and y is drawn from the model. Rows and gradients are assumed
+ * independent, as in K-FAC (Martens and Grosse 2015). With N rows,
  *
- *   loss per token = (1 / 2 N^2) tr(C M G M^T),   C = sum q^T q or o^T o,   G = sum g^T g
+ *   loss per token = (1 / 2 N^2) tr(C M G M^T), C = sum q^T q or o^T o, G = sum g^T g
  *
  * This is the form that kvd_balanced minimises: with the SVD of C^{1/2} G^{1/2} = U S V^T the best
  * rank m leaves (1 / 2 N^2) sum_{j >= m} S_j^2.

@@ -63,7 +63,10 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /* Step m adds row and column m - 1 of the leading block of C to the sum. */
+    /*
+     * Step m adds to `sum` the squared elements of row and column m - 1 of the m x m leading block
+     * of C, the matrix of cosines.
+     */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -213,8 +216,8 @@ typedef struct {
      */
     double *epsilon;
     /*
-     * Fraction of the data's squared norm that the first m dimensions of the data's own rotation
-     * keep: own[head][b][m - 1].
+     * Fraction of the squared norm of the data in file b that the first m dimensions of the data's
+     * own rotation keep: own[head][b][m - 1].
      */
     double *own;
 } parts;
@@ -273,9 +276,9 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
 }
 
 /*
- * Compares the mean absolute elements of the rotations in every file a with those in file b,
- * relative to `epsilon`. The number called delta in the ZACK and FDC papers may be this difference,
- * not the mean of |R_a - R_b|.
+ * Compares the mean absolute element of the rotation in every file a with the one in file b. The
+ * difference is relative to `epsilon`. It may be the number called delta in the ZACK and FDC
+ * papers, which otherwise is the mean of |R_a - R_b|.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

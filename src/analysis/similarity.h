@@ -1,7 +1,8 @@
 /*
  * Similarity of rotation matrices. Section 4 of the ZACK paper measures the mean absolute
  * difference of two rotations. This difference depends on the signs of columns, which are
- * arbitrary. The other measures do not depend on the signs (Z-7 in docs/readings.md).
+ * arbitrary. Therefore other measures are computed as well, which do not depend on the signs (Z-7
+ * in docs/readings.md).
  */
 #ifndef KVD_ANALYSIS_SIMILARITY_H
 #define KVD_ANALYSIS_SIMILARITY_H

@@ -35,7 +35,7 @@ int kvd_spectrum_print(const char *program, const kvd_spectrum_options *cfg, boo
 typedef struct {
     /* True if the input files hold second moments, not recorded activations. */
     bool moments;
-    /* Header of all inputs together, with sums X^T X only if `moments` is true. */
+    /* Header for the sum of all inputs. It holds sums X^T X only if `moments` is true. */
     kvd_moments sum;
     kvd_activations *dump;
     /* Files of recorded activations, and the number of tokens to use of each, [n_sources]. */

@@ -77,10 +77,12 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
 }
 
 /*
- * Computes statistics of critical tokens, the fewest tokens that hold 90, 95 or 99 % of the
- * attention. Reads five fields of *s from `from` on: sum of the numbers of critical tokens, sum of
- * squares, minimum, maximum, and sum of fractions. Writes five fields of *t from `to` on: mean,
- * standard deviation, minimum, maximum and mean fraction.
+ * Computes statistics of the number of critical tokens, the fewest tokens that hold 90, 95 or 99 %
+ * of the attention.
+ *
+ * Reads from *s five fields beginning at `from`: sum of the numbers of critical
+ * tokens, sum of squares, minimum, maximum, and sum of fractions. Writes to *t five fields
+ * beginning at `to`: mean, standard deviation, minimum, maximum and mean fraction.
  */
 static void critical(const kvd_attention_stats *s, kvd_a from, int heads, kvd_tokens *t, kvd_t to)
 {
@@ -105,8 +107,8 @@ typedef struct {
 } ranked;
 
 /*
- * Orders by value. Equal values are ordered by position, so that every machine chooses the same
- * tokens.
+ * qsort comparison of two `ranked`: rising value, and rising position if the values are equal. The
+ * position makes every machine choose the same tokens.
  */
 static int rising(const void *a, const void *b)
 {
@@ -188,8 +190,8 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
     /*
-     * Field of *t with the mean, over requests, of the tokens that two layers have in common. The
-     * next field receives the standard deviation.
+     * Field of *t that receives the mean, over requests, of the number of tokens that two layers
+     * have in common. The next field receives the standard deviation of that number.
      */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;

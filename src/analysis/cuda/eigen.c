@@ -117,7 +117,10 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     float ms = 0;
     if (kvd_queue_put(s->A, gram, m * matrix, s->stream, what, err) ||
         kvd_cuda_check(cudaEventRecord(s->begin, s->stream), what, err) ||
-        /* CUBLAS_FILL_MODE_UPPER selects the triangle that LAPACK's 'U' selects in kvd_gram_svd. */
+        /*
+         * The solver reads only the upper triangle of the column-major matrix. LAPACK's dsyevd with
+         * 'U' in kvd_gram_svd reads the same triangle.
+         */
         solver_check(s->lib->cusolverDnXsyevBatched(
                          s->handle, s->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_UPPER, d,
                          CUDA_R_64F, s->A, d, CUDA_R_64F, s->lambda, CUDA_R_64F, s->work,
@@ -217,7 +220,10 @@ done:
     return status;
 }
 
-/* Fills gram [layer][h][d][d] with a Gram matrix X^T X for every layer and head h. */
+/*
+ * Fills gram [layer][head][d][d] with the Gram matrix X^T X of the vectors X of every layer and
+ * head.
+ */
 static int gather(const kvd_moments *m, kvd_pair pair, bool before_rope, const kvd_spectrum *s,
                   double *gram, kvd_err *err)
 {
