@@ -174,7 +174,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
 /*
  * Snapshots: files with the second moments of only the first tokens of a run. NAME.1024.h5 holds
  * the fewest whole sequences that have 1024 tokens together. It equals bit for bit the file of a
- * run whose --tokens ends there.
+ * run that is limited to these sequences by --tokens.
  */
 
 typedef struct {
@@ -202,7 +202,7 @@ typedef struct {
 /*
  * Computes names, token counts and hashes of snapshots. asked [n] is increasing; moments_path is
  * the file for all tokens. Fails if the corpus has too few tokens. The caller must fill `run` and
- * `key` of each snapshot, and check that no other output has its name.
+ * `key` of each snapshot, and check that no other output has the name of a snapshot.
  */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
@@ -215,8 +215,8 @@ void kvd_snapshots_release(kvd_snapshots *s);
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
 /*
- * Returns the index of the first unwritten snapshot, at or after index `from`, that ends after
- * sequence `first`. Returns s->n if there is none or if it ends after sequence `last`.
+ * Returns the index >= `from` of the first unwritten snapshot with first + 1 .. last sequences.
+ * Returns s->n if there is no such snapshot.
  */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 

@@ -29,7 +29,7 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        /* This is no error, because the run replaces a file of another kind when it ends. */
+        /* A file of another kind is no error, because the run replaces it at the end. */
         return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {

@@ -87,7 +87,10 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/* Returns the first sequence of the first batch that begins at or after token `token`. */
+/*
+ * Returns the first sequence of the first batch that begins at token `token` or later. `sequence`
+ * is the first sequence of an earlier batch.
+ */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
     while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)

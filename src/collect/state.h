@@ -30,9 +30,9 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
                    const kvd_attention_stats *stats, kvd_err *err);
 
 /*
- * Loads a state file; *found is 0 if there is none. Fills `sums` and `stats`, which the caller has
- * allocated and which may be NULL, only if the state was saved with the options *now. The caller
- * must compare s->key with *now. A wrong checksum is an error.
+ * Loads a state file; *found is 0 if there is none. If the state was saved with the options *now,
+ * also fills `sums` and `stats`; otherwise they keep their values. The caller allocates both, and
+ * either may be NULL. The caller must compare s->key with *now. A wrong checksum is an error.
  */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);

@@ -310,8 +310,8 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 static const double slack = 1 - 1e-12;
 
 /*
- * Computes the smallest numbers of tokens that hold 90, 95 and 99 % of `mass`. Adds them to the
- * statistic `count` and to the next four of enum kvd_a.
+ * Computes the smallest numbers of tokens that hold 90, 95 and 99 % of `mass`. Adds their sum,
+ * squares, minimum, maximum and fractions to the fields count .. count + 4 of enum kvd_a.
  */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)

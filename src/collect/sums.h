@@ -94,9 +94,9 @@ int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_tok
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
 /*
- * kvd_information_begin begins a batch whose gradients are computed elsewhere, and
- * kvd_information_take adds those of one layer. It reads k, k_pre, k_raw, v and in. `s` is the
- * kvd_information.
+ * kvd_information_begin begins a batch whose gradients are computed elsewhere. kvd_information_take
+ * adds the gradients of one layer, and reads the fields k, k_pre, k_raw, v and in of *g. Its
+ * argument `s` is the kvd_information.
  */
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);

@@ -44,8 +44,9 @@ struct kvd_gpu_dump {
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
     /*
-     * Event recorded before waiting for a free buffer, and then exchanged with that buffer's
-     * `asked`.
+     * Event that marks the stream's position before the wait for a free buffer. Once a buffer is
+     * free, this event becomes the buffer's `asked`, and the buffer's old event takes its place
+     * here.
      */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
@@ -129,7 +130,10 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /* A buffer may be marked as free only when the device has filled it. */
+        /*
+         * Waits until the device has filled the buffer. The buffer becomes free only after that,
+         * even if its data are not written.
+         */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();

@@ -28,15 +28,15 @@ typedef struct {
 enum { GRADIENTS = 4 };
 
 /*
- * The backward pass on the GPU, whose gradients are added to the sums on the CPU. There are none if
- * `pass` is NULL.
+ * The backward pass on the GPU, whose gradients are added to the sums on the CPU. If `pass` is
+ * NULL, there is no backward pass.
  */
 typedef struct {
     kvd_gpu_backward *pass;
     kvd_information *sums;
     float *of[GRADIENTS]; /* gradients of a layer, [max_tokens][n_kv_heads * d_head] */
-    float *in;            /* input of its projections, [max_tokens][d_model] */
-    void *raw;            /* the input in the number type of the pass */
+    float *in;            /* input of the layer's projections, [max_tokens][d_model] */
+    void *raw;            /* the same input in the number type of `pass` */
 } gradients;
 
 struct cuda {
@@ -474,7 +474,10 @@ static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
-    /* The backward pass comes first, so that the forward pass finds the memory that it leaves. */
+    /*
+     * The backward pass allocates its memory first, because the forward pass sizes itself by the
+     * memory that is still free.
+     */
     if (s->fisher && open_gradients(c, err))
         return -1;
     if (!s->dump && !s->sums)

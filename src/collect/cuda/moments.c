@@ -36,7 +36,7 @@ static int first_of(const kvd_gpu_share *share, kvd_g g)
     return is_query(g) ? share->first_head : share->first_kv_head;
 }
 
-/* Number of doubles for one layer and the heads of this GPU. */
+/* Number of elements of all matrices X^T X of one layer for the heads of this GPU. */
 static size_t layer_count(const kvd_moments *shape, const kvd_gpu_share *share, kvd_g g)
 {
     const size_t d = (size_t)shape->model.d_head;
@@ -137,7 +137,10 @@ int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_
     return add(m, &a, in->stream, err);
 }
 
-/* Adds the moments of rows of W_O and of columns of W_V, as they are stored. */
+/*
+ * Adds the moments of the rows of W_O and the columns of W_V. The weights are read in the number
+ * type in which they are stored.
+ */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err)
 {
