@@ -35,7 +35,7 @@ struct kvd_batcher {
     size_t n_free;
     /* Slices of tokens, one per request, that the latest iteration processes, [n_slots]. */
     kvd_slice *slice;
-    /* Index in `running` of the request of each element of `slice`, [n_slots]. */
+    /* Entry i is the index in `running` of the request to which slice[i] belongs, [n_slots]. */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;

@@ -235,8 +235,8 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
 }
 
 /*
- * Prints the input and output lengths from which on a method is faster than the uncompressed model.
- * If each job was run once, the printed text says so.
+ * Prints the input and output lengths above which a method is faster than the uncompressed model.
+ * The printed text says if each job was run only once.
  */
 static void print_break_even(const kvd_jct_sweep *s)
 {

@@ -242,8 +242,9 @@ static void warn_of_extrapolation(service *v, const char *method)
 }
 
 /*
- * Simulates one request rate and adds its result row, of kind "point" if `bound` is NaN. Otherwise
- * `rate` is the highest rate whose mean latency is at most `bound` seconds per output token.
+ * Simulates one request rate and adds its result row. If `bound` is NaN, the row is of kind
+ * "point". Otherwise `rate` is the highest rate whose mean latency is at most `bound` seconds per
+ * output token.
  */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {

@@ -26,7 +26,7 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 
 /*
  * Returns true if random rotations must be made: a method needs rotations, no spectrum file was
- * given, and --shape or --spread was.
+ * given, and --shape or --spread was given.
  */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
@@ -201,8 +201,8 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
     /*
-     * The warning says that rotations differ from those for which a kvdim/rates file was made. For
-     * random rotations this is always true.
+     * kvd_method_warn_bases warns if the rotations differ from those for which a kvdim/rates file
+     * was made. Random rotations always differ, so the warning is not printed for them.
      */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))

@@ -72,7 +72,8 @@ void kvd_jct_methods_release(kvd_jct_methods *m);
 /*
  * Fills *plan with the matrices, kept dimensions and bits of method i, for prompts of at most
  * `prompt` tokens. `weights` is the checkpoint of the engine. `gpu` is true if the engine runs on a
- * GPU, where methods decompose W_O by themselves. The caller must call kvd_plan_close.
+ * GPU; methods then decompose W_O on the GPU, so the plan needs no decomposition. The caller must
+ * call kvd_plan_close.
  */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, bool gpu,
                         kvd_dtype type, size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err);

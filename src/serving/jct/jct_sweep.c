@@ -271,8 +271,9 @@ static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output
 }
 
 /*
- * Reports that a method's cache is not smaller than an uncompressed one. The method may keep all
- * tokens of such short requests uncompressed, or scales and indices may take too many bytes.
+ * Reports that a method's cache is not smaller than an uncompressed one. The requests may be so
+ * short that the method keeps all their tokens uncompressed, or scales and indices may take too
+ * many bytes.
  */
 static void say_nothing_saved(const kvd_jct_sweep *s, const candidate *c, const char *what,
                               size_t length, const kvd_jct_run *r)

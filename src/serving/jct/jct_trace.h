@@ -30,7 +30,7 @@ void kvd_jct_trace_release(kvd_jct_trace *t);
 
 /* Begins a job named `name`; later events belong to it. */
 void kvd_jct_trace_job(kvd_jct_trace *t, const char *name);
-/* `begin` is the clock reading in seconds at which the iteration began. */
+/* Adds an iteration to the timeline. `begin` is the clock reading in seconds at which it began. */
 void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double begin,
                              const kvd_phase_times *times);
 void kvd_jct_trace_request(kvd_jct_trace *t, size_t request, double arrival, double first,

@@ -18,8 +18,8 @@ enum { KVD_SPREAD_DIMS = 1024 /* largest d_head */ };
  */
 typedef struct {
     /*
-     * Number of singular values of a head for each kvd_pair, 0 if the file does not have the
-     * kvd_pair; number of heads.
+     * `d` is the number of singular values of a head for each kvd_pair; it is 0 if the file does
+     * not have the kvd_pair. `n_heads` is the number of heads.
      */
     size_t d[KVD_N_PAIRS], n_heads;
     /*
@@ -43,9 +43,9 @@ void kvd_spread_release(kvd_spread *s);
  * model, pairing and n_layers of *b. All heads get one rotation, drawn by `seed`. In balanced
  * projections, which have two matrices per head, the right matrix is a second rotation.
  *
- * The measured heads are used in random order, each equally often. If they have another number of
- * dimensions, their singular values are interpolated linearly. If s is NULL, all singular values
- * are 1.
+ * The measured heads are used in random order, each equally often. If the measured heads have a
+ * different number of dimensions, their singular values are interpolated linearly. If s is NULL,
+ * all singular values are 1.
  */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);

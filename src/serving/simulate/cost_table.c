@@ -38,8 +38,8 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
     /*
-     * If u was measured, only the curve of this u is read. Gaps in its neighbours then have no
-     * effect.
+     * If u was measured, only its own curve is read, so that gaps in the curves of neighbouring u
+     * have no effect.
      */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])

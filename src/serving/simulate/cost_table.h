@@ -22,8 +22,8 @@ typedef struct {
     /* The n different values of coordinate u, rising, one for each curve. */
     double *u;
     /*
-     * Index in the arrays `v` and `seconds` of the first element of each curve, [n + 1]; number of
-     * curves. Curve i ends before start[i + 1].
+     * Index in the arrays `v` and `seconds` of the first element of each curve, [n + 1]. `n` is the
+     * number of curves. Curve i ends before start[i + 1].
      */
     size_t *start, n;
     /* Coordinate v and time of each measured point, one curve after the other, [n_points]. */

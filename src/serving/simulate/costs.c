@@ -11,8 +11,9 @@
 
 struct kvd_costs {
     /*
-     * Seconds of an iteration with a part of a prompt, less those of attention, over the number of
-     * its tokens (u) and of earlier tokens (v).
+     * Seconds of an iteration that processes a part of a prompt, without the seconds of attention.
+     * The table's arguments are the number of tokens of the part (u) and the number of earlier
+     * tokens of the prompt (v).
      */
     kvd_cost_table prompts;
     /* Seconds of the matrix products of an iteration, over its number of tokens. */
@@ -145,9 +146,9 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns the attention time in seconds per query-key product: the increase of a time per prompt
- * token if more tokens precede it. The smallest value of all sizes is returned, because small parts
- * of prompts use the machine less fully.
+ * Returns the attention time in seconds per query-key product: the increase of the time per prompt
+ * token for each additional token before it. The function returns the smallest value of all sizes,
+ * because small parts of prompts use the machine less fully.
  *
  * If only whole prompts were measured, the time of a prompt of u tokens is taken to be a u + c u^2
  * / 2. The returned c is computed from the two longest prompts.
@@ -205,7 +206,10 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
           c->weight_bytes < 1e18))
         return kvd_fail(err, "row %zu: %g bytes per token, %g bytes of weights", row,
                         c->bytes_per_token, c->weight_bytes);
-    /* NaN is refused where the cache's size is needed: --memory may replace it. */
+    /*
+     * A size of NaN is accepted here, because --memory may replace it. The code that needs the size
+     * refuses NaN.
+     */
     if (c->cache_bytes >= 1e18)
         return kvd_fail(err, "row %zu: a cache of %g bytes", row, c->cache_bytes);
     return 0;

@@ -14,8 +14,8 @@
  *
  * Interpolation. The tables are linear between measured points and extrapolate along the last two
  * points. Times are never below 0 and, for prompts, never below the time of an empty iteration. If
- * only one value of the second argument was measured, it is taken to make no difference, and every
- * other value counts as extrapolated.
+ * only one value of the second argument was measured, the time is taken not to depend on this
+ * argument, and every other value counts as extrapolated.
  */
 #ifndef KVD_SERVING_SIMULATE_COSTS_H
 #define KVD_SERVING_SIMULATE_COSTS_H

@@ -1,8 +1,9 @@
 /*
  * Reads several files of measured times as one: kvdim-serve --costs A.h5 --costs B.h5.
  *
- * The files must be of one model, machine, number of GPUs, dtype, graphs, phases and size of the
- * cache. All times of a method come from one file.
+ * All files must have the same model, machine, number of GPUs and dtype. The size of the cache, the
+ * use of CUDA graphs and the timing of phases must also agree. All times of a method come from one
+ * file.
  */
 #ifndef KVD_SERVING_SIMULATE_COSTS_FILES_H
 #define KVD_SERVING_SIMULATE_COSTS_FILES_H

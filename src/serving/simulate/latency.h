@@ -17,7 +17,7 @@ enum { KVD_LATENCY_BLOCKS = 32, KVD_LATENCY_RESAMPLES = 400 };
 typedef struct {
     /*
      * Mean and quantiles with their 95 % intervals. Intervals are NaN if there are fewer than two
-     * blocks. All numbers are NaN if there are no times.
+     * blocks. All numbers are NaN if no latency was measured.
      */
     kvd_interval statistic[KVD_LATENCY_STATISTICS];
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */

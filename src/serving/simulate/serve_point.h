@@ -22,8 +22,8 @@ typedef struct {
     kvd_simulated simulated;
     size_t requests;
     double rate;
-    kvd_latency ttft; /* time to the first token over requests, s */
-    kvd_latency tbt;  /* time between two tokens over tokens, s */
+    kvd_latency ttft; /* time to the first token, of all requests, s */
+    kvd_latency tbt;  /* time between two tokens, of all tokens, s */
     /* Time from arrival to last token over all requests, in seconds. */
     kvd_latency jct;
     /*
