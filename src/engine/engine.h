@@ -72,8 +72,9 @@ typedef struct {
     /* Number of pages of 64 tokens in every layer without a window. */
     size_t pages;
     /*
-     * Number of pages of layers with a window, without those that prompts take while they run, and
-     * the most that one request holds. Both are 0 if no window is shorter than the requests.
+     * Number of pages of layers with a window, not counting pages that prompts take only while they
+     * run. window_share is the most of them that one request holds. Both are 0 if no window is
+     * shorter than the requests.
      */
     size_t window_pages, window_share;
     /* Description such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
@@ -98,8 +99,9 @@ typedef struct {
      */
     double entries;
     /*
-     * Bits of the cache, without those that kvd_plan_entry_bits counts and without `side`. NaN:
-     * every cached token is stored unquantised with the kept dimensions of the plan.
+     * Bits of K and V in the cache. `side` and the bits that kvd_plan_entry_bits counts are not
+     * included. If NaN, every cached token is stored unquantised with the kept dimensions of the
+     * plan.
      */
     double bits;
     /* Bits of the side information by which steps choose what they read. */
@@ -147,7 +149,7 @@ struct kvd_engine {
      */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
     /*
-     * Frees the slot of a request that was ended or preempted, so that no iteration marked it with
+     * Frees the slot of a request that was ended or preempted and therefore got no iteration with
      * kvd_slice.last. The pointer is NULL if the engine cannot do this.
      */
     void (*drop)(kvd_engine *e, size_t slot);

@@ -24,8 +24,8 @@ typedef struct {
      */
     size_t max_tokens;
     /*
-     * Largest number of tokens in an iteration, into which longer prompts are split. 0: prompts are
-     * not split.
+     * Largest number of tokens in an iteration. Longer prompts are split into parts of this size.
+     * 0: prompts are not split.
      */
     size_t chunk;
     /* Number of pages of 64 tokens in every layer. */

@@ -31,7 +31,7 @@ typedef struct {
 
 /* Returns the bytes that kvd_cpu_rows_init allocates. */
 double kvd_cpu_rows_bytes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs);
-/* `needs` is that of kvd_cpu_rows. */
+/* Allocates the buffers. `needs` has the meaning that it has in kvd_cpu_rows. */
 int kvd_cpu_rows_init(kvd_cpu_rows *r, const kvd_cpu_weights *w, size_t most, size_t max_len,
                       unsigned needs, kvd_err *err);
 void kvd_cpu_rows_release(kvd_cpu_rows *r);

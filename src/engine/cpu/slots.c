@@ -76,11 +76,11 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 /* Cached tokens to which the new tokens of a request attend. They include the new tokens. */
 typedef struct {
     size_t n;
-    /* Index of the first new token among the n tokens. */
+    /* Index of the first new token among these n tokens. */
     size_t first;
     /* Attention window to apply, in tokens; 0 if none must be applied. */
     size_t window;
-    /* True if K and V of the n tokens were copied to kvd_cpu_slots.decoded. */
+    /* True if K and V of these n tokens were copied to kvd_cpu_slots.decoded. */
     bool gathered;
 } seen_rows;
 
@@ -234,8 +234,8 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
 }
 
 /*
- * Computes the attention output of query head h for KVD_ATTEND_ROWS new tokens of the i-th request,
- * from its new token number `at` on. `row` is the row of the request's first new token in q and o.
+ * Computes the attention output of query head h for KVD_ATTEND_ROWS new tokens of the i-th request.
+ * Number `at` is the first of them. `row` is the row of the request's first new token in q and o.
  */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)

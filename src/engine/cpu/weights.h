@@ -1,7 +1,8 @@
 /*
  * All weights of a small model in float32. Projections of V are folded (multiplied) into W_V and
  * W_O, which then have only the kept dimensions. Projections of Q and K are folded into W_Q and W_K
- * only if no operation between these and the attention scores prevents it (methods/folded.h).
+ * only if no operation between the products with W_Q and W_K and the attention scores makes folding
+ * impossible (methods/folded.h).
  */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H

@@ -316,8 +316,9 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
 }
 
 /*
- * Returns the largest number of tokens of an iteration, copies of prompts included. A prompt longer
- * than limits.max_tokens runs alone.
+ * Returns the largest number of tokens of an iteration. A prompt counts `copies` times, because the
+ * model may read a prompt more than once (kvd_plan_copies). A prompt longer than limits.max_tokens
+ * runs alone.
  */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
@@ -327,8 +328,8 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 }
 
 /*
- * Returns the number of positions of the longest request, or of the longest prompt and its copies
- * as far as the model has positions for them.
+ * Returns the number of positions of the longest request. If the model reads a prompt `copies`
+ * times in a row, these positions are included, as far as the model has them.
  */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
@@ -373,7 +374,10 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
     return !e->cache.window ? 0 : share < most ? share : most;
 }
 
-/* Returns the bytes of a page number in layers with a sliding window. */
+/*
+ * Returns the bytes of one page of the cache in layers with a sliding window, summed over these
+ * layers.
+ */
 static size_t near_page(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
@@ -544,7 +548,10 @@ static void graphs_destroy(void *e)
     kvd_cuda_graphs_destroy(e);
 }
 
-/* Fails if the routing of decode steps waits for the host, which a CUDA graph cannot contain. */
+/*
+ * Fails if decode steps choose their experts in a way that waits for the host, which a CUDA graph
+ * cannot contain.
+ */
 static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                         const kvd_gpu_share *share, kvd_err *err)
 {

@@ -47,7 +47,7 @@ typedef struct {
     size_t near_share, near_spare;
     /*
      * If the model has a window: bytes of the pages that all requests hold after the latest
-     * iteration, without those of a method, which kvd_gpu_method.held counts.
+     * iteration. Pages of a method are not included; kvd_gpu_method.held counts them.
      */
     double held;
     kvd_clock clock;
@@ -141,15 +141,16 @@ size_t kvd_cuda_entries(const kvd_cuda_engine *e, const kvd_slice *s);
 /* Returns 1 if all slices are decode steps that emit a token. Requires kvd_cuda_list_slices. */
 int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
 /*
- * Fails if `bad` is the code of an activation row, which is not finite. The message names the
- * stage, request and token.
+ * Fails if `bad` is the code of a row of activations. Such a code means that a row has a value that
+ * is not finite. The message names the stage, request and token.
  */
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                           kvd_err *err);
 
 /*
- * Fail if the engine does not support the model, the plan or the spec: on one GPU, or tensor
- * parallel on several. `positions` is kvd_cuda_engine.positions.
+ * kvd_cuda_engine_check fails if the engine does not support the model or the spec on one GPU.
+ * kvd_cuda_engine_check_several fails if it does not support the plan or the spec tensor parallel
+ * on several GPUs. `positions` is kvd_cuda_engine.positions.
  */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
@@ -178,19 +179,21 @@ int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
 void kvd_cuda_graphs_destroy(kvd_cuda_engine *e);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /*
- * Quantises the matrices of all layers to 4-bit codes. Decode steps that use the products of
- * few_rows.h then read the codes. All other iterations restore the bf16 matrices of a layer from
- * the codes before they use them. Fails if the model has matrices that are not quantised.
+ * Quantises the matrices of all layers to 4-bit codes. Decode steps of few requests, which use the
+ * matrix products of few_rows.h, then read the codes. All other iterations restore the bf16
+ * matrices of a layer from the codes before they use them. Fails if the model has matrices that are
+ * not quantised.
  */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
 /* Returns the bytes of the bf16 matrices that the codes replace. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);
-/* Returns true if n decode steps use the products of few_rows.h. */
+/* Returns true if n decode steps are few enough to use the matrix products of few_rows.h. */
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
 /*
- * `id` holds the token ids and `at` the positions, both in device memory. kvd_cuda_layers calls
- * kvd_cuda_layers_begin itself.
+ * kvd_cuda_layers runs all layers of the model on n tokens. kvd_cuda_layers_begin makes the
+ * pointers `id` (token ids) and `at` (positions), both in device memory, the input of the layers.
+ * kvd_cuda_layers calls kvd_cuda_layers_begin itself.
  */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);
 int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, size_t n,
@@ -200,7 +203,10 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
  * row. Does nothing on a GPU without the output head.
  */
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err);
-/* Queues the copies of an iteration's results to the host, with the keys of n emitted tokens. */
+/*
+ * Queues the copies of an iteration's results to the host. The results include, for each of n
+ * emitted tokens, the key that packs its largest logit and its id.
+ */
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err);
 
 #endif

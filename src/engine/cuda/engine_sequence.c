@@ -25,7 +25,7 @@ static size_t in_steps(size_t n, size_t step)
 
 /*
  * Fills the batch of one GPU. `len` is the number of prompt tokens up to the end of the GPU's
- * slice, whose tokens are the last n of them.
+ * slice. The last n of these tokens are the slice.
  */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {

@@ -46,7 +46,7 @@ typedef enum {
  * followed by up matrix) has 8 rows of the gate matrix and the same rows of the up matrix. `codes`
  * [tiles][units][2][32 lanes] are four 32-bit words for each lane of a warp. A word is the lane's
  * part of the A operand of one mma.sync m16n8k16: bits 4 r .. 4 r + 3 are the first element of the
- * operand's register r, and the bits 16 places higher its second element. `sides`
+ * operand's register r, and bits 16 + 4 r .. 16 + 4 r + 3 are its second element. `sides`
  * [tiles][units][16] has the step of a row in the low half of a word and the zero in the high half.
  */
 typedef struct {

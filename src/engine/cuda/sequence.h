@@ -1,6 +1,6 @@
 /*
- * Shared by the files of the sequence parallel engine (engine_sequence.c). A prompt's tokens are
- * divided among the GPUs, and its heads too.
+ * Shared by the files of the sequence parallel engine (engine_sequence.c). The tokens of a prompt
+ * are divided among the GPUs. The heads of the attention are divided too.
  */
 #ifndef KVD_ENGINE_CUDA_SEQUENCE_H
 #define KVD_ENGINE_CUDA_SEQUENCE_H
@@ -24,8 +24,8 @@ typedef struct {
     /* Rows of K and V received from other GPUs, on the device, in the order of the sending GPUs. */
     char *in;
     /*
-     * Number of earlier tokens with the same level as the first token of each GPU's part of the
-     * prompt. Pinned memory, [n + 1].
+     * For the first token of each GPU's part of the prompt: number of earlier tokens of the prompt
+     * that have the level of this token. Pinned memory, [n + 1].
      */
     int32_t *place;
     /*
@@ -97,8 +97,8 @@ size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu);
 /*
- * Returns the number of rows of Q for these tokens: rounded up to a multiple of 8, because Q is
- * stored in groups of 8 tokens.
+ * Returns the number of rows of Q for `tokens` tokens. It is rounded up to a multiple of 8, because
+ * Q is stored in groups of 8 tokens.
  */
 size_t kvd_sequence_rows(size_t tokens);
 /* Returns the GPU that has the last token of the prompt. */

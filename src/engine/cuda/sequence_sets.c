@@ -39,8 +39,8 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
 }
 
 /*
- * Returns the position of the first token of a GPU's part of the prompt. If that part is empty,
- * returns at most the position of the last token.
+ * Returns the position of the first token of a GPU's part of the prompt. If that part is empty, the
+ * position may be past the end of the prompt; then returns the position of the prompt's last token.
  */
 static size_t edge(const kvd_sequence *q, int gpu)
 {

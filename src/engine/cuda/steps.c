@@ -127,7 +127,9 @@ double kvd_cuda_codes_replace(kvd_cuda_engine *e)
     return bytes;
 }
 
-/* Restores the bf16 matrices of a layer, in part `restore` of the time. */
+/*
+ * Restores the bf16 matrices of a layer from the 4-bit codes. The time counts in KVD_PHASE_RESTORE.
+ */
 static int restore_layer(kvd_cuda_engine *e, int l, kvd_err *err)
 {
     matrix m[MATRICES];
@@ -246,8 +248,8 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 }
 
 /*
- * Computes the product p of the residual stream after its norm. `normed` is true if w->normed
- * already holds that input.
+ * Normalises the residual stream and computes the product *p of the result. `normed` is true if
+ * w->normed already holds the normalised residual stream.
  */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
@@ -286,9 +288,12 @@ typedef struct {
     kvd_few_codes codes; /* of the matrix, or zeros */
     size_t width;        /* columns of the matrix */
     kvd_phase phase;
-    unsigned stage;            /* of the check of the residual stream after it */
+    unsigned stage;            /* of the check of the residual stream after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* Gains of the norm of the product, and of the norm of the residual stream after it. */
+    /*
+     * Gains of the norm of the product (`gain`), and of the next norm of the residual stream
+     * (`next`).
+     */
     const float *gain, *next;
 } last_product;
 
@@ -309,9 +314,10 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
 }
 
 /*
- * Adds a product with w->narrow to the residual stream, after its norm in models with norms of
- * branches. Without these norms, only the first of several GPUs adds it. The others only store the
- * product, because the later sum over the GPUs includes the first GPU's residual stream.
+ * Multiplies w->narrow by the matrix l->matrix and adds the product to the residual stream. In
+ * models with norms of branches, the product is normalised first. In other models, only the first
+ * of several GPUs adds it. The others only store the product, because the later sum over the GPUs
+ * includes the first GPU's residual stream.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
