@@ -367,9 +367,9 @@ done:
 }
 
 /*
- * Reads the KL of every sequence, which the report compares between methods. Fails on a sum below 0
- * beyond rounding, on a row that has NaN for some sequences only, and on a row measured on another
- * number of sequences.
+ * Reads the KL of every sequence, which the report compares between methods. Fails on a sum that is
+ * below 0 by more than rounding, on a row that has NaN for some sequences only, and on a row
+ * measured on another number of sequences.
  */
 static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
@@ -462,9 +462,10 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
 }
 
 /*
- * Reads the attributes of a search that old files may lack. If `key` is missing, it is p and
- * *has_key is false. If `metric` is missing, it is KVD_TARGET_TOP1. If `own` is missing, it is
- * false. An attribute that is present and damaged is an error.
+ * Reads attributes of a search (--target) that old files may lack. If the attribute `key` is
+ * missing, the searched parameter is "p" and *has_key is false. If `metric` is missing, it is
+ * KVD_TARGET_TOP1. If `own` is missing, it is false. An attribute that is present and damaged is an
+ * error.
  */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)

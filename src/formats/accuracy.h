@@ -70,7 +70,10 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
  */
 typedef struct {
     char name[96], key[64];
-    /* Score of which a share is kept: KVD_TARGET_TOP1, or a measure of kvdim-tasks. */
+    /*
+     * Score of which the found setting must keep the share `target`: KVD_TARGET_TOP1, or a measure
+     * of kvdim-tasks.
+     */
     char metric[48];
     /* True if the score compares with the output of the uncompressed model, not with the truth. */
     bool own;
@@ -93,8 +96,8 @@ typedef struct {
 #define KVD_TARGET_TOP1 "top1"
 
 /*
- * Returns false if the 95 % interval of a search allows every setting: none is surely kept
- * (saving_lo) that saves bytes, and none is surely lost (saving_hi).
+ * Returns false if the 95 % interval of a search says nothing. Then no setting that saves bytes
+ * surely keeps the score (saving_lo), and no setting surely loses it (saving_hi is NaN).
  */
 bool kvd_target_tells(double saving_lo, double saving_hi);
 
@@ -103,8 +106,9 @@ typedef struct {
     /* Perplexity / perplexity of the uncompressed model, per row; NaN without such a model. */
     kvd_interval *ratio;
     /*
-     * Number of predictions in each evaluated sequence [n_sequences], and KL summed over them for
-     * each line: [results line][n_sequences], NaN if not measured. NULL if the file has neither.
+     * `sequence_n` [n_sequences] is the number of predictions in each evaluated sequence.
+     * `sequence_kl` [row of the table][n_sequences] is the KL summed over these predictions, NaN if
+     * not measured. Both pointers are NULL if the file has neither array.
      */
     size_t n_sequences;
     double *sequence_n, *sequence_kl;

@@ -100,8 +100,9 @@ void kvd_activations_release(kvd_activations *a)
 }
 
 /*
- * Finds tensors whose bytes are contiguous in the file. Threads read and write these with pread and
- * pwrite, because the HDF5 library serves one thread at a time.
+ * Finds the datasets of Q, K, V and other tensors whose bytes are contiguous in the file. Threads
+ * read and write these datasets with pread and pwrite, because the HDF5 library serves one thread
+ * at a time.
  */
 void kvd_activations_locate(kvd_activations *a)
 {

@@ -38,8 +38,8 @@ size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
 /*
- * Fractions 0.9, 0.95, 0.99 of the attention. The statistics count the fewest tokens that receive
- * them.
+ * Fractions 0.9, 0.95, 0.99 of the attention. For each fraction, the statistics count the fewest
+ * tokens that together receive it.
  */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
 /* Quantiles, in [0, 1], that are written next to each histogram. */
@@ -47,7 +47,10 @@ extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 
 /* Statistics in a file, over all requests. Axes not given here are in attention.c. */
 typedef enum {
-    /* Number of keys that a query of each layer sees, itself included; 0 means no limit. */
+    /*
+     * Number of tokens to which a query of each layer attends, its own token included; 0 means no
+     * limit.
+     */
     KVD_A_WINDOW,
     /* Number of requests that have a token at each position. */
     KVD_A_REQUESTS_AT,

@@ -14,8 +14,8 @@ extern const kvd_schema kvd_schema_fisher;
 /* Tensors with gradients: keys after RoPE, keys before RoPE, values. */
 typedef enum { KVD_F_K, KVD_F_K_PRE, KVD_F_V, KVD_N_F } kvd_f;
 /*
- * Number of tensors with gradients of their weights and with products g^T g: keys before RoPE,
- * values.
+ * Number of tensors (keys before RoPE, and values) for which the file has gradients of the weights
+ * and products g^T g.
  */
 enum { KVD_F_SIDES = 2 };
 

@@ -324,9 +324,9 @@ static double gain(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns the row of a comparable job with the smallest length above `from`, or the smallest of all
- * if `from` is NaN. Skips jobs without a measurement of the uncompressed cache. Returns SIZE_MAX if
- * no row is left.
+ * Among the jobs that differ from `row` in this length alone, returns the row with the smallest
+ * length above `from`, or with the smallest length if `from` is NaN. Skips jobs without a
+ * measurement of the uncompressed cache. Returns SIZE_MAX if no row is left.
  */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
@@ -382,7 +382,10 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* The method is not faster here, so noise at shorter lengths does not matter. */
+            /*
+             * The method is not faster at the length `from`, so noise at shorter lengths does not
+             * matter.
+             */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

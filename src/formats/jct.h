@@ -104,9 +104,9 @@ typedef struct {
 
 /*
  * Returns true if noise may have changed the result of kvd_jct_break_even: at some length,
- * repetitions of one job differ in time as much as the method and the uncompressed cache do.
- * Lengths below the longest one at which the method is not faster are ignored. *noise describes the
- * shortest noisy length.
+ * repetitions of one job differ in time as much as the method and the uncompressed cache do. Only
+ * lengths above the longest length at which the method is slower or equally fast are considered.
+ * *noise describes the shortest noisy length.
  */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 

@@ -51,7 +51,7 @@ typedef struct {
 
 /*
  * Fails if two texts, tokenised for one model, have the same label, number of tokens and sequence
- * length, but other contents. The message names both hashes and paths, that of `a` first.
+ * length, but other contents. The message names both hashes and both paths, those of `a` first.
  */
 int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err);
 

@@ -20,9 +20,9 @@ typedef struct {
     double *epsilon, *delta, *delta_aligned;
     /*
      * Comparison of the first m columns of R_0 and R, for m = 1 .. d: [n_others][d]. overlap is the
-     * mean squared cosine between the two subspaces. energy_kept is the fraction of the squared
-     * norm of the other file's data that the columns of R_0 keep, energy_own the fraction that
-     * those of R keep.
+     * mean squared cosine between the two subspaces. R_0 is the rotation of the first file, R that
+     * of another file. energy_kept is the fraction of the squared norm of the other file's data
+     * that the columns of R_0 keep. energy_own is the fraction that the columns of R keep.
      */
     double *overlap, *energy_kept, *energy_own;
     /* epsilon and delta of single heads: [n_others][n_layers][n_h]. */
@@ -42,7 +42,8 @@ typedef struct {
     double *overlap_half, *energy_kept_half;
     /*
      * Difference between mean |R_a| and mean |R_b|, divided by mean |R_b|: [n_files][n_files].
-     * means_over_epsilon averages over heads before it takes the absolute difference.
+     * means_over_epsilon averages over heads before the absolute difference is taken.
+     * head_means_over_epsilon averages over heads afterwards.
      */
     double *means_over_epsilon, *head_means_over_epsilon;
     /*
@@ -52,7 +53,7 @@ typedef struct {
     double *all; /* one block of memory that holds all arrays of this structure */
 } kvd_comparison;
 
-/* `h_axis` is the name of the head axis, "head" or "kv_head". */
+/* Writes the comparison *c. `h_axis` is the name of the head axis, "head" or "kv_head". */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
 /*
@@ -81,7 +82,8 @@ typedef struct {
     double *energy;
     /*
      * Difference between mean |R_a| and mean |R_b|, divided by mean |R_b|: [n_files][n_files].
-     * `means` averages over heads before it takes the absolute difference. NULL in older files.
+     * `means` averages over heads before the absolute difference is taken, `head_means` afterwards.
+     * NULL in older files.
      */
     double *means, *head_means;
     /*

@@ -58,8 +58,8 @@ extern const char *const kvd_pairing_name[2];
 typedef struct {
     bool present;
     /*
-     * Number of rows of the decomposed matrix, by whose square root sigma is normalised. For bqk
-     * and bvw it is the number of elements of the product Q K^T or V W_O.
+     * Number of rows of the decomposed matrix. Readers divide sigma by the square root of this
+     * number. For bqk and bvw it is the number of elements of the product Q K^T or V W_O.
      */
     size_t n_rows;
     int n_h;       /* number of heads that have a rotation (kvd_pair_heads) */
