@@ -69,8 +69,8 @@ static bool fits(size_t bytes)
 }
 
 /*
- * OpenBLAS 0.3.29 maps its first buffer when it is loaded, and tries for ever if the memory is not
- * there. 0.3.26 does not.
+ * Returns true for versions of OpenBLAS that map their first buffer when they are loaded and, if
+ * the memory is not there, try for ever. 0.3.29 does so, 0.3.26 does not.
  */
 static bool maps_buffer_when_loaded(void)
 {
@@ -128,8 +128,8 @@ __attribute__((section(".preinit_array"), used)) static start_function *const be
     start_without_pool;
 
 /*
- * Returns the number of buffers: one for each of OpenMP's threads, and for each of OpenBLAS's own,
- * which are one fewer.
+ * Returns the number of buffers that OpenBLAS may need. Each OpenMP thread needs one, and so does
+ * each thread of OpenBLAS's own pool, which has one thread fewer.
  */
 static size_t buffers(int threads)
 {

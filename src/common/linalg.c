@@ -144,7 +144,10 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* Job 'O' writes the n long singular vectors over A, which saves an array of n * d doubles. */
+    /*
+     * Job 'O' overwrites A with the singular vectors of length n, which saves an array of n * d
+     * doubles.
+     */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,

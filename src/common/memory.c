@@ -84,7 +84,8 @@ static double group_left(const char *folder, int v)
 
 /*
  * Returns the least of the bytes left in a control group and in its parents. In a container, `path`
- * may be a path of the host that is not mounted. The top group is then the container's own.
+ * may be a path of the host that is not mounted. Then only the top group counts, which is the
+ * container's own.
  */
 static double groups_left(const char *root, const char *path, int v)
 {

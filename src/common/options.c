@@ -84,8 +84,8 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
 }
 
 /*
- * Counts the accepted words of an option. The list ends with NULL; for KVD_OPT_WORDS also at the
- * length of the array of bool.
+ * Returns the number of accepted words of an option. The list ends with NULL. For KVD_OPT_WORDS it
+ * also ends after as many words as the array of bool has elements.
  */
 static size_t count_words(const kvd_option *o)
 {
@@ -221,7 +221,7 @@ static int put_number(const char *label, const kvd_option *o, const char *text, 
     return 0;
 }
 
-/* Parses a list of numbers into *list, which holds the allocated default or NULL before. */
+/* Parses a list of numbers into *list. On entry *list is the allocated default or NULL. */
 static int put_list(const char *label, const kvd_option *o, const char *text, void **list,
                     size_t *count, kvd_err *err)
 {

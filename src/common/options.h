@@ -61,8 +61,8 @@ typedef struct {
     /* Offset of a const char * that receives the value as typed; 0 means none. */
     size_t typed;
     /*
-     * Range of allowed numbers; if both are 0, any number is allowed. For KVD_OPT_TEXT, `high` is
-     * the largest length in bytes of a name, which has no control characters.
+     * Range of allowed numbers; if both are 0, any number is allowed. For KVD_OPT_TEXT, if `high`
+     * is above 0, the value must be a name: at most `high` bytes and no control characters.
      */
     double low, high;
     /* True if `low` or `high` itself is not allowed. */

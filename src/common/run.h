@@ -67,8 +67,9 @@ char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
  */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
 /*
- * Hashes a checkpoint and adds it to the inputs. It is a file, or a directory of which all regular
- * files count, in the order of names, without hidden files and subfolders.
+ * Hashes a checkpoint and adds it to the inputs. The checkpoint is a file or a directory. In a
+ * directory, all regular files are hashed in the order of their names, without hidden files and
+ * subfolders.
  */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 

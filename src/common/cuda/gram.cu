@@ -116,7 +116,8 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
     constexpr int WARPS = pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS) : (int)MAX_WARPS;
     constexpr int WIDTH = BLOCKS * BLOCK, PITCH = WIDTH + 4;
     constexpr int STEP = 32 * WARPS / WIDTH,
-                  EACH = ROWS / STEP; /* number of rows of which a thread loads one value */
+                  /* number of rows of X from which each thread loads one value */
+        EACH = ROWS / STEP;
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
     /* Two buffers, each for ROWS rows of X, [2][ROWS][PITCH]. */
     extern __shared__ __align__(16) double tiles[];
@@ -234,9 +235,9 @@ int most_slices(int n_heads)
 }
 
 /*
- * Returns the number of slices with the lowest estimated time. The estimate is the number of rows
- * per CTA plus the time to write and read partial sums at 5 TB/s, converted to rows of 160 clocks
- * each.
+ * Returns the number of slices with the lowest estimated time. The unit of time is the time of one
+ * row, about 160 clocks. The estimate is the number of rows per CTA plus the time to write and read
+ * partial sums at 5 TB/s.
  */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {

@@ -5,8 +5,8 @@
 #include <cuda_runtime.h>
 
 /*
- * Launches kernel(args...) with programmatic dependent launch if `early` is true. The kernel must
- * then wait (griddepcontrol.wait) before it reads or writes what the preceding kernel
+ * Launches kernel(args...) with programmatic dependent launch if `early` is true. In that case the
+ * kernel must wait (griddepcontrol.wait) before it reads or writes what the preceding kernel
  * writes. GPUs before compute capability 9.0 need `early` false.
  */
 template <class... Parameters, class... Args>

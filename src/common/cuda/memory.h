@@ -39,7 +39,8 @@ int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kv
 void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err);
 /*
  * Queue a copy of `bytes` bytes on the stream: from the host to the device, from the device to the
- * host, and on the device. Host memory must not change or be read before the stream gets there.
+ * host, and on the device. The caller must not change the host memory at `from`, or read the host
+ * memory at `to`, before the stream has made the copy.
  */
 int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);

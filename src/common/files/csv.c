@@ -180,7 +180,7 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     size_t n_rows;     /* rows of the table */
-    size_t n_all, end; /* rows of all tables, and the number in the last row; SIZE_MAX before it */
+    size_t n_all, end; /* rows of all tables; number in the last row, SIZE_MAX until it is read */
 } table_reader;
 
 static int table_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,

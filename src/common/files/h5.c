@@ -22,7 +22,7 @@ hid_t kvd_h5_access(void)
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0)
         return access;
-    /* Disables HDF5's own file locks, which fail on read-only and network folders. */
+    /* If a file is closed, objects that are still open in it are closed too. */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     /*
      * Aligns large data in the file, because copies to and from the page cache are twice as fast
@@ -35,6 +35,7 @@ hid_t kvd_h5_access(void)
     if (rc >= 0 && H5Pexist(access, "clear_status_flags") > 0)
         rc = H5Pset(access, "clear_status_flags", &(hbool_t){1});
 #if H5_VERSION_GE(1, 10, 7)
+    /* Disables HDF5's own file locks, which fail on read-only and network folders. */
     rc = rc < 0 ? rc : H5Pset_file_locking(access, 0, 1);
 #endif
     if (rc < 0) {

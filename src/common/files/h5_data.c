@@ -63,7 +63,10 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* This axis is cut, so all slower axes get length 1. */
+            /*
+             * Axis i is not full length. A slab may then have only length 1 along the slower axes,
+             * so `inner` becomes the limit.
+             */
             inner = most;
     }
 }

@@ -198,8 +198,8 @@ static int probe_file(const char *path, kvd_err *err)
         return -1;
     const hid_t access = kvd_h5_access();
     /*
-     * Uses HDF5's stdio driver. With the default driver HDF5 would share a file that the parent
-     * process has open, whose descriptor is closed here.
+     * HDF5's default driver would share a file that the parent process has open, but this process
+     * has closed the descriptor of that file. Therefore the stdio driver is used.
      */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
@@ -386,8 +386,8 @@ static const verdict *find_verdict(const struct stat *file)
 }
 
 /*
- * Stores a result. Skips a file changed so recently that a further change could leave its time
- * stamp unchanged, because time stamps advance in steps of milliseconds.
+ * Stores the verdict on a file. Files changed in the last second are skipped: time stamps advance
+ * in steps of milliseconds, so a further change may leave the time stamp unchanged.
  */
 static void keep_verdict(const char *path, const verdict *v)
 {

@@ -150,8 +150,8 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
             return -1;
         }
         /*
-         * If the previous holder removed the lock file before it was locked here, its name belongs
-         * to another file or to none. Then tries again.
+         * If the previous holder removed the lock file before this process locked it, the path now
+         * names another file or none. The loop tries again in that case.
          */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {

@@ -51,8 +51,9 @@ FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
 
 /*
- * Removes the file `path` of a finished run with the NAME.partial and NAME.lock that a killed
- * program left. Succeeds if there are none. Fails if another process holds the lock.
+ * Removes the file `path` of a finished run. Also removes NAME.partial and NAME.lock, which a
+ * killed program may have left. Succeeds if there are none. Fails if another process holds the
+ * lock.
  */
 int kvd_output_remove(const char *path, kvd_err *err);
 
