@@ -444,8 +444,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes a name for result r to *name: its label and, the higher `level` is, more properties. From
- * level 3 on, the path of the file is among them.
+ * Writes a name for result r to *name: its label and further properties. Each `level` from 1 to 3
+ * adds properties: the number of tokens, the pairing and method, the path of the file.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {

@@ -389,8 +389,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Shortens the name of a set of kept dimensions per head: "kvdim25m" for "kvdim25m-p50", "equal
- * widths" for a number.
+ * Shortens the name of a set of kept dimensions per head: "kvdim25m-p50" becomes "kvdim25m". If
+ * `widths` is a number, the result is "equal widths".
  */
 static void family(const char *widths, char *to, size_t size)
 {
@@ -467,8 +467,8 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * Appends the name of the file to `place` (the conditions) of a result row if another file has the
- * same `place` and the same `series`, or other limits.
+ * Appends the name of the file to `place` (the conditions) of a result row if another file has a
+ * row with the same `place` that has the same `series` or was served under different limits.
  */
 static void tell_apart(kvd_report_rows *all)
 {

@@ -215,8 +215,8 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
 
 /*
  * Computes the measure prune-spectrum: by how many percent pruning half of the sequences changes
- * the singular values. The change between two halves of a text is stored as the range without an
- * effect.
+ * the singular values. The change between two halves of a text is stored as lo and hi, the range to
+ * expect if pruning has no effect.
  */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)

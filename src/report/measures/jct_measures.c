@@ -111,8 +111,8 @@ static bool well_formed(const char *sizes)
 }
 
 /*
- * Returns true if result row `e` is of `method`, as kvd_report_is_method has it, and of the sizes
- * in *q, and was timed on a GPU.
+ * Returns true if result row `e` was timed on a GPU, has one of the sizes in *q, and is of a method
+ * that matches `method` (kvd_report_is_method).
  */
 static bool asked_for(const kvd_report_row *e, const char *method, const question *q)
 {
@@ -224,8 +224,9 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
 }
 
 /*
- * Appends the share of the phases q->rest in result row `e`, of the last size of *q, less that in
- * the row of the same file that differs in the size alone and has the first size.
+ * Appends how much the share of the phases q->rest grows from the first size of *q to the last.
+ * Result row `e` has the last size. The row with the first size is of the same file and differs
+ * only in the size.
  */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -256,8 +257,9 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 
 /*
  * Returns the logarithm of the perplexity of method B at the JCT of row `e`, interpolated between
- * the two settings of B with the nearest smaller and larger JCT in the same file, or NaN. The rows
- * of B in the accuracy file `x` may differ from row `scored`, which is of `e`, in the method alone.
+ * the two settings of B with the nearest smaller and larger JCT in the same file, or NaN. `scored`
+ * is the row of `e` in the accuracy file `x`. Rows of B in that file count only if they differ from
+ * row `scored` in the method alone.
  */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const question *q, const kvd_result *x, size_t scored)
@@ -286,7 +288,10 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/* Appends the change of the perplexity at equal JCT of one text. */
+/*
+ * For the text `label`, appends the change of the perplexity from method B to method A at equal
+ * JCT.
+ */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, kvd_measured *out, kvd_err *err)
 {
@@ -310,7 +315,10 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     return 0;
 }
 
-/* The perplexities are those of accuracy files of a model that the jobs ran. */
+/*
+ * Appends the change of the perplexity at equal JCT for every text. The perplexities are read from
+ * accuracy files of a model that the jobs ran.
+ */
 static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const question *q,
                         kvd_measured *out, kvd_err *err)
 {

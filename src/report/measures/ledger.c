@@ -149,7 +149,10 @@ static void range_of(const kvd_measured *v, double *least, double *most)
     }
 }
 
-/* Appends every different text at byte `offset` of a value, such as the name of its device. */
+/*
+ * Appends the different texts that the values of *v have at byte `offset`, such as the names of
+ * their devices.
+ */
 static void say_names(kvd_text *t, const kvd_measured *v, size_t offset, const char *before)
 {
     for (size_t i = 0; i < v->n; i++) {

@@ -162,8 +162,8 @@ int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, k
 void kvd_ledger_release(kvd_ledger *l);
 
 /*
- * Adds the section with the claims, the counts of verdicts, and the ways in which all measurements
- * differ from the papers'.
+ * Adds the section on the claims of the papers: the claims, the counts of verdicts, and the
+ * differences between the papers' measurements and all measurements made here.
  */
 int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report, kvd_err *err);
 

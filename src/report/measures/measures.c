@@ -168,8 +168,9 @@ static bool of_token_counts(const kvd_similarity *s)
 }
 
 /*
- * Returns true if file x compares numbers of tokens of one text (ZACK Fig. 18), and another file
- * compares different texts of the same model.
+ * Returns true if another file replaces file x: x compares rotations from different numbers of
+ * tokens of one text (ZACK Fig. 18), and the other file compares rotations from different texts
+ * with the same model.
  */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {

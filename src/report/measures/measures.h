@@ -58,7 +58,10 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
 
 /* Returns true if two files of a comparison have one text, by its label or its content. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/* Returns true if text i is the first text with the most tokens among those with its label. */
+/*
+ * Returns true if text i has the most tokens among the texts with its label. If several have the
+ * most, only the first of them counts.
+ */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
 /*
@@ -81,7 +84,10 @@ typedef struct {
     char what[2 * KVD_LABEL + 64];
     /* Device on which a time was measured, such as "NVIDIA H200"; "" for other numbers. */
     char device[64];
-    /* Score of which --target kept a share (kvd_target_result); "" for other numbers. */
+    /*
+     * Score that had to keep the share --target (kvd_target_result); "" if the value is no result
+     * of --target.
+     */
     char metric[48];
     /*
      * True if the queue of requests grows at this request rate, so that a longer simulation would
@@ -179,15 +185,15 @@ int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt,
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
 /*
- * Marks the values from index `first` on as times measured on the device whose name begins the text
- * `engine`.
+ * Marks the values from index `first` to the last as times. `engine` begins with the name of the
+ * device on which they were measured.
  */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
 /*
  * Measures of job completion times (JCT) on a GPU, with one value for each job that matches.
- * "change" means that of A / that of B, less 1, for the same file and lengths.
+ * "change" means (value of A / value of B) - 1, for the same file and lengths.
  *
  *   METHOD, A, B   a method as in kvd_report_is_method
  *   PHASES         columns of times without "_s", joined by '+' ("prefill_mlp+decode_mlp")
@@ -196,13 +202,13 @@ void kvd_values_release(kvd_measured *v);
  *   jct-share-METHOD-PHASES:SIZES              PHASES in percent of the JCT
  *   jct-of-prompts-METHOD-PHASES:SIZES         PHASES in percent of the time of prompts
  *   jct-of-steps-METHOD-PHASES:SIZES           PHASES in percent of the time of decode steps
- *   jct-extra-METHOD-PHASES:SIZES              PHASES less those of the uncompressed cache, in
- *                                              percent of the JCT
+ *   jct-extra-METHOD-PHASES:SIZES              time in PHASES less that of the uncompressed
+ *                                              cache, in percent of the JCT
  *   jct-change-A-over-B:SIZES                  change of the JCT in percent
  *   jct-parts-A-PHASES-over-B:SIZES            change of PHASES in percent
  *   jct-growth-METHOD-PHASES:FIRST+LAST        jct-share at size LAST less that at size FIRST
  *   jct-perplexity-A-over-B:SIZES              change of the perplexity at equal JCT in percent:
- *                                              that of each setting of A over that of B,
+ *                                              perplexity of each setting of A over that of B,
  *                                              interpolated at the same JCT between two settings of
  *                                              B, for each text of kvdim-eval with this model
  *   jct-shared-METHOD-PHASES:SIZES             as jct-share, on GPUs that divide each prompt
@@ -212,8 +218,8 @@ void kvd_values_release(kvd_measured *v);
  */
 /*
  * Returns true if the method `text` has the name and all parameters in `asked`, such as
- * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). With online=1 or explicit=1 a method
- * is another one, which only `asked` with that parameter matches.
+ * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). A method with online=1 or explicit=1
+ * matches only if `asked` contains that parameter.
  */
 bool kvd_report_is_method(const char *text, const char *asked);
 
@@ -224,9 +230,10 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
 /*
  * Measures "p99-...": fraction of the cache that a method removes while it keeps 99 % of the top-1
  * accuracy or, in files of kvdim-tasks, of another score, as found by --target. p99-A:TEXT is the
- * fraction of method A, p99-A-less-B:TEXT that of A less that of B in the same file. Labels of the
- * files must contain TEXT. A may end in "-RULE", the rule for its kept dimensions. Scores against
- * the output of the uncompressed model are left out, because the papers score answers.
+ * fraction of method A, p99-A-less-B:TEXT the fraction of A minus the fraction of B in the same
+ * file. Labels of the files must contain TEXT. A may end in "-RULE", the name of the rule that
+ * chose its kept dimensions per head. Scores against the output of the uncompressed model are left
+ * out, because the papers score answers.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
@@ -263,7 +270,8 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
  *                        near-unimportant-as-key: ranked by the mean score as a key
  *                        near-unimportant-denominator: ranked by the softmax denominator
  *                        near-important...: the same three for important tokens
- *   rise-unimportant     near-unimportant less that of the first and last layer
+ *   rise-unimportant     near-unimportant less the percentage that the first and last layer have in
+ *                        common
  *                        rise-important: the same for important tokens
  *   received-decades     powers of ten between the 0.1 % and 99.9 % quantile of the attention that
  *                        tokens receive, mean over layers
@@ -272,10 +280,9 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
  *
  * Critical tokens are the fewest tokens that receive 95 % of the attention, mean over requests:
  *
- *   critical-layers      their number in the layer with the most / with the fewest
- *   critical-heads       their number in the KV head with the most / with the fewest, mean over
- *                        layers
- *   critical-requests    standard deviation over requests / mean of their number, percent
+ *   critical-layers      number of critical tokens in the layer with the most / with the fewest
+ *   critical-heads       number in the KV head with the most / with the fewest, mean over layers
+ *   critical-requests    standard deviation over requests / mean of the number, percent
  *
  * If the claim is false, the values of the same model with random weights are expected. For
  * critical-layers and critical-heads, ratios that chance produces are expected as well.
@@ -351,7 +358,8 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
  *
  * Otherwise the parameters form a grid. x->saving is the largest saving of a row whose accuracy
  * meets the target. For x->saving_lo the whole confidence interval must meet the target.
- * x->saving_hi is the smallest saving above every row whose interval meets the target in part.
+ * x->saving_hi is the smallest saving of a row that surely misses the target (the whole interval is
+ * below it), if every row that may meet the target saves less.
  */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
@@ -362,9 +370,10 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
  */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 /*
- * Returns true if the file serves only the comparison of calibrations (ZDC Fig. 15 and 26): it is
- * reduced by pruning or centroids, is of one half of a text whose other half is among the results,
- * or has the tokens that other files prune while a further file of the model exists.
+ * Returns true if the file serves only the comparison of calibrations (ZDC Fig. 15 and 26). There
+ * are three such cases. The file was reduced by pruning or centroids. It is of one half of a text,
+ * and the other half is among the results. Or other files prune the sequences of this file, and the
+ * results have a further unpruned file of the model.
  */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
@@ -435,9 +444,9 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
  * a request rate / the highest rate of B; loads above 1 are left out. WHAT is one of:
  *
  *   ttft, tbt, jct   mean time of A / of B, less 1, in percent; one value per load
- *   rate             rate at which A has the latency that B has at a load / that rate of B; one
- *                    value per load; 0 if A never has so low a latency, and the highest rate
- *                    of A counts if its latency is lower at all rates
+ *   rate             (rate of A / rate of B) at equal latency: the latency that B has at a load;
+ *                    one value per load; 0 if A never has so low a latency, and the highest
+ *                    rate of A counts if its latency is lower at all rates
  *   top              highest rate of A / of B under the same bound on latency
  *   throughput       output tokens per second of A / of B at rates at which memory is short: B
  *                    serves less than arrives and runs at most half of max_batch at once

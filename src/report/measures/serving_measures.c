@@ -52,7 +52,10 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/* Returns 1 if the method rebuilds rows with online rotations, 2 with those of a file, else 0. */
+/*
+ * Returns how the method rotates the rows of the cache back: 1 with rotations that it computes
+ * online, 2 with rotations of a file, 0 if it does not.
+ */
 static int rebuilds(const char *method)
 {
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;

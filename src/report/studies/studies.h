@@ -35,8 +35,8 @@ int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
  * Adds quality against the removed fraction p, the error of the attention output (ZDC Fig. 14), and
- * the bytes of the cache. `paired` is the argument of kvd_study_paired. If it is not NULL, fails
- * unless the results have the method.
+ * the bytes of the cache. `paired` is the argument `method` of kvd_study_paired. If it is not NULL,
+ * the function fails unless the results have that method.
  */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
 /*
@@ -136,8 +136,8 @@ int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
  */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Names each sweep that was interrupted or skipped measurements, because a missing measurement says
- * nothing about speed.
+ * Names each sweep that was interrupted or that left out measurements, because a missing
+ * measurement says nothing about speed.
  */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
 /*

@@ -248,8 +248,9 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Adds a panel with the input length (the output length if `output` is true) on the x axis. The
- * other length of all its jobs is `other`. `found` is scratch memory.
+ * Adds a panel with the input length (the output length if `output` is true) on the x axis. All
+ * jobs of the panel have `other` as their output length (input length if `output` is true). `found`
+ * is scratch memory.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)

@@ -99,8 +99,8 @@ static int by_falling_bytes(const void *a, const void *b)
 }
 
 /*
- * Fills *c with the settings among results lines first .. last that are in the file, in the order
- * of falling bytes. The caller frees c->setting.
+ * Fills *c with the settings among entries first .. last of `all` that belong to `file`, in the
+ * order of falling bytes. The caller frees c->setting.
  */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
@@ -225,7 +225,7 @@ static int bytes_row(const tables *t, const kvd_paired_curve *mine, const kvd_pa
     return 0;
 }
 
-/* Adds the rows of another method, whose results lines are first .. last. */
+/* Adds the rows of another method, to which entries first .. last of `all` belong. */
 static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
                      const kvd_result *file, const kvd_paired_curve *mine, const tables *t,
                      kvd_err *err)
@@ -245,7 +245,7 @@ static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
     return status ? -1 : 0;
 }
 
-/* Compares the results lines first .. last that are in the file with all other methods in it. */
+/* Compares the method of entries first .. last of `all` with all other methods in `file`. */
 static int add_file(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, const tables *t, kvd_err *err)
 {
