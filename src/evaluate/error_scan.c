@@ -127,8 +127,8 @@ static void put_errors(const scanner *x, int layer, size_t unit, size_t at)
 }
 
 /*
- * Measures a range of a layer's K and V of single heads, from number `first` on. Each measurement
- * cuts K or V of one head.
+ * Measures the loss from cutting single heads of one layer. Each measurement cuts K or V of one
+ * head. The function makes `some` measurements, from number `first` on.
  */
 static int scan_units(scanner *x, int layer, size_t first, size_t some, kvd_progress *progress,
                       kvd_err *err)

@@ -99,7 +99,9 @@ static int describe_gpu(tasks_run *v, kvd_err *err)
                : 0;
 }
 
-/* Returns the score of which --target keeps a share. */
+/*
+ * Returns the name of the score of which --target keeps a share of the uncompressed model's value.
+ */
 static const char *target_metric(const tasks_run *v)
 {
     return kvd_target_metric_words[v->cfg->target_metric];
@@ -250,8 +252,8 @@ static const kvd_rows *rows_of(const tasks_run *v)
 }
 
 /*
- * Fails if the uncompressed model has no score of which a share can be kept. Its results lines are
- * the only ones; the last is the mean over tasks.
+ * Fails if the uncompressed model has no score of which --target can keep a share. At this
+ * point the table has only rows of that model; a benchmark's last row is the mean over tasks.
  */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
@@ -516,7 +518,10 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
         return -1;
-    /* The last line of a benchmark is the mean over tasks, the first of a mean over seeds. */
+    /*
+     * The last row of a benchmark's table is the mean over tasks. In a mean over seeds, the first
+     * row is the mean.
+     */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     out->saving = 1 - kvd_row_real(rows_of(v), row, "free_cache_share") *
                           (double)kvd_dtype_bytes(KVD_F16) / (double)kvd_dtype_bytes(in->cache);

@@ -24,7 +24,7 @@
 
 typedef struct {
     /*
-     * Index among the recorded prompt tokens of the current batch's first one; set by the caller.
+     * Index of the current batch's first token among the recorded prompt tokens; set by the caller.
      */
     size_t first;
     /* Private fields follow. */

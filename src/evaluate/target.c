@@ -62,7 +62,10 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /* [MAX_SAMPLES][n_texts] in the order of `sample`; NULL if not wanted. */
+    /*
+     * Intervals of the share for each setting in `sample` and each text: [MAX_SAMPLES][n_texts].
+     * NULL if not wanted.
+     */
     kvd_interval *of_text;
 } search;
 
@@ -91,7 +94,10 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts a setting at index `at`. Its shares of single texts were written at index s->n. */
+/*
+ * Inserts a setting at index `at`. The caller has written the setting's intervals of single texts
+ * at index s->n of s->of_text.
+ */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -167,7 +173,10 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/* Evaluates one setting on each side of the crossing, which shows a dip or a peak close by. */
+/*
+ * Evaluates one more setting below and one above the place where the share falls below the target.
+ * They show a dip or a peak of the share near that place.
+ */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -233,8 +242,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the crossing of curve `c` in a resample that counts sequence s times[s] times. share
- * [c->n] is scratch memory.
+ * Returns the p at which the share of curve `c` falls below the target in a resample that counts
+ * sequence s times[s] times. share [c->n] is scratch memory.
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -318,8 +327,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 /* ---- search of one method ---- */
 
 /*
- * Axis along the parameter of a method. A coordinate x is p or, for another parameter, the position
- * between the ends of its range, 0 to 1.
+ * Axis along the parameter of a method. A coordinate x is the removed fraction p or, if the search
+ * varies another parameter, the position of its value between the ends of its range, 0 to 1.
  */
 typedef struct {
     const kvd_method_target *t;
@@ -347,7 +356,10 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* Results lines have p in a column of its own, and need it in the settings for `with` alone. */
+    /*
+     * The results table has p in a column of its own. The method's settings must hold p only if a
+     * second parameter (rate->with) changes with it.
+     */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -396,7 +408,10 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* A second parameter that changes with p has its own end, where a sweep would end too. */
+    /*
+     * If a second parameter changes with p, its range may end at a smaller p. A sweep ends there
+     * too.
+     */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -437,7 +452,7 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* The settings contain fractions of Q-K or of V alone. */
+    /* Fractions p of Q-K alone or of V alone are a part of the settings. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }

@@ -91,9 +91,9 @@ int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *ou
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
 /*
- * Compares how far two methods can raise p at the target. The 95 % intervals of both methods
- * come from the same resamples of sequences, so that the difficulty of a resample cancels in the
- * difference.
+ * Compares the largest removed fraction p of dimensions at which two methods still reach the
+ * target. The 95 % intervals of both methods come from the same resamples of sequences, so that the
+ * difficulty of a resample cancels in the difference.
  */
 
 /* Correct predictions of a method at n values of the removed fraction p. */
@@ -112,7 +112,10 @@ typedef struct {
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* Crossings of methods a and b; `difference` is that of b minus that of a. */
+    /*
+     * Largest p at which methods a and b reach the target (kvd_target_crossing); `difference` is
+     * that p of b minus that p of a.
+     */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
@@ -130,7 +133,10 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 /* ---- search of one method, by kvdim-eval or kvdim-tasks ---- */
 
 typedef struct {
-    /* Method, with the rule of its widths unless that is eq6; "-2" and so on if taken. */
+    /*
+     * Name of the method, with the rule of its widths unless the rule is eq6. If another search has
+     * that name, "-2", "-3" and so on is appended.
+     */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
@@ -155,7 +161,10 @@ typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
-/* Options --target and --target-key of a program; its option structure has fields so named. */
+/*
+ * Options --target and --target-key of a program, whose option structure must have the fields
+ * `target` and `target_key`.
+ */
 #define KVD_OPTIONS_TARGET(T, of)                                                                  \
     {"target",                                                                                     \
      .type = KVD_OPT_NUMBER,                                                                       \
@@ -180,8 +189,9 @@ int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, 
                           kvd_err *err);
 
 /*
- * Searches t->found with the settings of t->method. `point` is a setting of the method, NULL if the
- * user gave none; a search of another key than p varies it.
+ * Searches the best setting of t->method along the parameter of t->rate, and stores it in t->found.
+ * `point` is a setting of the method, or NULL if the user gave none. If the search varies a
+ * parameter other than p, it changes that parameter in *point.
  */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,

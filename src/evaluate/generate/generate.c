@@ -80,7 +80,10 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /* On a GPU the first compression setting decides which implementation is opened. */
+    /*
+     * On a GPU, the first compression setting decides if the GPU engine or the path with the cache
+     * in host memory is opened.
+     */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -118,13 +121,16 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* At the index of the first sequence of each group: [c->n_sequences]. */
+    /*
+     * Statistics of each group, stored at the index of the group's first sequence:
+     * [c->n_sequences].
+     */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
     /*
-     * Number of the next group, which selects the part. It starts at the number of earlier
-     * calls, so that calls of one group each are spread over the parts.
+     * Number of the next group. It decides which process (part) generates the group. It starts at
+     * the number of earlier calls, so that calls with one group each are spread over the processes.
      */
     size_t group;
     bool failed;
@@ -132,8 +138,9 @@ typedef struct {
 } job;
 
 /*
- * Both implementations take all GPU memory that is left, so one is freed before the other is
- * opened. The caller frees an engine.
+ * Returns the GPU engine if it supports the plan, else the path with the cache in host memory. Both
+ * take all GPU memory that is left, so one is freed before the other is opened. The caller frees
+ * the engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
@@ -158,7 +165,10 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/* Skips groups of other parts. Returns false if no group is left, or if a worker has failed. */
+/*
+ * Takes the next group that this process generates (kvd_generator_spec.part). Returns false if no
+ * group is left, or if a worker has failed.
+ */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;
@@ -175,7 +185,10 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
-/* A sequence with results, or one that must run alone, ends a group. */
+/*
+ * Returns false if sequence s ends the current group: it has results of an earlier run, or it must
+ * run alone.
+ */
 static bool follows(const job *j, size_t s)
 {
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
@@ -293,7 +306,8 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
     /*
-     * Added in the order of sequences, so that the sums do not depend on which group ended first.
+     * The accounts are added in the order of sequences, so that the sums do not depend on which
+     * group ended first.
      */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);

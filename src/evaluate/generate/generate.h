@@ -30,8 +30,8 @@ typedef struct {
     const size_t *offset;
     const uint32_t *id;
     /*
-     * The tokens after that prompt have indices end[s] .. end[s+1]-1 of the output arrays, at
-     * least one: [n_sequences + 1].
+     * The tokens of sequence s after its prompt have indices end[s] .. end[s+1]-1 of the output
+     * arrays, at least one: [n_sequences + 1].
      */
     const size_t *end;
     /*
@@ -41,30 +41,33 @@ typedef struct {
      */
     const uint32_t *forced;
     /*
-     * Called after each token that the model chose; `at` is its index in `token`. Returns 0 to
-     * continue. 1 ends the answer with this token: generation continues at the next prescribed
-     * token, or ends. 2 does the same without feeding this token to the model. -1 fails. NULL
-     * gives answers their full length.
+     * Called after each token that the model chose; `at` is its index in `token`. Return value 0
+     * continues. With 1 this token ends the answer; generation continues at the next prescribed
+     * token, or ends if there is none. 2 is like 1, but this token is not fed to the model. -1
+     * means failure. If the pointer is NULL, answers have their full length.
      */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /*
      * Callback for progress reports, after every pass and, with the cache in host memory, after
-     * every layer. `n` is the number of sequences, a fraction, that was done since the last call;
-     * the calls for a group of sequences add up to its number of sequences. `n` is negative if a
-     * group begins again with more memory. May be NULL.
+     * every layer. `n` is the number of sequences generated since the last call, and need not be
+     * whole; over the calls for a group of sequences, `n` adds up to the group's number of
+     * sequences. `n` is negative if a group begins again with more memory. May be NULL.
      */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
     /*
      * True for sequences that have results from an earlier run, [n_sequences]. They are not
-     * generated. NULL means that no sequence has results. Groups are formed as if all sequences
-     * ran, so that results are equal.
+     * generated. NULL means that no sequence has results. Groups of sequences are formed as if all
+     * sequences ran, so that the results equal those of an uninterrupted run.
      */
     const bool *done;
 } kvd_continuations;
 
-/* In `forced` the model chooses the token; in kvd_continued.token no token was computed. */
+/*
+ * In `forced`, marks a token that the model chooses. In kvd_continued.token, marks a token that was
+ * not computed.
+ */
 #define KVD_FREE_TOKEN UINT32_MAX
 
 typedef struct {
@@ -103,13 +106,14 @@ typedef struct {
      */
     int first_gpu, n_gpus;
     /*
-     * Part that this process generates; n_parts 0 or 1 means all. Group i of call k of
-     * kvd_generate is in part (k + i) mod n_parts.
+     * Part of the sequences that this process generates, of n_parts parts; n_parts 0 or 1 means
+     * that it generates all. Call k of kvd_generate generates group i in part (k + i) mod n_parts.
      */
     size_t part, n_parts;
     /*
-     * Tokens in one forward pass. With the cache in host memory it limits the sequences that run
-     * together, of which at least one runs; in the engine the prompts of one iteration.
+     * Number of tokens in one forward pass. With the cache in host memory, it limits the number of
+     * sequences that run together; at least one runs. In the GPU engine, it limits the prompts of
+     * one iteration.
      */
     size_t max_tokens;
     /* Tokens of a prompt and its continuation. */
@@ -132,8 +136,9 @@ const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
 /*
- * Called after sequences first .. first + n - 1 have ended, with the bytes of their steps. A
- * value other than 0 stops, with *err filled.
+ * Called after sequences first .. first + n - 1 have ended. *account holds the bytes that their
+ * decode steps stored and read. A return value other than 0 stops the generation; the function must
+ * then fill *err.
  */
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
@@ -142,8 +147,9 @@ typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
  * Generates with the open plan and fills *out. *account receives cache sizes and the bits that
  * attention read, added over the decode steps. `account` and `step` may be NULL. plan->prompt is
  * ignored. Only one thread at a time calls `step`, c->ended or c->advanced. Errors name sequences
- * by their index in *c. Groups depend on *c and the memory of a GPU, so results do not depend on
- * the number of equal GPUs. After SIGINT or SIGTERM fails before the next pass.
+ * by their index in *c. The groups of sequences that run together depend on *c and the memory of a
+ * GPU, so results do not depend on the number of equal GPUs. After SIGINT or SIGTERM the function
+ * fails before the next pass.
  */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,

@@ -57,7 +57,10 @@ typedef struct {
     size_t *at;
     /* Tokens in the cache: [n]. */
     size_t *rows;
-    /* Current batch. `row` is the index in *c, `slot` that within this group. */
+    /*
+     * Batch of the current pass. `row` [n] holds the index of each sequence in *c, `slot` [n] its
+     * index within this group.
+     */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     /* [n] */
@@ -69,8 +72,8 @@ typedef struct {
     /* Input so far of a sequence that outgrows its RoPE table (longrope); else NULL. */
     uint32_t *text;
     /*
-     * Number of input tokens of the whole group and of its finished passes, and the part of n that
-     * c->advanced was told.
+     * Number of input tokens of the whole group (all_tokens) and of its finished passes (tokens).
+     * `told` is the part of n sequences that was reported to c->advanced.
      */
     double all_tokens, tokens, told;
     double pass_tokens; /* number of input tokens of the current pass */
@@ -87,8 +90,8 @@ static size_t length_of(const kvd_continuations *c, size_t s)
 }
 
 /*
- * Tokens up to which sequence s can use the cache it begins with. A longrope model changes its
- * RoPE table, and with it all cached K, at the original length.
+ * Returns the number of tokens up to which sequence s can use the cache it begins with. A longrope
+ * model changes its RoPE table, and with it all cached K, at rope_original_positions tokens.
  */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
@@ -105,8 +108,8 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
 }
 
 /*
- * Decides the next input of sequence s and advances u->at[s], past the answer if the token ends
- * it.
+ * Decides the next input of sequence s and advances u->at[s]. If the chosen token ends the answer,
+ * u->at[s] advances past the answer.
  */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
@@ -127,7 +130,7 @@ static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_er
     return ended < 0 ? -1 : 0;
 }
 
-/* Time is divided in proportion to tokens. */
+/* Divides the seconds of a pass among the sequences in proportion to their tokens. */
 static void share_time(group *u, size_t n_sequences, double seconds)
 {
     const double rows = (double)u->offset[n_sequences];

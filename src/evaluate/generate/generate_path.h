@@ -14,7 +14,7 @@ struct kvd_gpu_weights;
 
 typedef struct kvd_generate_path kvd_generate_path;
 struct kvd_generate_path {
-    /* Sequences whose logits one call of `read` returns at most. */
+    /* Largest number of sequences whose logits one call of `read` can return. */
     size_t piece;
     /*
      * Callback that `run` may call after the attention of a layer, with the number of layers so
@@ -25,9 +25,9 @@ struct kvd_generate_path {
     /* Returns the number of sequences of *c, from `first` on, that run together; at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
     /*
-     * Called after `run` has failed and `end`. Returns 1 if it has made more room, so that the
-     * sequences can be run again, 0 if that would not help, and -1 with *err filled on failure.
-     * NULL: it never helps.
+     * Called after `run` has failed and after the call of `end` that follows. Returns 1 if it has
+     * made more room, so that the sequences can be run again, 0 if that would not help, and -1 with
+     * *err filled on failure. If the pointer is NULL, the path cannot make more room.
      */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
     /*
@@ -37,7 +37,10 @@ struct kvd_generate_path {
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins sequences with slots 0 .. n - 1. The plan stays open until `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
-    /* Runs the prompts of all sequences, or the next token of some. slot [b->n_sequences]. */
+    /*
+     * Runs the prompts of all sequences, or the next token of some. `slot` [b->n_sequences] is the
+     * slot of each sequence of the batch.
+     */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
      * For sequences from .. from + n - 1 of the latest batch: token with the largest logit (the
@@ -47,7 +50,10 @@ struct kvd_generate_path {
                 kvd_err *err);
     /* Bits that the cache of a slot takes (kvd_sequence_cache_bits). */
     double (*bits)(const kvd_generate_path *p, size_t slot);
-    /* Also called if `begin` or `run` failed. Adds to *account unless NULL. */
+    /*
+     * Ends the generation that `begin` began, also if `begin` or `run` failed. If `account` is not
+     * NULL, adds the statistics to *account.
+     */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
     void (*free)(kvd_generate_path *p);
 };
@@ -84,8 +90,9 @@ struct kvd_generate_pass {
 };
 
 /*
- * On the CPU in float32, or on GPU s->first_gpu in type s->compute. The checkpoint must outlive
- * the pass. `piece` limits n of `logits`. On failure return NULL and fill *err.
+ * Return a pass that computes on the CPU in float32, or on GPU s->first_gpu in type s->compute. The
+ * checkpoint must outlive the pass. `piece` is the largest n of `logits`. On failure return NULL
+ * and fill *err.
  */
 kvd_generate_pass *kvd_generate_pass_cpu(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                          kvd_err *err);
@@ -96,19 +103,23 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
 #endif
 
 /*
- * Cache on the CPU. `weights` are in GPU memory, borrowed; NULL to compute on the CPU. On failure
- * returns NULL and fills *err.
+ * Returns a path whose cache is in CPU memory. `weights` are in GPU memory and borrowed; if they
+ * are NULL, the path computes on the CPU. On failure returns NULL and fills *err.
  */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
 #ifdef KVD_CUDA
-/* The plan need not be open. If false, `why` gets the reason. */
+/*
+ * Returns true if the GPU engine supports the plan, which need not be open. If it returns false,
+ * `why` holds the reason.
+ */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
 /*
- * CUDA engine for this plan and n_sequences sequences. `weights` is borrowed. Only with `scores`
- * can kvd_generate_path.read return logits. On failure returns NULL and fills *err.
+ * Returns a path that runs the CUDA engine for this plan and n_sequences sequences. `weights` is
+ * borrowed. kvd_generate_path.read can return logits only if `scores` is true. On failure returns
+ * NULL and fills *err.
  */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,

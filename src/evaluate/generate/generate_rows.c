@@ -13,11 +13,14 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_generator_spec spec;
     kvd_forward *forward;
-    /* Double length, for methods that read prompts twice; NULL until the first such prompt. */
+    /*
+     * Second pass for sequences of twice the length, for methods that read prompts twice; NULL
+     * until the first such prompt.
+     */
     kvd_forward *twice;
-    /* After the final norm, of all tokens: [max_tokens][d_model]. */
+    /* Hidden states of all tokens after the final norm: [max_tokens][d_model]. */
     float *hidden;
-    /* For the last token of each sequence: [max_tokens][d_model]. */
+    /* Hidden states of the last token of each sequence: [max_tokens][d_model]. */
     float *last;
     size_t d;
 } cpu_pass;
@@ -97,7 +100,7 @@ typedef struct {
     kvd_generate_pass *pass;
     size_t max_tokens;
     const kvd_plan *plan;
-    kvd_attention hook; /* calls that of `cache`, then path.layer_done */
+    kvd_attention hook; /* calls the hook of `cache`, then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
     /* [piece][vocab_size]; needed to find the largest logit even if only tokens are wanted. */

@@ -44,14 +44,14 @@ typedef struct {
 
 /* Return a zeroed item or question that was appended. On failure return NULL and fill *err. */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
-/* Appends to the item added last. */
+/* Appends an empty turn (a question) to the item that was added last. */
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
 /* Appends a copy of `text` to a list of *n strings, which is reallocated. */
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
 typedef enum {
-    /* Recognised by the fields of each object. */
+    /* The form is recognised by the fields of each object. */
     KVD_FORM_AUTO,
     KVD_FORM_RULER,
     KVD_FORM_LONGBENCH,
@@ -81,8 +81,9 @@ typedef struct {
 } kvd_benchmark_settings;
 
 /*
- * Appends the items of a file: one JSON object per line, or a list if the name ends in .json.
- * The error names file, line and, if no form fits, the fields found.
+ * Appends the items of a file: one JSON object per line, or a list if the name ends in .json. The
+ * error names file and line. If the fields of an object fit none of the forms (kvd_benchmark_form),
+ * it also names these fields.
  */
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);

@@ -495,7 +495,7 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
-/* Refuses fields of the general form in an item of another form, which would not read them. */
+/* In an item of another form than KVD_FORM_GENERAL, refuses fields that only that form reads. */
 static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
 {
     static const struct {

@@ -317,8 +317,8 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     bool stopped;
     (void)sequence;
     /*
-     * 1 feeds the end token to the model. 2 does not, because a chat template writes the end
-     * token before the next question.
+     * Return value 1 feeds the end token to the model. Return value 2 does not, because a chat
+     * template writes the end token before the next question.
      */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;

@@ -20,9 +20,12 @@ typedef enum {
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /* One after another on one cache, with the model's own answers between them. */
+    /*
+     * The questions of an item follow one another on one cache, with the model's own answers
+     * between them.
+     */
     KVD_TURNS_FOLLOW,
-    /* Each on a cache of its own of the context. */
+    /* Each question of an item is asked on a cache of its own, which holds only the context. */
     KVD_TURNS_APART
 } kvd_benchmark_turns;
 extern const char *const kvd_benchmark_turns_words[3];
@@ -32,7 +35,7 @@ typedef struct {
     kvd_benchmark_turns turns;
     /* Largest number of tokens of a prompt and its answers. A longer prompt loses its middle. */
     size_t max_len;
-    /* max_len is set from the items. */
+    /* Settings of the generator. Its max_len is computed from the items. */
     kvd_generator_spec generator;
     bool no_special; /* leave out the begin-of-text token (BOS) */
     /*

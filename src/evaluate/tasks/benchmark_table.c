@@ -226,7 +226,10 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
-    /* `dense` counts the type of this run, so the ratio is scaled to 16 bits. */
+    /*
+     * The bits in `dense` are those of the number type of this run, so the ratio is scaled to a
+     * cache of 16 bits.
+     */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "prompt_tokens", prompt / (double)sequences);

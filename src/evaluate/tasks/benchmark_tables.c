@@ -114,7 +114,10 @@ const kvd_benchmark_row kvd_longbench_v2_row = {
     "follows: \"The correct answer is (insert answer here)\".",
     128, KVD_METRIC_CHOICE, NULL};
 
-/* With solved examples (kvd_gsm8k_cot_row) the context is the examples, else the question. */
+/*
+ * Settings of GSM8K without solved examples: the context is the question. With solved examples
+ * (kvd_gsm8k_cot_row), the context is the examples.
+ */
 const kvd_benchmark_row kvd_gsm8k_row = {"gsm8k", "Question: {input}\n", 256, KVD_METRIC_NUMBER,
                                          "Question:"};
 

@@ -27,7 +27,7 @@ typedef struct {
     const char *stop; /* text that ends an answer; NULL if there is none */
 } kvd_benchmark_row;
 
-/* NULL if the benchmark has no such task. */
+/* Return the settings of a task of the benchmark, or NULL if it has no such task. */
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 /*

@@ -163,7 +163,7 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Allocates the characters of `s` that count, in lower case and sorted. */
+/* Allocates the characters of `s` without spaces and punctuation, in lower case and sorted. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

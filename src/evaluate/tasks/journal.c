@@ -94,8 +94,8 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
 }
 
 /*
- * Sets *whole to the bytes of complete lines. A killed run may have left an incomplete one after
- * them.
+ * Reads the journal's lines and sets *whole to the number of bytes in complete lines. After them, a
+ * killed run may have left an incomplete line.
  */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
@@ -152,7 +152,7 @@ static int begin(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     return status;
 }
 
-/* The process that writes this journal may still be running. */
+/* Reads the journal of another part of the run. The process that writes it may still be running. */
 static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err *err)
 {
     char **const grown = realloc(j->part, (j->n_parts + 1) * sizeof *grown);
@@ -347,7 +347,10 @@ typedef struct {
     const kvd_continued *out;
     /* [c->n_sequences] */
     bool *done;
-    /* At the index of the first sequence of each group: [c->n_sequences]. */
+    /*
+     * Statistics of each group, stored at the index of the group's first sequence:
+     * [c->n_sequences].
+     */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;

@@ -20,11 +20,14 @@ typedef struct kvd_journal kvd_journal;
  * failure returns NULL and fills *err.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
-/* Sequences that earlier runs saved, and journals of --part that were read. */
+/*
+ * kvd_journal_n_saved returns the number of sequences that earlier runs saved. kvd_journal_n_parts
+ * returns the number of journals of --part that were read.
+ */
 size_t kvd_journal_n_saved(const kvd_journal *j);
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
-/* Also removes the journals of --part. */
+/* Removes the journal and the journals of --part. */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
 /*
  * Closes the journal. Removes its file if this run made it and saved no sequence in it, because the

@@ -22,7 +22,7 @@ typedef enum {
     KVD_METRIC_ROUGE_1,
     /* F1 over longest common subsequences of sentences (Python package rouge). */
     KVD_METRIC_ROUGE_L,
-    /* Similarity of the first answer line that is not a comment with the reference code. */
+    /* Similarity of the reference code with the first answer line that is not a comment. */
     KVD_METRIC_CODE,
     /* 1 / (number of class names in the answer) if the right one is among them, else 0. */
     KVD_METRIC_CLASSIFICATION,
@@ -64,10 +64,12 @@ typedef struct {
 } kvd_metric_key;
 
 /*
- * Scores an answer. If there are several references, the best score counts, except that match-all
- * is a mean over them, leading-numbers takes them as one list, and letter and option as text and
- * letter of one answer. Texts are UTF-8; an invalid byte counts as one character. Fails if a
- * reference does not have the form that the metric needs.
+ * Scores an answer. If there are several references, the best score counts, with three exceptions.
+ * match-all is a mean over the references. leading-numbers takes them as one list. letter and
+ * option take two references as the text and the letter of one right answer.
+ *
+ * Texts are UTF-8; an invalid byte counts as one character. Fails if a reference does not have the
+ * form that the metric needs.
  */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);

@@ -10,13 +10,13 @@
 #include "evaluate/tasks/ruler_build.h"
 
 /*
- * Streams of random numbers. RULER shuffles with a generator that starts anew for every item:
- * ORDER_STREAM. Task k draws from TASK_STREAM + k.
+ * Numbers of the streams of random numbers. Task k draws from stream TASK_STREAM + k. RULER
+ * shuffles with a generator that starts anew for every item; here this is stream ORDER_STREAM.
  */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /*
- * EXAMPLE_TOKENS limits the solved example before each question of vt. ATTEMPTS is how often a
- * too long item of the smallest size is drawn again.
+ * EXAMPLE_TOKENS limits the solved example before each question of task vt (variable tracking).
+ * ATTEMPTS is how often an item of the smallest size is drawn again if it is too long.
  */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
@@ -33,7 +33,7 @@ const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
                                                             "fwe",
                                                             NULL};
 
-/* scripts/synthetic.yaml, in the order of kvd_ruler_words. */
+/* Parameters of RULER's scripts/synthetic.yaml, in the order of kvd_ruler_words. */
 static const kvd_ruler_needles needle_tasks[] = {
     {KVD_RULER_NOISE, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
     {KVD_RULER_ESSAY, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
@@ -107,7 +107,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
     qsort(index, k, sizeof *index, ascending);
 }
 
-/* The question is the last line. */
+/* Returns the number of bytes before the last line, which is the question. */
 static size_t context_bytes(const char *input)
 {
     const char *const line = strrchr(input, '\n');
@@ -149,15 +149,18 @@ typedef struct {
     /* Size with which the search begins, and by which too long items are shortened. */
     size_t step;
     size_t least;
-    /* Tokens of the solved example of vt, which RULER leaves out of that estimate. */
+    /*
+     * Tokens of the solved example of task vt (variable tracking). RULER leaves them out when it
+     * estimates the tokens per line.
+     */
     size_t beside;
-    /* Upper limit of the search, as a multiple of the estimate. */
+    /* Upper limit of the search, as a multiple of the size that the estimate gives. */
     size_t slack;
 } fit;
 
 /*
- * RULER's binary search from f->step up to f->slack times the estimate. If no size fits, *size
- * is f->step.
+ * RULER's binary search for the largest size that fits. It searches from f->step to f->slack times
+ * the size that the tokens of an item of size f->sample suggest. If no size fits, *size is f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -184,8 +187,8 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 }
 
 /*
- * Search of task fwe: adds f->step words until the prompt reaches the limit, then takes the last
- * step away again, unless fewer than f->least words would remain.
+ * Search of task fwe: adds f->step words until the prompt has f->limit tokens, then removes the
+ * words of the last step, unless fewer than f->least words would remain.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -204,8 +207,8 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
 }
 
 /*
- * Shortens a too long item by f->step at a time. RULER draws items of the smallest size for
- * ever; here ATTEMPTS times.
+ * Shortens a too long item by f->step at a time. RULER draws items of the smallest size again and
+ * again until one fits. This function stops after ATTEMPTS items.
  */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
@@ -262,7 +265,10 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Chooses the size of the solved example of vt first, and stores its layout in *r. */
+/*
+ * Chooses the size of the solved example of task vt (variable tracking), which comes first in a
+ * prompt. Fills *f for the search of the item's size.
+ */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;
@@ -397,7 +403,7 @@ static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n,
     return status;
 }
 
-/* As write_manifest of RULER does. */
+/* Writes an item as one line of JSON, like write_manifest of RULER. */
 static int put_item(FILE *f, const kvd_benchmark_item *x, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err)
 {

@@ -28,7 +28,7 @@ enum { KVD_RULER_HOPS = 4, KVD_RULER_CHAIN = KVD_RULER_HOPS + 1, KVD_RULER_COMMO
 typedef struct {
     kvd_ruler_haystack haystack;
     kvd_ruler_kind key, value;
-    /* Keys hidden, values per key, and keys that the question asks for. */
+    /* Numbers of hidden keys, of values per key, and of keys that the question asks for. */
     size_t keys, values, queries;
 } kvd_ruler_needles;
 
@@ -63,9 +63,10 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
 /*
- * Builds an item of size n: words of the essay, lines of noise or distracting needles for the
- * needle tasks; lines of noise for vt; distinct words for cwe; words of the coded text for fwe.
- * *t must be zeroed; the caller releases it also after a failure.
+ * Builds an item of size n. The unit of n depends on the task: words of the essay, lines of noise
+ * or distracting needles for the needle tasks; lines of noise for variable tracking (vt); distinct
+ * words for common words (cwe); words of the text of made-up words for frequent words (fwe). *t
+ * must be zeroed; the caller releases it also after a failure.
  */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;

@@ -140,8 +140,9 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Writes a numbered list of n words. The first KVD_RULER_COMMON drawn appear `often` times, the
- * others `seldom` times. The caller frees *words, words_for(r, n) numbers.
+ * Writes a numbered list of n words. The first KVD_RULER_COMMON words that are drawn appear `often`
+ * times in the list, the others `seldom` times. *words receives an array of words_for(r, n) word
+ * numbers, which the caller frees.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -244,7 +245,10 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Includes the most frequent word, which the text shows as "...". */
+/*
+ * Returns the number of different words of task fwe. One of them is the most frequent word, which
+ * the text shows as "...".
+ */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
@@ -258,7 +262,10 @@ static size_t zipf(size_t n, size_t k)
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* The word of rank 1 is written as "...". */
+/*
+ * Writes the shuffled text of made-up words, in which the word of rank k appears zipf(n, k) times.
+ * The word of rank 1 is written as "...".
+ */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

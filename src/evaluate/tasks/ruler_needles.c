@@ -161,7 +161,10 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         char key[NEEDLE_WORD], value[NEEDLE_WORD];
         if (i)
             fputc('\n', f);
-        /* RULER inserts from the end, so that the last position has the first needle. */
+        /*
+         * RULER inserts needles from the end of the text, so that the last position has the first
+         * needle.
+         */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);
             fputc('\n', f);

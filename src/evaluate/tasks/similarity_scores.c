@@ -51,7 +51,7 @@ static int by_order(const void *a, const void *b)
     return kvd_words_order(a, b);
 }
 
-/* Both lists are sorted. */
+/* Returns the number of words that two sorted lists have in common. */
 static size_t common(const kvd_words *a, const kvd_words *b)
 {
     size_t i = 0, j = 0, n = 0;
@@ -259,7 +259,7 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
 
 typedef struct {
     const kvd_characters *a, *b;
-    /* Frequent characters of b, which the search ignores: [b->n]. */
+    /* True for frequent characters of text b, which the search for matches ignores: [b->n]. */
     bool *popular;
     /*
      * Lengths of the matches that end at each index of b, for two successive indices of a: [b->n
@@ -336,7 +336,10 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
     return ok ? 0 : kvd_no_memory(err, "matches of two texts", 3 * b->n * sizeof(size_t));
 }
 
-/* First line that contains no `, # or //. *len is 0 if there is none. */
+/*
+ * Returns the first line that contains neither a backtick nor # nor //. *len is 0 if there is no
+ * such line.
+ */
 static const char *code_line(const char *s, size_t *len)
 {
     s += strspn(s, "\n");

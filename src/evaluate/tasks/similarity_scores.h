@@ -19,8 +19,9 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
                       kvd_err *err);
 
 /*
- * LongBench's code_sim_score: the first answer line without `, # and // by fuzzywuzzy's ratio
- * over Python's difflib. With python-Levenshtein installed, fuzzywuzzy gives other numbers.
+ * LongBench's code_sim_score: compares the reference with the first answer line that contains
+ * neither a backtick nor # nor //. The score is fuzzywuzzy's ratio computed with Python's difflib.
+ * With python-Levenshtein installed, fuzzywuzzy gives other numbers.
  */
 int kvd_code_similarity(const char *answer, const char *reference, double *score, kvd_err *err);
 

@@ -63,8 +63,8 @@ static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
 }
 
 /*
- * If `question` is not NULL, the tokens of question and answer are forced; else the model
- * generates `more` tokens.
+ * Ends the current sequence. If `question` is not NULL, the tokens of question and answer are
+ * prescribed after the prompt; else the model generates `more` tokens.
  */
 static int end_sequence(builder *b, const kvd_ids *question, const kvd_ids *answer, size_t more,
                         kvd_err *err)
@@ -211,7 +211,10 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
     return 0;
 }
 
-/* Refuses plain text files, for which both lists would have the same text. */
+/*
+ * Reads two fields of every document into two lists. Refuses plain text files, for which both lists
+ * would have the same text.
+ */
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)
 {
@@ -337,7 +340,7 @@ static int label_documents(kvd_task_items *items, const fields *label, const cha
                : kvd_fail(err, "a choice between %zu classes is none", items->n_classes);
 }
 
-/* A space comes first, as before a word within a text. */
+/* Encodes the name of a class after a space, like a word within a text. */
 static int encode_class(const kvd_tokenizer *tok, const char *name, kvd_ids *ids, kvd_err *err)
 {
     char *text;

@@ -60,7 +60,7 @@ int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_t
 typedef struct {
     const char *const *text; /* paths of files, [n_text] */
     size_t n_text;
-    const char *field; /* field with the text of a document */
+    const char *field; /* name of the JSON field that holds the text of a document */
     /* Question after every document; NULL for none. */
     const char *ask;
     bool no_special;
@@ -70,8 +70,8 @@ typedef struct {
 } kvd_task_documents;
 
 /*
- * Documents are the prompts, with the question as their end; field `reference` has the expected
- * answers.
+ * Makes one item of each document. The prompt is the document, followed by the question. The field
+ * `reference` of the document has the expected answers.
  */
 int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d,
                               const char *reference, const kvd_tokenizer *tok, size_t n_new,

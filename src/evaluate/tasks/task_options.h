@@ -8,7 +8,10 @@
 
 enum { KVD_TASKS_FILES = 256 };
 
-/* "score", of benchmark items, then measures of kvd_task_measures; NULL-terminated. */
+/*
+ * Names of the scores for --target-metric: "score" (of benchmark items), then the measures of
+ * kvd_task_measures; NULL-terminated.
+ */
 extern const char *const kvd_target_metric_words[];
 
 typedef struct {
@@ -56,8 +59,8 @@ int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_cha
                      const char *engine, kvd_err *err);
 
 /*
- * *f must be zeroed. If `tok` is NULL, which only --generate allows, generated texts are not
- * compared.
+ * Makes the items of all tasks and stores them in *f, which must be zeroed. If `tok` is NULL, which
+ * only --generate allows, generated texts are not compared.
  */
 int kvd_tasks_items(const kvd_tasks_options *cfg, kvd_corpus *corpus, const kvd_tokenizer *tok,
                     uint64_t seed, kvd_task_run *f, kvd_err *err);

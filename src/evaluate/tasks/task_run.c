@@ -53,8 +53,8 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
 }
 
 /*
- * Scores against the text of the uncompressed model and against the reference text. `mine` and
- * `theirs` may be the same array.
+ * Scores generated text `mine` against the text `theirs` of the uncompressed model, and against the
+ * reference text. `mine` and `theirs` may be the same array.
  */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
@@ -123,7 +123,7 @@ static void score_needles(const kvd_task_run *f, kvd_task_result *r, const uint3
     }
 }
 
-/* The first class counts if several are equal. */
+/* Returns the class with the largest log probability; the first one if several have the largest. */
 static size_t choose(const kvd_task_items *items, size_t item, const double *log_p)
 {
     size_t best = 0;
@@ -235,7 +235,10 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /* a->dense counts type plan->type; `unit` scales to fractions of a 16-bit cache. */
+    /*
+     * a->dense is the bits of a cache of type plan->type. Bits times `unit` are fractions of a
+     * 16-bit cache.
+     */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -333,8 +336,9 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 }
 
 /*
- * Bootstrap of a measure less that of `less`, over its values in `of`; NULL for 0 and 1 in their
- * place.
+ * Computes the ratio of two sums with a bootstrap interval. The numerator is the sum of measure m
+ * in *r, minus that in *less unless `less` is NULL. The denominator is the sum of the measure in
+ * *of, or the number of items if `of` is NULL.
  */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,

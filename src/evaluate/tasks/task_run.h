@@ -57,7 +57,7 @@ typedef struct {
      * without steps.
      */
     double cache_share;
-    /* Bytes that a step reads, in the same unit. */
+    /* Bytes that a decode step reads, over the bytes of an uncompressed 16-bit cache. */
     double read_share;
     kvd_stepwise_account account;
 } kvd_task_result;
@@ -73,7 +73,7 @@ typedef struct {
     /* Borrowed; NULL if generated texts are not compared. */
     const kvd_tokenizer *tokenizer;
     kvd_generator *generator;
-    /* Tokens of the uncompressed model. */
+    /* Tokens that the uncompressed model generated, for each task. */
     uint32_t *token[KVD_N_FREE_TASKS];
     /* Class that the uncompressed model chose for each document. */
     size_t *choice;

@@ -26,9 +26,12 @@ struct kvd_task_table {
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    /* [rows][n_items of its task] */
+    /* Values of each measure: [rows][number of items of the measure's task]. */
     double *value[KVD_N_FREE_MEASURES];
-    /* [rows][n_items][n_new]; -1 in the mean of several seeds. */
+    /*
+     * Generated tokens of the task generate: [rows][n_items][n_new]. In a row that is the mean of
+     * several seeds they are -1.
+     */
     int32_t *token;
 };
 

@@ -19,8 +19,9 @@
 enum { PAGE = 64 };
 
 /*
- * The number of sequences that run together is an eighth of all between these limits, so that
- * several GPUs have groups to divide. It does not depend on the number of GPUs.
+ * The number of sequences that run together is 1 / GROUPS of all sequences, limited to LEAST_SLOTS
+ * .. MOST_SLOTS. Several GPUs then have groups to divide. The number does not depend on the number
+ * of GPUs.
  */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
@@ -48,15 +49,15 @@ typedef struct {
     slot_state *slot; /* [slots] */
     size_t n;
     /*
-     * KV heads in all layers, and in the layers that `engine->count` counts: all but those with a
-     * window on which no method acts.
+     * `heads` is the number of KV heads in all layers. `counted_heads` leaves out the layers that
+     * `engine->count` does not count, which have a sliding window and no method that acts on them.
      */
     double heads, counted_heads;
     /* K and V of one token in all counted heads, before quantisation. */
     double row_bits;
     /* K and V of one token of a layer in the uncompressed cache. */
     double dense_bits;
-    /* Stored per cached token in addition to K and V (kvd_plan_entry_bits). */
+    /* Bits stored per cached token in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
     kvd_stepwise_account account;
 } by_engine;
@@ -76,7 +77,10 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* The advice ": use ..." is for programs that always use the engine. */
+        /*
+         * The message ends in ": use ...", advice for programs that always use the GPU engine. Here
+         * the CPU path is used instead, so the advice is cut off.
+         */
         if (advice)
             *advice = '\0';
         return -1;
@@ -94,9 +98,15 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 {
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
-    /* True if K is coded after RoPE, because a method has cut it by then. */
+    /*
+     * `cut` is true if K is quantised after RoPE, because a method projects K to fewer dimensions
+     * after RoPE.
+     */
     const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
-    /* The model reads copies of prompts at the positions after them. */
+    /*
+     * If the model reads a prompt more than once, each further copy follows the earlier ones in
+     * position.
+     */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const char *reason = NULL;
     kvd_err err = {""};
@@ -132,7 +142,7 @@ static double layer_bits(const by_engine *e, int layer)
     return 8 * (double)kvd_dtype_bytes(KVD_BF16) * sum / (dims && dims->rebuild ? dims->heads : 1);
 }
 
-/* Returns the number of tokens that a layer of the uncompressed cache holds of `rows` tokens. */
+/* Returns how many of a sequence's `rows` tokens a layer holds in the uncompressed cache. */
 static size_t rows_held(const by_engine *e, int layer, size_t rows)
 {
     const size_t window = kvd_config_window(e->config, layer);
@@ -140,15 +150,18 @@ static size_t rows_held(const by_engine *e, int layer, size_t rows)
 }
 
 /*
- * Returns true if the layer has a window shorter than the sequences, and holds its tokens as
- * without a method.
+ * Returns true if the layer has a window shorter than the sequences, and no method changes how it
+ * holds its tokens.
  */
 static bool holds_window(const by_engine *e, int layer)
 {
     return !e->plan->bits && rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
 }
 
-/* Returns the bits that a sequence of `rows` tokens has in the layers that are not counted. */
+/*
+ * Returns the bits that a sequence of `rows` tokens has in the layers that engine->count does not
+ * count (holds_window).
+ */
 static double window_bits(const by_engine *e, size_t rows)
 {
     double sum = 0;
@@ -173,7 +186,10 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
         to->of.bits = to->of.entries * e->row_bits;
 }
 
-/* Number of quantised ones among n keys and n values: all but the newest window. */
+/*
+ * Returns how many of n keys and n values are quantised. The newest tokens stay exact: the method's
+ * window and the incomplete block.
+ */
 static size_t coded(const by_engine *e, size_t n)
 {
     size_t sum = 0;
@@ -187,15 +203,18 @@ static size_t coded(const by_engine *e, size_t n)
 }
 
 /*
- * Returns true if the method projects every token of a prompt to fewer dimensions. The account
- * counts these tokens as pruned.
+ * Returns true if the method projects every token of a prompt to fewer dimensions. These tokens
+ * count as pruned in kvd_stepwise_account.
  */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;
 }
 
-/* If the tokens are a decode step, also adds the bits that the step read. */
+/*
+ * Adds the n tokens that slot `slot` has just processed to e->account. If they are a decode step
+ * (`step`), also adds the bits that the step read.
+ */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -268,9 +287,9 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
 }
 
 /*
- * Opens an engine whose pages have more room for outliers, or for words of streams, if the last one
- * had too little. A page has at most one outlier for each number of a head, and a stream of a page
- * one word for each of its numbers.
+ * If the pages of the engine had too little room for outliers or for streams of variable-length
+ * codes, opens an engine with more room. A page has at most one outlier for each number of a head,
+ * and a stream of codes in a page at most one word for each number of the stream.
  */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {

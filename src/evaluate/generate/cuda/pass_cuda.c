@@ -21,9 +21,9 @@ typedef struct {
     /* Number of tokens for which the open forward pass has memory. */
     size_t room;
     kvd_device_memory memory;
-    /* After the final norm, in GPU memory: [max_tokens][d_model]. */
+    /* Hidden states of all tokens after the final norm, in GPU memory: [max_tokens][d_model]. */
     float *hidden;
-    /* For the last token of each sequence, in GPU memory: [max_tokens][d_model]. */
+    /* Hidden states of the last token of each sequence, in GPU memory: [max_tokens][d_model]. */
     float *last;
     float *logits;
 } gpu_pass;
@@ -42,7 +42,10 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/* Opens the pass with room for `times` the usual number of tokens, unless it has as much. */
+/*
+ * Opens the pass with room for `times` the usual number of tokens. Does nothing if the open pass
+ * has that room.
+ */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
@@ -60,7 +63,10 @@ static int make_room(gpu_pass *g, size_t times, kvd_err *err)
     return g->forward ? 0 : -1;
 }
 
-/* If `hidden` is NULL, runs only up to the attention of the last layer. */
+/*
+ * Runs the model over a batch. If `hidden` is NULL, runs only up to the attention of the last
+ * layer.
+ */
 static int run_with(gpu_pass *g, const kvd_batch *b, kvd_attention *inner, float *hidden,
                     kvd_err *err)
 {
