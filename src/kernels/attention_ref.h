@@ -51,8 +51,9 @@ int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *b
                             double *out, double *lse, kvd_err *err);
 
 /*
- * Computes query t of query head h of request b: `out` [d_v], float64. Serves to check samples of
- * problems for which kvd_attention_ref would take hours.
+ * Computes the attention output of query t of query head h of request b: `out` [d_v], float64.
+ * Tests use this function to check samples of problems for which kvd_attention_ref would take
+ * hours.
  */
 int kvd_attention_ref_row(const kvd_attn_heads *heads, const kvd_attn_batch *batch, int b, int h,
                           size_t t, const float *q, const float *k, const float *v, double *out,
@@ -74,7 +75,7 @@ typedef struct {
  * - `token_start`: input, [batch], first row of request b in `x`.
  * - `x`: input, [n_q][(n_heads + 2 n_kv_heads) d_head], Q, K and V of the new tokens before RoPE.
  * - `r_qk`, `r_v`: inputs, one row-major rotation [d_head][d_qk] or [d_head][d_v] per KV head, head
- *   after head. If NULL, the first d columns of the identity are used.
+ *   after head. If NULL, the first d_qk or d_v columns of the identity are used.
  * - `q`: output, PLAIN Q, float64: the first d_qk columns of rope(x_q) R_qk.
  * - `k`, `v`: outputs, [n_kv_heads][n_q][d_qk] and [n_kv_heads][n_q][d_v], float64: K and V of the
  *   new tokens alone, one request after another.

@@ -1,7 +1,7 @@
 /*
  * kvdim-attn: times attention on heads with different numbers of kept dimensions, checks the
- * outputs, and compares the times with the peak rates of the machine. Reads kvdim/rates and CSV
- * lists. Writes kvdim/kernels.
+ * outputs, and compares the times with the peak rates of the machine. Reads kept dimensions from
+ * files of format kvdim/rates or CSV. Writes a file of format kvdim/kernels.
  */
 #include <math.h>
 #include <stdio.h>
@@ -267,7 +267,9 @@ static void on_skipped(void *ctx, const char *line)
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", program, line);
-    /* If memory runs out, the line is missing in the result file. It was printed above anyway. */
+    /*
+     * If memory runs out, the line is missing in the result file, but it has already been printed.
+     */
     if (strlen(s->skipped ? s->skipped : "") < 16000 &&
         asprintf(&grown, "%s%s%s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", line) >=
             0) {
@@ -346,7 +348,8 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        s->done--; /* the file on disk does not contain this case */
+                        /* The case was counted too early: the file on disk does not contain it. */
+                        s->done--;
                         return -1;
                     }
                     print_new_rows(s);

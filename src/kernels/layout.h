@@ -53,8 +53,9 @@ enum {
     KVD_WIDTH_STEP = 16, /* CUDA kernels require d_qk and d_v of 16, 32, ... 256 */
     KVD_WIDTH_MAX = 256,
     /*
-     * Largest width of the kernels that methods add to attention. Attention kernels are compiled
-     * twice, for layers whose widths are all up to this number and for layers with a wider head.
+     * Largest width of the kernels that compression methods run in addition to attention. Attention
+     * kernels are compiled twice, for layers whose widths are all up to this number and for layers
+     * with a wider head.
      */
     KVD_WIDTH_NARROW = 128,
     KVD_HEADS_MAX = 128, /* largest number of query heads of one launch */
@@ -85,7 +86,9 @@ typedef struct {
 typedef struct {
     int32_t n_heads, n_kv_heads, group; /* group = n_heads / n_kv_heads */
     float scale;                        /* factor of scores, 1/sqrt(d_head) */
-    /* Elements per row of Q and O: sums over query heads of d_qk and of d_v. */
+    /*
+     * Elements per row of Q (sum of d_qk over query heads) and of O (sum of d_v over query heads).
+     */
     int32_t q_pitch, o_pitch;
     /* Elements per page: 64 * sum over KV heads of (d_qk + d_v). */
     int32_t page_elements;
@@ -98,8 +101,9 @@ typedef struct {
 } kvd_attn_map;
 
 /*
- * Returns -1 if a number is outside the limits above or the window is negative. d_head is at most
- * KVD_WIDTH_MAX. Every d_qk and d_v must be a multiple of KVD_WIDTH_STEP of at most KVD_WIDTH_MAX.
+ * Fills *map. Returns -1 if a number is outside the limits of kvd_attn_heads or the window is
+ * negative. d_head is at most KVD_WIDTH_MAX. Every d_qk and d_v must be a multiple of
+ * KVD_WIDTH_STEP of at most KVD_WIDTH_MAX.
  */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 

@@ -3,8 +3,8 @@
  * attention_cpu_*.c include it once per instruction set and must define:
  *
  * - VL, NV: floats per vector, vectors of rows per panel.
- * - MR, MR_ONE: keys or columns per register tile, which has MR x nv accumulators; MR_ONE is used
- *   when nv is 1.
+ * - MR, MR_ONE: keys or columns per register tile. A tile has MR x nv accumulators, where nv <= NV
+ *   is the number of vectors of the panel; MR_ONE is used when nv is 1.
  * - PANELS: panels per task.
  * - KERNEL: name of the kvd_cpu_kernel.
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
@@ -49,12 +49,15 @@ typedef struct {
     /* Queries multiplied by the scale of the scores, [d_qk][nv * VL]. */
     float *q;
     /*
-     * Unnormalised outputs, [d_v][nv * VL], followed by TILE(nv) rows of padding, because rows are
-     * written in tiles.
+     * Unnormalised outputs, [d_v][nv * VL]. They are written in tiles of TILE(nv) rows, so TILE(nv)
+     * rows of padding follow.
      */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor by which older sums are rescaled */
-    /* [PANEL] Row i attends to keys up to common - 1 + limit[i]. */
+    /*
+     * [PANEL] Row i attends to keys up to common - 1 + limit[i], where the first `common` keys are
+     * visible to all rows.
+     */
     float *limit;
 } panel;
 

@@ -2,8 +2,8 @@
  * Task of attention_cpu.c: some query rows and keys of one KV head.
  *
  * All query heads of a KV head read the same K and V, so a task takes rows from all of them. Row r
- * of a request is token r / group of query head g * group + r % group. This row attends to the keys
- * up to position + r / group.
+ * of KV head g belongs to new token r / group of the request and to query head g * group + r %
+ * group. The row attends to the keys up to position + r / group.
  */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H

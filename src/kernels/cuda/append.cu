@@ -7,12 +7,13 @@
  *   V[t][g] = cut(x_v[t][g]), or cut(x_v[t][g] R_v[g]) if R_v is given
  *
  * The kernel is memory-bound. A warp processes 16 rows of one or two heads. A lane holds 8 adjacent
- * columns, so that RoPE works on registers. mma.sync expects other columns in this lane, so
- * ldmatrix gathers the rows of R in the same order.
+ * columns, so that RoPE works on registers. mma.sync expects other columns of its operand in this
+ * lane. The columns are the index of summation, so ldmatrix reads the rows of R in the permuted
+ * order that the lanes have.
  *
- * Prefill: a persistent grid with two CTAs per SM. Each KV head has CTAs in proportion to its
- * bytes, which keep R in shared memory. Rows of K and V are counted from the group of 8 tokens that
- * contains the first new token, so only one warp writes a group. If d_head exceeds
+ * Prefill: a persistent grid with two CTAs per SM. The number of CTAs of a KV head is in proportion
+ * to its bytes. These CTAs keep R in shared memory. Rows of K and V are counted from the group of 8
+ * tokens that contains the first new token, so only one warp writes a group. If d_head exceeds
  * KVD_WIDTH_NARROW, a CTA keeps only some columns of R, which blockIdx.y chooses, and has an SM
  * alone.
  *
@@ -36,7 +37,8 @@ namespace
 
 /*
  * A request of the batch. Its slots (blocks of 16 rows) are numbered from token_start[b] / 16 + 2
- * b, which leaves room for up to 7 tokens before the first new one.
+ * b. The two extra slots per request make room for rounding and for up to 7 tokens before the first
+ * new one.
  */
 struct place {
     int b, start, next; /* request, its first slot, and the next request's first slot */
@@ -82,8 +84,9 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
             u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)a.map.q_offset[head] * (size_t)a.n_q8 +
                       (size_t)(__ldg(a.q_start + at.b) + t - r) * (size_t)u.d + 8 * r;
         /*
-         * Rows of K and V after the last new token become zero in its group of 8 tokens. A group
-         * that begins with older tokens has these zeros already.
+         * Rows of K and V after the last new token become zero in the group of 8 tokens that holds
+         * the last new token. A group that begins with tokens of earlier calls has these zeros
+         * already.
          */
         if (!is_q && t >= 0 && (t < q_len || (t - r >= 0 && t - r < q_len)))
             u.to[i] =
@@ -140,7 +143,10 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
             }
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
-            /* The CTAs of column 0 do all work that needs no rotation matrix. */
+            /*
+             * blockIdx.y chooses the columns of R of a CTA. CTAs that begin at column 0 do all work
+             * that needs no rotation matrix.
+             */
             if (first == 0 || (u.applies_rope && first < u.d)) {
                 prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
                 prefetch<HEADS, SLABS, ROPE>(p, u, lane, stages + (uint32_t)(stage * STAGE_BYTES));
@@ -407,8 +413,8 @@ template <bool BF> append_kernel few_kernel(rope_kind rope)
 }
 
 /*
- * Returns true if append_few supports the launch and is faster. Without lists_ready it is slower
- * for 8 requests of 32 heads.
+ * Returns true if append_few supports the launch and is faster than the other decode kernel.
+ * Without lists_ready, append_few is slower for 8 requests of 32 heads.
  */
 bool takes_few(const params *p)
 {

@@ -1,7 +1,7 @@
 /*
  * Kernel between the products with W_Q, W_K, W_V and attention: RoPE, rotation, truncation to the
- * kept dimensions, and the store of Q, K and V. V comes rotated already (R_vw is folded into W_V),
- * unless `r_v` is given. Layouts are those of kernels/layout.h.
+ * kept dimensions, and the store of Q, K and V. V comes rotated already (its rotation was
+ * multiplied into W_V), unless `r_v` is given. Layouts are those of kernels/layout.h.
  */
 #ifndef KVD_KERNELS_CUDA_APPEND_H
 #define KVD_KERNELS_CUDA_APPEND_H
@@ -35,9 +35,10 @@ typedef struct {
     /* Decode only, device [batch]: position of the new token for RoPE. NULL: kv_len - 1. */
     const uint32_t *position;
     /*
-     * Decode only. 1: the launch may read token_start, kv_len, position and page_table before
-     * preceding kernels have ended. Only kernels and copies that ended before some preceding kernel
-     * without programmatic dependent launch started may have written them. 0: it waits.
+     * Decode only. If 1, the launch may read token_start, kv_len, position and page_table before
+     * the preceding kernels have ended. The caller then guarantees that the work that wrote these
+     * arrays had ended before some later kernel, launched without programmatic dependent launch,
+     * started. If 0, the launch waits before it reads the arrays.
      */
     int32_t lists_ready;
     /*
@@ -75,7 +76,7 @@ typedef struct {
 
 /*
  * Launches the kernel and does not wait for it. Returns cudaErrorInvalidValue if `args` is outside
- * the limits above.
+ * the limits that kvd_append_args states.
  */
 cudaError_t kvd_append(const kvd_append_args *args, cudaStream_t stream);
 

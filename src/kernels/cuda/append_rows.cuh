@@ -13,7 +13,10 @@ enum {
     ROWS = 16,
     /* bytes of 16 rows of two narrow heads or of one wide head */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
-    /* 32-column slabs of a head of up to KVD_WIDTH_NARROW and up to KVD_WIDTH_MAX dimensions */
+    /*
+     * Numbers of 32-column slabs of a head with up to KVD_WIDTH_NARROW dimensions (NARROW_SLABS)
+     * and with up to KVD_WIDTH_MAX (WIDE_SLABS).
+     */
     NARROW_SLABS = KVD_WIDTH_NARROW / 32,
     WIDE_SLABS = KVD_WIDTH_MAX / 32,
     PREFILL_WARPS = 6, /* largest number of warps per CTA */
@@ -35,15 +38,15 @@ enum { BOUND_WARPS = PREFILL_WARPS };
 /* Variants of RoPE, which differ in the place of the other element of a rotated pair. */
 enum rope_kind {
     ROPE_NONE,
-    ROPE_PAIRS, /* pairs (2i, 2i+1): in the same register */
-    /* Pairs (i, i + 64): in another register of the same lane. */
+    ROPE_PAIRS, /* pairs (2i, 2i+1): both elements are in one register */
+    /* Pairs (i, i + 64): the second element is in another register of the same lane. */
     ROPE_HALF_128,
     /*
      * Pairs (i, i + half), where half is a multiple of 8: the other element is loaded from x, in
      * words of 16 bytes.
      */
     ROPE_HALF,
-    ROPE_ANY,  /* any other pairs: the other element is loaded from x by itself */
+    ROPE_ANY,  /* any other pairs: the other element is loaded from x, one element at a time */
     ROPE_GIVEN /* the variant is chosen at run time */
 };
 
@@ -182,8 +185,8 @@ __device__ __forceinline__ void read8(const float *from, float (&v)[8])
 }
 
 /*
- * Rotates slabs s and s + 2 of row r + 8 i as pairs (j, j + 64). co and si [8] are of the lane's
- * columns of slab s.
+ * Rotates slabs s and s + 2 of row r + 8 i as pairs (j, j + 64). co and si [8] are the cosines and
+ * sines of the lane's columns of slab s.
  */
 template <bool BF, int HEADS>
 __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, const float *co,
@@ -200,7 +203,10 @@ __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, con
         }
 }
 
-/* Rotates slab s of row r + 8 i as pairs (2j, 2j + 1). co and si [4] are of the lane's pairs. */
+/*
+ * Rotates slab s of row r + 8 i as pairs (2j, 2j + 1). co and si [4] are the cosines and sines of
+ * the lane's pairs.
+ */
 template <bool BF, int HEADS, int SLABS>
 __device__ __forceinline__ void turn_pairs(rows<HEADS, SLABS> &a, int s, int i, const float *co,
                                            const float *si)
@@ -300,8 +306,9 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
 }
 
 /*
- * mma requires the words of two rows in adjacent registers. They are moved once here, not before
- * each mma. The xor with params.zero keeps the compiler from undoing the move.
+ * mma requires the words of two rows in adjacent registers. The words are moved between registers
+ * once here, not before each mma. The xor with params.zero keeps the compiler from undoing the
+ * move.
  */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
@@ -449,9 +456,9 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
 }
 
 /*
- * Sets `u`, except for its rows, to the k-th unit of KV head g. For k < n_q that is a query head,
- * or two of them if `heads` is 2. For k = n_q it is K, for k = n_q + 1 V. Returns the index of the
- * (first) head in a row of x.
+ * Sets `u`, except for its rows, to the k-th unit (piece of work) of KV head g. For k < n_q the
+ * unit is a query head, or two query heads if `heads` is 2. For k = n_q it is K, for k = n_q + 1 V.
+ * Returns the index of the (first) head in a row of x.
  */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)
@@ -477,14 +484,15 @@ __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int 
 }
 
 enum {
-    FEW_REQUESTS = 8, /* a warp processes one row per lane instead of two */
+    /* largest number of requests; a warp processes one row per lane instead of two */
+    FEW_REQUESTS = 8,
     FEW_WARPS = 2,
     FEW_COLUMNS = 16, /* columns of the rotation matrix that a warp computes */
     FEW_SLABS = 4,
     FEW_R_BYTES = 32 * FEW_SLABS * FEW_COLUMNS * 2
 };
 
-/* Volatile reads through L2, which the compiler leaves on their side of griddepcontrol.wait. */
+/* Volatile reads through L2. The compiler does not move them across griddepcontrol.wait. */
 __device__ __forceinline__ uint32_t read_word(const void *from)
 {
     uint32_t v;
@@ -503,8 +511,8 @@ __device__ __forceinline__ uint4 read_words(const void *from)
 }
 
 /*
- * Returns the offset of 8 elements of a row of 16 columns of the rotation matrix in shared memory.
- * The xor avoids bank conflicts of ldmatrix.
+ * Returns the offset in shared memory of elements 8 piece .. 8 piece + 7 of a row of the rotation
+ * matrix, which has 16 columns. The xor avoids bank conflicts of ldmatrix.
  */
 __device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
 {
@@ -531,7 +539,10 @@ __device__ __forceinline__ void few_fetch_r(const kvd_append_args &a, const unit
     }
 }
 
-/* Reads from the lists of request b where the unit's row is read and written, and its angles. */
+/*
+ * Reads the lists of request b. Sets the addresses from which the unit's row is read and to which
+ * it is written, and reads the cosines and sines of the row's RoPE angles.
+ */
 template <int ROPE>
 __device__ __forceinline__ void few_find(const params &p, unit &u, int b, int head, int g, int k,
                                          int c, float4 (&cos)[4], float4 (&sin)[4])

@@ -7,11 +7,11 @@
  * d_v[g]).
  *
  * Grid: one persistent CTA per SM. Its work is a list of segments (decode_work.h). The last warp
- * copies page after page into a ring buffer in shared memory. The other warps compute units of half
- * a page in turn, each with a maximum, sum and O of its own. At the end of a segment the warps'
- * results are merged in the order of their first units. An interval (all tokens of one request and
- * KV head) that is split between CTAs is merged by the last of them to finish, in the order of the
- * CTAs. Results therefore depend on the plan only.
+ * copies page after page into a ring buffer in shared memory. The other warps take turns at units
+ * of half a page. Each warp has a maximum, a sum and an O of its own. At the end of a segment the
+ * warps' results are merged in the order of their first units. An interval (all tokens of one
+ * request and KV head) that is split between CTAs is merged by the last of them to finish, in the
+ * order of the CTAs. Results therefore depend only on the plan (the list of segments).
  *
  * For a unit, S = Q K^T is computed by mma.m16n8k16 with query heads as rows, then O^T = V^T P^T
  * with dims as rows. The accumulator of S, packed, is the B operand of the second product, so P
@@ -104,8 +104,8 @@ static __device__ __forceinline__ first_work load_first(const params &p, int lan
 }
 
 /*
- * Waits until pages first .. first + n - 1 have been read. Every lane polls all of them, because
- * racecheck does not understand one lane per page.
+ * Waits until pages first .. first + n - 1 have been read. Every lane polls all of these pages. If
+ * each lane polled one page, the tool racecheck would report races that do not exist.
  */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
@@ -229,8 +229,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
 }
 
 /*
- * Returns one word of a segment, a different one in each of 8 lanes, because all words in every
- * lane would make the page loop spill registers.
+ * Returns one word of a segment. Each of 8 lanes gets a different word: if every lane held all
+ * words, the page loop would spill registers.
  */
 static __device__ __forceinline__ int32_t load_segment_word(const kvd_decode_segment *at, int lane)
 {
@@ -407,9 +407,9 @@ static __device__ __forceinline__ void prefetch(const params &p, int warp, int l
 }
 
 /*
- * Brings the parameters into the constant cache, in lines of 64 bytes. Every warp reads some of
- * them, because a warp waits for one after another. The sum keeps the compiler from dropping the
- * reads.
+ * Brings the parameters into the constant cache, in lines of 64 bytes. Each warp reads some of the
+ * lines, because one warp would wait for one line after another. The returned sum keeps the
+ * compiler from dropping the reads.
  */
 template <int WARPS>
 static __device__ __forceinline__ uint32_t touch_parameters(const params &p, int warp)
@@ -449,15 +449,19 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     area.is_last = pipe.offset + PAGES_IN_FLIGHT;
 #if __CUDA_ARCH__ >= 900
     /*
-     * The code above runs before preceding kernels have ended. It only prefetches their results
-     * into L2, which later writes update.
+     * The code above runs before preceding kernels have ended. It reads nothing
+     * that these kernels may still write, but prefetches some of it into L2, which later writes
+     * update.
      */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
-    /* Place for `sum`, which nobody reads. */
+    /*
+     * Place in shared memory to which `sum` (touch_parameters) is written, so that the compiler
+     * keeps the reads. Nothing reads it.
+     */
     uint32_t *const unused = area.is_last + 4 + warp;
     if (warp == WARPS) {
         const first_work first = load_first(p, lane);
@@ -466,7 +470,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
         asm volatile("bar.sync 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
         produce(p, pipe, first, lane);
     } else {
-        /* The loads take longer than the initialisation of the barriers. */
+        /* These loads take longer than the initialisation of the barriers, so they start first. */
         const int4 count_next = load_now4(cta);
         const int32_t word = load_now((const int32_t *)&cta->first_segment + lane % 8);
         /*
@@ -482,7 +486,10 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
 #endif
         if (lane == 0)
             *unused = sum;
-        /* The producer waits for this barrier; the other warps wait for each other only. */
+        /*
+         * The producer warp waits for this barrier, the other warps only arrive at it. The other
+         * warps then wait for each other.
+         */
         asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
         consumers_sync<WARPS>();
         consume<T, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane,
@@ -543,7 +550,10 @@ static cudaError_t launch(params *p, cudaStream_t stream)
         page_bytes = max(page_bytes, 2 * KVD_PAGE_TOKENS * (map->d_qk[g] + map->d_v[g]));
     const int rest = (int)(merge_o_bytes(WARPS, map->group, p->o_pitch) + small_bytes(WARPS));
     p->ring_bytes = (most - rest) / 128 * 128;
-    /* Devices with 99 KB per CTA have room for a single page of heads of 256. */
+    /*
+     * Devices with 99 KB of shared memory per CTA have room for only one page of heads of 256
+     * dimensions.
+     */
     if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
         return cudaErrorInvalidConfiguration;
     const int bytes = p->ring_bytes + rest;

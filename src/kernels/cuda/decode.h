@@ -29,7 +29,8 @@ typedef struct {
     /*
      * Device [batch], >= 1, or NULL. If given, the second half of the KV heads has second_len[b]
      * tokens, in the first pages of request b. The later pages hold the tokens of the first half.
-     * kv_len[b] counts all token places up to the last token of the first half.
+     * kv_len[b] counts all places for tokens in the pages of request b, up to the last token of the
+     * first half.
      */
     const int32_t *second_len;
     /*
@@ -45,9 +46,9 @@ typedef struct {
      */
     const float *sinks;
     /*
-     * Number of logits in `sinks`, if the KV heads of a layer are requests of their own: request b
-     * then has the logits from element b * map.n_heads % n_sinks on. 0: all requests have the same
-     * n_heads logits.
+     * Number of logits in `sinks` if the batch has one request for each KV head of a layer. The
+     * logits of request b then begin at element b * map.n_heads % n_sinks. If 0, all requests have
+     * the same n_heads logits.
      */
     int32_t n_sinks;
     void *o; /* output, device [batch][o_pitch] */
@@ -58,15 +59,15 @@ typedef struct {
     /* Output, device [n_ctas]: nanoseconds that each CTA worked. May be NULL. */
     unsigned long long *busy;
     /*
-     * Output, device [n_ctas][KVD_DECODE_STAMPS]: times in ns of the events in decode_merge.cuh.
-     * May be NULL.
+     * Output, device [n_ctas][KVD_DECODE_STAMPS]: times in ns of the events AT_... of
+     * decode_merge.cuh, for each CTA. May be NULL.
      */
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
     /*
-     * 0: compute by the plan in `workspace`. Otherwise no plan is read, and every KV head of every
-     * request gets this number of CTAs, which kvd_decode_ctas_per_task() returns. `workspace` may
-     * then have any contents.
+     * 0: compute by the plan in `workspace`. Otherwise no plan is read, and this is the number of
+     * CTAs for each KV head of each request (the return value of kvd_decode_ctas_per_task()).
+     * `workspace` may then have any contents.
      */
     int32_t ctas_per_task;
     /*
@@ -80,10 +81,10 @@ typedef struct {
 int kvd_decode_ctas(const kvd_attn_map *map);
 /*
  * Returns the number of CTAs per KV head and request with which a launch without a plan is expected
- * to be faster than one with a plan: a power of 2 up to 16, or 0 if there is none. `shortest` is
- * the smallest kv_len, if all of them are known and the largest needs max_pages pages; otherwise it
- * is 0. The result depends on the device, args->map, batch, max_pages, second_len and n_ctas alone,
- * and is valid for every kv_len of up to max_pages pages.
+ * to be faster than one with a plan: a power of 2 up to 16, or 0 if there is none. If the caller
+ * knows all kv_len and the largest needs max_pages pages, `shortest` is the smallest kv_len;
+ * otherwise it is 0. The result depends on the device, args->map, batch, max_pages, second_len and
+ * n_ctas alone, and is valid for every kv_len of up to max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* `max_kv_len` must be at least the largest kv_len. */
@@ -106,11 +107,11 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 
 /*
- * These functions create the plans of several layers in one launch. Call kvd_decode_plan_describe
- * once per layer: `layer` is host memory of kvd_decode_plan_layer_bytes() bytes, and every layer
- * has its own workspace. Copy the descriptions to the device, one after another, and call
- * kvd_decode_plan_layers before every step. The argument `args` may be that of any layer; batch,
- * n_kv_heads and n_ctas must be equal in all layers.
+ * These three functions create the plans of several layers in one launch. The caller calls
+ * kvd_decode_plan_describe once per layer: `layer` is host memory of kvd_decode_plan_layer_bytes()
+ * bytes, and every layer has its own workspace. It copies the descriptions to the device, one after
+ * another, and calls kvd_decode_plan_layers before every step. The argument `args` may be that of
+ * any layer; batch, n_kv_heads and n_ctas must be equal in all layers.
  */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,

@@ -10,7 +10,8 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-enum { SLOTS_AT_ONCE = 10 /* number of partial results of 128 dims that a warp loads at a time */ };
+/* Number of partial results that a warp loads at a time, for heads of up to 128 dims. */
+enum { SLOTS_AT_ONCE = 10 };
 
 typedef struct {
     kvd_decode_args args;
@@ -33,7 +34,7 @@ enum {
     AT_LAST_DONE,  /* the first warp has computed its last half page */
     AT_WARPS_MERGED,
     AT_ARRIVED, /* the CTA's partial result is written */
-    /* The last CTA of a KV head has read the other partial results. */
+    /* The last CTA of a KV head has read the partial results of the head's other CTAs. */
     AT_SLOTS_READ,
     AT_END,
 };
@@ -65,13 +66,18 @@ typedef struct {
     uint32_t *is_last;
 } merge_area;
 
-/* The CTA's start time is in shared memory after is_last. */
+/*
+ * Returns the place of the CTA's start time in shared memory, which is 2 words after area.is_last.
+ */
 static __device__ __forceinline__ unsigned long long &started(const merge_area &area)
 {
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
-/* Writes a warp's state to shared memory: o [group][o_pitch], ml [KVD_GROUP_MAX]. */
+/*
+ * Writes a warp's state to shared memory: the unnormalised output o [group][o_pitch], and the
+ * maximum and sum of each query head, ml [KVD_GROUP_MAX].
+ */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
                                                  float2 *ml, int group, int o_pitch, int d_v,
@@ -102,8 +108,9 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
 }
 
 /*
- * End of a row: factor on its unnormalised output, largest raw score, and softmax denominator
- * relative to that score. A sink counts as one more key, so the row must be complete.
+ * Values at the end of a row: the factor by which its unnormalised output is multiplied, its
+ * largest raw score, and its softmax denominator relative to that score. An attention sink counts
+ * as one more key, so the row must be complete.
  */
 typedef struct {
     float factor, max, sum;
@@ -206,9 +213,10 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
 }
 
 /*
- * Merges the partial results of all CTAs that share a KV head into `split` results, and returns
- * `split`. Called by the last of these CTAs to finish. A warp reads every `split`-th partial result
- * of one query head, and a lane reads 4 of every 128 dims of it.
+ * Merges the partial results of all CTAs that share a KV head into fewer results and returns their
+ * number, called split. The last of these CTAs to finish calls this function. A warp reads every
+ * split-th partial result of one query head. Each of its lanes reads 4 of every 128 dims of the
+ * result.
  */
 template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,

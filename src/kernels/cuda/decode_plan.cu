@@ -5,9 +5,10 @@
  * NONE. Task t = (request, KV head) goes to CTA t mod n_ctas.
  *
  * PAPERS. Tasks have weight kv_len * (d_qk + d_v) and go, by decreasing weight, to the least loaded
- * CTA. Up to n_ctas tasks are assigned at a time. With CTAs numbered by rising load L_0 <= L_1 <=
- * ... and the weights w_0, w_1, ... of the next tasks, task k goes to CTA k. The round ends at the
- * first task k with L_j + w_j < L_k for a j < k.
+ * CTA. Tasks are assigned in rounds of up to n_ctas tasks. In a round, CTAs are numbered by rising
+ * load L_0 <= L_1 <= ..., and w_0, w_1, ... are the weights of the next tasks. Task k goes to CTA
+ * k. The round ends before the first task k for which some CTA j < k, with its new task, still has
+ * the smaller load: L_j + w_j < L_k.
  *
  * OURS. All intervals (tokens of one KV head of one request) are concatenated and cut into n_ctas
  * parts of equal cost. An interval of request b and KV head g costs
@@ -49,7 +50,10 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* Number of KV heads before those with second_len tokens (kvd_decode_args.second_len). */
+    /*
+     * The first n_first KV heads have kv_len tokens, the others second_len tokens
+     * (kvd_decode_args.second_len).
+     */
     int32_t n_first;
     int32_t window; /* number of newest tokens that are read, 0 for all */
     /* [n_kv_heads + 1] Element g is the sum of d_qk + d_v + GROUP_COST over KV heads 0 .. g - 1. */
@@ -305,8 +309,8 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
 }
 
 /*
- * Returns where the work of CTA c starts: KV head x, counted over all requests, and piece y of
- * CUT_TOKENS tokens of that head.
+ * Returns where the work of CTA c starts. x is the KV head, counted over all requests. y is the
+ * index of the piece in that head; a piece has CUT_TOKENS tokens.
  */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
@@ -444,8 +448,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
                       start[c].x + c);
             p.work.arrived[c] = 0;
             /*
-             * An idle CTA may have its number among those that share a KV head, so its partial
-             * result is marked as empty.
+             * If several CTAs share a KV head, an idle CTA may be numbered between them. Therefore
+             * its partial result is marked as empty.
              */
             if (!some)
                 for (int i = 0; i < p.group; i++)
@@ -457,8 +461,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     __syncthreads();
 
     /*
-     * Element e of the work list is the segment of CTA c for KV head (of a request) number e - c.
-     * It stays unused if the CTA has no tokens of that head.
+     * KV heads are numbered over all requests. Element e of the work list is the segment of CTA c
+     * for KV head number e - c. It stays unused if the CTA has no tokens of that head.
      */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         int c = 0, above = n;
@@ -475,8 +479,9 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             continue;
         kvd_decode_segment s = whole(p, task);
         /*
-         * With a window, only the first piece of CUT_TOKENS tokens has tokens that are older than
-         * the window.
+         * s.skip tokens are older than the window. `half` is the number of whole pieces of
+         * CUT_TOKENS tokens among them, which are not read. The first piece that is read begins
+         * with `older` tokens that are older than the window.
          */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
@@ -565,8 +570,8 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
 }
 
 /*
- * Plans the layer p or, if `layers` is not NULL, the n_layers layers that it holds in device
- * memory.
+ * Plans the layer p. If `layers` is not NULL, plans the n_layers layers that `layers` holds in
+ * device memory.
  */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)

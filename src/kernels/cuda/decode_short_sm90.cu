@@ -21,7 +21,8 @@
 
 enum {
     SHORT_WARPS = 8,
-    SHORT_GROUPS = 2, /* number of groups of 8 tokens per unit */
+    /* a unit is the work that a warp does at a time: this number of groups of 8 tokens */
+    SHORT_GROUPS = 2,
     UNIT = 8 * SHORT_GROUPS,
     PAGE_UNITS = KVD_PAGE_TOKENS / UNIT,
     RUN = 4,                            /* number of consecutive units that a CTA computes */
@@ -32,7 +33,8 @@ enum {
     CLUSTER_MAX = 16,                   /* largest number of CTAs per task */
     SLOTS_MAX = 16,                     /* largest number of units of a warp in shared memory */
     /*
-     * Every query head has this number of pairs of dims in a merge, those from d_v / 2 on unused.
+     * Number of pairs of dims that every query head has in a merge. Pairs from d_v / 2 on are
+     * unused.
      */
     ROW_PAIRS = SHORT_WIDTH_MAX / 2,
     SHARE = 16, /* number of pairs that a CTA of a task merges at a time */
@@ -44,17 +46,22 @@ enum {
  * measurements are in docs/kernels.md.
  */
 enum {
-    FEW_PAGES = 2,    /* on any share of the SMs, because a plan costs more than idle SMs */
-    SOME_PAGES = 16,  /* with shared memory for RESIDENT CTAs per SM */
-    MANY_PAGES = 128, /* with one CTA per task and all shared memory of an SM */
-    /* A request of more pages gets up to CLUSTER_MAX CTAs per task, others half of that. */
+    /* Limit for any share of the SMs: up to it, a plan costs more than idle SMs. */
+    FEW_PAGES = 2,
+    SOME_PAGES = 16,  /* limit if the kernel has shared memory for RESIDENT CTAs per SM */
+    MANY_PAGES = 128, /* limit if the kernel has one CTA per task and all shared memory of an SM */
+    /*
+     * A request of more pages gets up to CLUSTER_MAX CTAs per task; other requests get up to half
+     * of that number.
+     */
     SMALL_REQUEST = 16
 };
 
 typedef struct {
-    int32_t kv;          /* first element of K in a page */
-    int32_t q, q_stride; /* column of the first query head in Q, distance to the next */
-    int32_t o;           /* column of the first query head in O */
+    int32_t kv; /* first element of K in a page */
+    /* column of the first query head in Q, number of columns to the next query head */
+    int32_t q, q_stride;
+    int32_t o; /* column of the first query head in O */
     int16_t d_qk, d_v;
     int16_t slots; /* number of units that fit into a warp's shared memory */
     int16_t unused;
@@ -77,8 +84,8 @@ typedef struct {
 } short_params;
 
 /*
- * Bytes of shared memory after the units: barriers of the warps' units and one of the parts,
- * maxima and sums, parts of all CTAs.
+ * Bytes of shared memory after the units: the barriers of the warps' units and one barrier for
+ * merging, maxima and sums, and the partial results of all CTAs.
  */
 enum {
     SHORT_BARRIER_BYTES = SHORT_WARPS * SLOTS_MAX * 2 * 8 + 16,
@@ -159,8 +166,9 @@ static __device__ __forceinline__ void cluster_wait()
 }
 
 /*
- * Writes to the shared memory of CTA `rank` of the cluster, and completes 16 bytes of its barrier.
- * `to` and `bar` are addresses in the own shared memory, at the same places.
+ * Writes 16 bytes to the shared memory of CTA `rank` of the cluster, and reports them to the
+ * barrier of that CTA. `to` and `bar` are addresses in the calling CTA's shared memory. In CTA
+ * `rank` the data and the barrier have the same offsets.
  */
 static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int rank, float4 x)
 {
@@ -172,13 +180,16 @@ static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int
                  : "memory");
 }
 
-/* Returns the number of shares that each CTA of a task merges. */
+/* Returns how many shares (SHARE pairs of dims of one query head) each CTA of a task merges. */
 static __device__ __forceinline__ int shares_of(int group, int log2_ctas)
 {
     return (group * (ROW_PAIRS / SHARE) + (1 << log2_ctas) - 1) >> log2_ctas;
 }
 
-/* Factor of a partial result with maximum `part` in a result with maximum `max`. */
+/*
+ * Returns the factor by which a partial result with maximum `part` is multiplied when it is merged
+ * into a result with maximum `max`.
+ */
 static __device__ __forceinline__ float share_of(float part, float max, float scale_log2)
 {
     return part == -INFINITY ? 0 : exp2_fast((part - max) * scale_log2);
@@ -255,8 +266,8 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
 
 /*
  * Copies and computes the units of a warp. `ring` is the warp's shared memory. `full` and `empty`
- * are its barriers; those at `empty` are not yet initialised. `page` is the page number of the
- * warp's unit number `lane`.
+ * are the addresses of the warp's barriers; the barriers at `empty` are not yet initialised. In
+ * lane i, `page` is the number of the page that holds the warp's unit i.
  */
 template <typename T>
 static __device__ __forceinline__ void
@@ -273,7 +284,10 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
                   unit_of(at, lane), n_tokens, policy);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
-    /* Lanes initialise barriers one after another, so this waits until the copies have started. */
+    /*
+     * Lanes initialise barriers one after another, which takes time. Therefore the barriers are
+     * initialised only after the copies have started.
+     */
     if (mine > slots) {
         if (lane < slots)
             pipe_init(empty + 8 * (uint32_t)lane, 32);
@@ -311,7 +325,8 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
 
 /*
  * Merges the results of the CTA's warps, then those of the cluster's CTAs, and writes the output.
- * `arrived` is the barrier of `parts`. All CTAs of the cluster must have started.
+ * `arrived` is the barrier that counts the bytes of `parts`, the partial results from other CTAs.
+ * All CTAs of the cluster must have started.
  */
 template <typename T>
 static __device__ __forceinline__ void
@@ -402,7 +417,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
                          smem_address(smem + warp * p.warp_bytes), full, empty, lane);
         if (threadIdx.x == 0)
             stamp(p.stamps, AT_LAST_DONE);
-        __syncwarp(); /* the state replaces tokens that other lanes have read */
+        __syncwarp(); /* put_state overwrites tokens in shared memory that other lanes have read */
         put_state(st, reinterpret_cast<float *>(smem + warp * p.warp_bytes),
                   ml + warp * KVD_GROUP_MAX, p.group, h.d_v + 4, h.d_v, lane);
         if (p.log2_ctas)
@@ -421,7 +436,10 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
 #endif
 }
 
-/* A launch of short_kernel. `attribute` must stay where it is until the launch. */
+/*
+ * A launch of short_kernel. `config` points to `attribute`, so this struct must not move before the
+ * launch.
+ */
 typedef struct {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute attribute[2];
@@ -555,7 +573,10 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /* A plan would divide the work among all SMs, so this kernel must occupy three quarters. */
+    /*
+     * A plan would divide the work among all SMs, so this kernel must occupy at least three
+     * quarters of them.
+     */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

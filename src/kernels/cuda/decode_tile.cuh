@@ -80,7 +80,10 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
-/* Arrivals that the barrier `full` of a page expects. The copy of the page completes on `full`. */
+/*
+ * Number of arrivals that the barrier `full` of a page expects. The barrier completes when the page
+ * has been copied.
+ */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -94,8 +97,8 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
 }
 
 /*
- * Lanes 0 .. now - 1 copy one page each to shared memory. Only `groups` groups of 8 tokens from
- * group number `group` on are copied of a page that is not full.
+ * Lanes 0 .. now - 1 copy one page each to shared memory. If a page is not full, only its groups
+ * group .. group + groups - 1 (of 8 tokens each) are copied.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
@@ -300,8 +303,8 @@ static __device__ __forceinline__ void each_step(int width, const F &step)
 }
 
 /*
- * Computes the result of scores() with d_qk known at run time only. With a variant per width, the
- * kernels for wide heads take too long to compile.
+ * Computes the result of scores(), but d_qk is known only at run time. One variant of scores() for
+ * each width would make the kernels for wide heads take too long to compile.
  */
 template <typename T, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES],
@@ -329,7 +332,7 @@ static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES]
             s[j][e] = c[j][e];
 }
 
-/* Computes the result of values() with d_v known at run time only. */
+/* Computes the result of values(), but d_v is known only at run time. */
 template <typename T, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4],
                                                   const uint32_t (&p)[HALVES][GROUPS], uint32_t v,
@@ -378,12 +381,14 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
             CALL(8);                                                                               \
     }
 
-enum { LAZY = 8 /* softmax weights may reach 2^LAZY before O is rescaled */ };
+/* O is rescaled only when a softmax weight, relative to the old maximum, would exceed 2^LAZY. */
+enum { LAZY = 8 };
 
 /*
- * Softmax state of one warp. `max` is the largest raw score of query head lane/4 (and lane/4 + 8),
- * and `sum` this lane's part of the sum of exponentials. `o` is O^T: dims 16 i + lane/4 (and + 8)
- * of query heads 2 (lane % 4) (and + 1). WIDTH16 is the largest width of the kernel divided by 16.
+ * Softmax state of one warp. `max` holds the largest raw scores of query heads lane/4 and (if
+ * HALVES is 2) lane/4 + 8. `sum` holds this lane's parts of their sums of exponentials. `o` is O^T:
+ * this lane has dims 16 i + lane/4 and 16 i + lane/4 + 8 of query heads 2 (lane % 4) and 2 (lane %
+ * 4) + 1. WIDTH16 is the largest width of the kernel divided by 16.
  */
 template <int HALVES, int WIDTH16> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];

@@ -36,14 +36,14 @@ typedef struct {
 } kvd_decode_cta;
 
 /*
- * Parts of the workspace. Each CTA has two slots for partial results: slot 2 c for a KV head that
- * the preceding CTA began, and slot 2 c + 1 for a KV head that CTA c begins.
+ * Parts of the workspace. Each CTA c has two slots for partial results. Slot 2 c is for its first
+ * KV head if the preceding CTA began that head. Slot 2 c + 1 is for a KV head that CTA c begins.
  */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
     /*
-     * [n_ctas] Element first_cta of a KV head is the number of its CTAs that have finished. 0
-     * between launches.
+     * [n_ctas] Numbers of CTAs that have finished. The number of a KV head is at the index of the
+     * first CTA that works on it. All numbers are 0 between launches.
      */
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] All segments except the first one of each CTA. */

@@ -53,8 +53,9 @@ typedef struct {
     /* Number of columns that are written, a multiple of 8. */
     int32_t padded;
     /*
-     * Device [batch]: `len` is the number of rows of each request in this tensor, `kv_len` its
-     * number of keys. The last row has the position of the last key.
+     * Device [batch]: `len` is the number of rows of each request in this tensor, `kv_len` the
+     * number of keys of the request. The last row of a request has the position of the request's
+     * last key.
      */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 become zero */
@@ -64,9 +65,10 @@ typedef struct {
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
 
 /*
- * Fills the latents of K and V in the pages (layout PAGED of kernels/rivals/palu_layout.h). The
- * latents are values of kvd_value with the latent group as head and the rank as dim. Rows of the
- * last page from kv_len on become zero. args->map and args->q_start are not used.
+ * Fills the latents of K and V in the pages (layout PAGED of kernels/rivals/palu_layout.h). An
+ * element of a latent is the result of kvd_value for head = latent group and dim = index in the
+ * latent. Rows of the last page from kv_len on become zero. args->map and args->q_start are not
+ * used.
  */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);

@@ -23,20 +23,20 @@ enum {
     WARPGROUPS = WIDE ? KVD_PREFILL_WIDE_ROWS / 64 : KVD_PREFILL_ROWS / 64,
     THREADS = 128 * (WARPGROUPS + 1),
     /*
-     * Registers of a thread that computes. Together with PRODUCER_REGISTERS of the last warpgroup,
-     * nearly all 65536 registers of an SM are used.
+     * Number of registers of a thread that computes. Threads of the last warpgroup, which copies,
+     * have PRODUCER_REGISTERS. Together they use nearly all 65536 registers of an SM.
      */
     REGISTERS = WIDE ? 232 : 160,
     PRODUCER_REGISTERS = WIDE ? 40 : 32,
     SLOTS = WIDE ? 4 : 5,
     SLOT_BYTES = WIDE ? 80 * KVD_WIDTH_MAX * 2 : 128 * KVD_WIDTH_NARROW * 2,
     Q_BYTES = 64 * (WIDE ? KVD_WIDTH_MAX : KVD_WIDTH_NARROW) * 2,
-    TILES = 3,    /* number of tiles that are announced ahead of time */
-    BAR_TURN = 1, /* first of WARPGROUPS named barriers */
+    TILES = 3,    /* number of tiles that warp take_tiles may announce before they are computed */
+    BAR_TURN = 1, /* first of WARPGROUPS named barriers, at which warpgroups wait for their turn */
     BAR_END = BAR_TURN + WARPGROUPS,
     /*
-     * Named barrier of the warp that fetches K and V, used because racecheck does not follow
-     * __syncwarp.
+     * Named barrier with which the warp that fetches K and V synchronises its lanes. __syncwarp
+     * would do, but the tool racecheck does not follow it.
      */
     BAR_FETCH
 };
@@ -46,7 +46,7 @@ enum {
 
 struct tile_info {
     int32_t d_qk, d_v; /* d_v is 0 if there are no more tiles */
-    int32_t n_blocks;  /* number of key blocks up to the key of the last row */
+    int32_t n_blocks;  /* number of key blocks up to the position of the tile's last row */
     /* With a window: first key block that row 0 attends to, and first key that is read. */
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
@@ -64,13 +64,17 @@ struct shared {
     unsigned long long slot_full[SLOTS], slot_empty[SLOTS];
     unsigned long long q_full[WARPGROUPS], q_empty[WARPGROUPS];
     unsigned long long tile_full[TILES], tile_empty[TILES];
-    unsigned long long reread[4 * WARPGROUPS]; /* one barrier per warp that computes */
+    /* One barrier for the lanes of each warp that computes, in place of __syncwarp. */
+    unsigned long long reread[4 * WARPGROUPS];
     unsigned long long begun;
     tile_info tile[TILES];
 };
 
 extern __shared__ __align__(1024) unsigned char memory[];
-/* A macro instead of a pointer: the address of a symbol is a constant, which takes no register. */
+/*
+ * The shared memory is named by a macro, not by a pointer: the address of a symbol is a constant,
+ * which takes no register.
+ */
 #define SH (*(shared *)memory)
 
 /* Returns the number of keys per block. S, P and O of a thread must fit in its registers. */
@@ -157,7 +161,11 @@ __device__ void take_tiles(const kvd_prefill_args &a)
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    uint32_t parities = 7; /* bit g is the parity of the barrier for Q of warpgroup g */
+    /*
+     * Bit g is the parity for the next wait at the barrier q_empty of warpgroup g. With parity 1
+     * the first wait does not block.
+     */
+    uint32_t parities = 7;
     for (;;) {
         wait_tile(tiles);
         const tile_info &t = SH.tile[tiles.at];

@@ -35,7 +35,10 @@ enum { WORKER_THREADS = 128, PASS_ROWS = 128, WIDE_PASS_ROWS = 64, KEYS = KVD_PA
 struct params {
     kvd_prefill_args a;
     float scale_log2; /* 1/sqrt(d_head) times log2(e) */
-    /* Bytes of shared memory: Q, then `stages` stages of K and V. */
+    /*
+     * Bytes of shared memory for Q (q_bytes) and for one stage of K and V (stage_bytes). A worker
+     * has `stages` stages.
+     */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
 };
@@ -83,7 +86,7 @@ __device__ __forceinline__ int thread_now()
 /* Tile that 4 warps compute, in shared memory. */
 struct job {
     const uint16_t *q;    /* row 0 of the tile in Q */
-    const uint16_t *pool; /* K of the KV head in page 0 of the pool */
+    const uint16_t *pool; /* address of K of the KV head in page 0 of the pool */
     const int32_t *pages;
     uint16_t *o; /* output of row 0 of the tile, column 0 of the head */
     float *lse;  /* lse of row 0 of the tile, or NULL */
@@ -150,8 +153,8 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
 }
 
 /*
- * Adds P V of 64 keys to o like add_values, with d_v known at run time only. There is one branch
- * per 64 dims, so that the loads of a step overlap the products of the step before it.
+ * Adds P V of 64 keys to o. Unlike in add_values, d_v is known only at run time. There is one
+ * branch per 64 dims, so that the loads of a step overlap the products of the step before it.
  */
 template <bool BF, int ROWS16, int TILES>
 __device__ __forceinline__ void
@@ -196,8 +199,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
     /*
-     * If FULL, O and S take nearly all registers, so rarely used values are computed again instead
-     * of kept.
+     * FULL is true for the largest variant, in which O and S take nearly all registers. Rarely used
+     * values are then computed again instead of kept.
      */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
@@ -299,8 +302,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                                 s[t][n][e] = -INFINITY;
             }
             /*
-             * The subtracted maximum may be up to 8 below the true one (in base 2), so P is at most
-             * 2^8.
+             * The subtracted maximum may be up to 8 (in units of log2) below the true maximum, so P
+             * is at most 2^8.
              */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];

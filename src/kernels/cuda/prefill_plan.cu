@@ -4,12 +4,13 @@
  *
  * NONE. Tile i in the order (request, head, row) goes to CTA i mod n_ctas.
  *
- * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md). A task of head i
- * has B_r = rows d_sum_max / d_sum_i rows, rounded to a multiple of `rows`, with d_sum = d_qk + d_v
- * + 1. Task i goes to CTA i mod n_ctas. If the last round does not fill all CTAs, its tasks are cut
- * again, to a height of wl / (d_sum s_kv) rounded to a multiple of 64. wl is the mean load, sum of
- * (rows d_sum s_kv) / n_ctas, and s_kv the mean number of keys that a row attends to. These smaller
- * tiles go in order to the CTA with the least load.
+ * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md). Let d_sum = d_qk
+ * + d_v + 1 of a head, d_sum_max the largest d_sum, and `rows` the rows of a tile. A task of head i
+ * has B_r = rows d_sum_max / d_sum_i rows, rounded to a multiple of `rows`. Task i goes to CTA i
+ * mod n_ctas. If the last round does not fill all CTAs, its tasks are cut again, to a height of wl
+ * / (d_sum s_kv) rounded to a multiple of 64. wl is the mean load, sum of (rows d_sum s_kv) /
+ * n_ctas, and s_kv the mean number of keys that a row attends to. These smaller tiles go in order
+ * to the CTA with the least load.
  *
  * OURS. Tiles are sorted by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of
  * L2, and CTAs take them dynamically.
@@ -27,8 +28,9 @@ enum {
     UNITS_SHARED = 2048,
     /* Largest number of CTAs whose loads fit into shared memory. */
     CTAS_MAX = 1024,
-    BUCKETS = 2048,       /* number of buckets of the counting sort */
-    L2_SECTION = 32 << 20 /* bytes of K and V that concurrent tiles should share in L2 */
+    BUCKETS = 2048, /* number of buckets of the counting sort that orders tiles by cost */
+    /* Largest number of bytes of K and V that the tiles of one section read from L2. */
+    L2_SECTION = 32 << 20
 };
 
 /*
@@ -86,8 +88,8 @@ __device__ int oldest_key(const plan_args &p, int position)
 }
 
 /*
- * Calls visit(tile, index, cost of a key block) for every tile, with `index` in the order (request,
- * head, row).
+ * Calls visit(tile, index, c) for every tile. `index` is the tile's number in the order (request,
+ * head, row). c is the cost of one key block of the tile.
  */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
@@ -184,7 +186,10 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         section_heads == p.map.n_kv_heads ? 0 : ceil_div(p.map.n_kv_heads, section_heads);
     const int want = max(1, p.batch * per_request), sections = min(want, BUCKETS / 64),
               levels = BUCKETS / sections;
-    /* With a window, a tile reads the keys of the window and those of its own rows. */
+    /*
+     * With a window, a tile reads the keys of the window before its first row, and the keys at the
+     * positions of its own rows.
+     */
     const int most_keys =
         p.map.window ? min(len.longest, p.map.window + p.cost.rows + KEYS) : len.longest;
     const float top = (float)ceil_div(most_keys, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
@@ -242,7 +247,10 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
     const float width = (float)(widths_of(p, x.head) + 1), rows = (float)x.n_rows;
     if (p.map.window) {
-        /* The first `rising` rows attend to all keys before them, the others to `window` keys. */
+        /*
+         * The first `rising` rows attend to all keys up to their own. Each later row attends to
+         * `window` keys.
+         */
         const float window = (float)p.map.window, rising = fminf(rows, fmaxf(0.f, window - before));
         return width * (rising * (before + 0.5f * (rising + 1)) + (rows - rising) * window);
     }
@@ -295,7 +303,9 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
     __syncthreads();
 
-    /* The tasks of the last round are cut into smaller tiles, which one warp assigns to CTAs. */
+    /*
+     * The tasks of the last round are cut into smaller tiles. One warp assigns these tiles to CTAs.
+     */
     const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;

@@ -42,8 +42,8 @@ size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *bat
 
 /*
  * Reads map, lengths and n_ctas from *args. Fills tile [max_tiles], sets *next to zero, and fills
- * first [n_ctas + 1] unless the schedule is KVD_SCHEDULE_OURS. Fills args->work with these pointers
- * and n_tiles. The lengths in `batch` must equal those on the device.
+ * first [n_ctas + 1] unless the schedule is KVD_SCHEDULE_OURS. Fills args->work with the pointers
+ * tile, next and first, and with n_tiles. The lengths in `batch` must equal those on the device.
  */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
@@ -51,10 +51,11 @@ cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch
                              cudaStream_t stream);
 
 /*
- * These functions assign the tiles of many layers in one launch. Call kvd_prefill_plan_describe
- * once per layer: `layer` is host memory of kvd_prefill_plan_layer_bytes() bytes. Copy the
- * descriptions to the device, one after another, and call kvd_prefill_plan_layers before every
- * iteration. n_tiles stays valid as long as the lengths do not change.
+ * These three functions assign the tiles of many layers in one launch. The caller calls
+ * kvd_prefill_plan_describe once per layer: `layer` is host memory of
+ * kvd_prefill_plan_layer_bytes() bytes. It copies the descriptions to the device, one after
+ * another, and calls kvd_prefill_plan_layers before every iteration. n_tiles stays valid as long as
+ * the lengths do not change.
  */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,

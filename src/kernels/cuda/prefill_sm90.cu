@@ -13,9 +13,10 @@
  * The three warpgroups take turns at the tensor cores. A warpgroup computes exponentials while the
  * other two have their turns. Key blocks are processed from the diagonal down to key 0.
  *
- * The number m that is subtracted from scores is set in masked blocks. Afterwards m is set only if
- * a sum of exponentials leaves the range of 16-bit P. In that case S is computed again. The common
- * block therefore needs neither maxima nor rescaling.
+ * Softmax subtracts a number m from the scores of a row. m is set from the scores of the masked
+ * blocks, which come first. Later m changes only if a sum of exponentials leaves the range of P in
+ * 16 bits. In that case S is computed again. The common block therefore needs neither maxima nor
+ * rescaling.
  *
  * prefill_window_sm90.cu includes this file with KVD_PREFILL_WINDOW defined, so that make compiles
  * both kinds of kernels at the same time.
@@ -31,7 +32,8 @@ namespace
 {
 /*
  * All state of a warpgroup is in one register, because S, O and P take nearly all others. Bits 0-3:
- * slot, 4: its parity, 5-6: tile, 7: its parity, 8: parity of Q, 9-10: warpgroup.
+ * slot of K and V, 4: parity of the slot's barrier, 5-6: place of the tile in SH.tile, 7: parity of
+ * the tile's barrier, 8: parity of Q's barrier, 9-10: number of the warpgroup.
  */
 struct worker {
     uint32_t bits;
@@ -65,8 +67,8 @@ __device__ __forceinline__ void wait_slot(const worker &w)
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
 /*
- * Arrives at `bar`, which guards memory that only wgmma may have read. Reads by the lanes
- * themselves may not have ended.
+ * Arrives at `bar` to release memory that only wgmma has read. If lanes read the memory themselves,
+ * this function must not be used, because their reads may not have ended.
  */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
@@ -89,9 +91,11 @@ __device__ __forceinline__ void turn_end(const worker &w)
 }
 
 /*
- * Computes O += P V if PV, then S = Q K^T over DQ dims. Rows of V have d_v columns. There is no
- * branch from the first wgmma to the wait. With a branch or too few registers, the compiler runs
- * the wgmmas one at a time.
+ * If PV is true, computes O += P V. Then computes S = Q K^T over DQ dims. Rows of V have d_v
+ * columns.
+ *
+ * There is no branch from the first wgmma to the wait. With a branch or too few registers, the
+ * compiler would make each wgmma wait for the one before it.
  */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
@@ -200,8 +204,8 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
 }
 
 /*
- * Replaces every score s of row r by exp2(s c - m[r]). sums[r] becomes the sum over this thread's
- * columns of the row.
+ * Replaces every score s of row r by exp2(s c - m[r]), where c is the scale of the scores times
+ * log2(e). sums[r] becomes the sum over this thread's columns of the row.
  */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
@@ -267,8 +271,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
 }
 
 /*
- * Skips key blocks j .. end + 1, to which no row of this warpgroup attends. Still waits for each
- * slot, to keep the parity of the ring right.
+ * Skips key blocks j, j - 1, .. end + 1, to which no row of this warpgroup attends. Still waits for
+ * each slot, to keep the parity of the ring right.
  */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {

@@ -214,7 +214,7 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 
 /*
  * Computes x [64][N] = A [64][16] B [16][N], or x += A B if `more`. A and B are given by
- * descriptors. The sum runs along the 16-byte rows of both.
+ * descriptors. In both, the 16-byte rows of the core matrices run along the index of summation.
  */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
@@ -241,8 +241,8 @@ WGMMA_SS(256, R15, F15, "%128", "%129", "%130")
 #undef WGMMA_SS
 
 /*
- * Computes x [64][N] += A [64][16] B [16][N]. A is in registers. B is given by a descriptor, and
- * the sum runs across its 16-byte rows.
+ * Computes x [64][N] += A [64][16] B [16][N]. A is in registers. B is given by a descriptor. Each
+ * 16-byte row of B's core matrices has one value of the index of summation.
  */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \

@@ -27,7 +27,7 @@ struct kvdim_plan {
     const int32_t *page_table; /* borrowed, in memory of the layer's device */
     /* [n_requests] Lengths of each request and its first row in Q and O, in host memory. */
     int32_t *q_len, *kv_len, *row;
-    /* Argument of kernels, which holds the pointers q_len and kv_len above. */
+    /* Argument of kernels, which holds the pointers q_len and kv_len of this struct. */
     kvd_attn_batch batch;
     int32_t n_rows;  /* number of rows of Q and O */
     int32_t n_new;   /* number of new tokens */

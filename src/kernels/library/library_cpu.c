@@ -33,7 +33,7 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
     return KVDIM_OK;
 }
 
-/* Returns NULL without an error if n is 0. */
+/* Allocates n floats, which the caller frees. If n is 0, returns NULL without an error. */
 static float *floats(size_t n, kvd_err *err)
 {
     float *const p = n ? malloc(n * sizeof *p) : NULL;
@@ -215,7 +215,10 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     const size_t n_lse = (size_t)l->heads.n_heads * plain.n_q;
     float *const q = floats(plain.q_elements, err), *const k = floats(plain.k_elements, err),
                  *const v = floats(plain.v_elements, err), *const o = floats(plain.o_elements, err);
-    /* Only the float64 reference computes lse, the logarithm of the sum of exponentials. */
+    /*
+     * Only the float64 reference computes lse, the logarithm of the sum of exponentials. Therefore
+     * it runs if the caller wants lse.
+     */
     double *const exact = a->lse ? malloc((plain.o_elements + n_lse) * sizeof *exact) : NULL;
     kvdim_status status = KVDIM_ERROR_MEMORY;
     if (a->lse && !exact)

@@ -54,8 +54,8 @@ struct kvd_cudnn_plan {
     candidate *list;
     int n_list, chosen;
     /*
-     * Device [FORMS_MAX][batch]: number of query rows of each request in each graph, for decode
-     * with unequal lengths.
+     * Device [FORMS_MAX][batch]: number of query rows of each request for each form in which
+     * attention is described to cuDNN. Used for decode with unequal lengths.
      */
     int32_t *rows_dev;
     float scale, minus_inf;
@@ -230,8 +230,8 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
 }
 
 /*
- * Fills p->rows_dev. cuDNN reads from it the number of query rows that each graph was built for,
- * not q_len.
+ * Fills p->rows_dev with the number of query rows for which each graph was built. cuDNN reads these
+ * numbers in place of q_len.
  */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
@@ -286,8 +286,8 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
     }
 
     /*
-     * The first graph describes attention in the standard form and must be buildable. The other
-     * forms may fail.
+     * Attention is described to cuDNN in several forms. The first form is the standard one, and its
+     * graph must be buildable. The other forms may fail.
      */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
@@ -499,7 +499,10 @@ static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *
         if (best < 0 || c->us < p->list[best].us)
             best = i;
     }
-    /* A difference within 2 % is noise, so cuDNN's own first choice is kept. */
+    /*
+     * list[first] is the candidate that cuDNN itself prefers. The best one replaces it only if it
+     * is more than 2 % faster, because smaller differences are noise.
+     */
     return kvd_cudnn_choose(p, p->list[best].us < 0.98 * p->list[first].us ? best : first, err);
 }
 
@@ -539,7 +542,7 @@ done:
     return rc;
 }
 
-#else /* no CUDA or no cuDNN header */
+#else /* a build without CUDA or without the cuDNN header */
 
 #ifdef KVD_CUDA
 #define WHY "cuDNN: kvdim was built without cudnn_graph.h (cuDNN 9)"

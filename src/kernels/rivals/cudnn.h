@@ -38,7 +38,10 @@ typedef struct {
     int batch, n_heads, n_kv_heads;
     int d_qk, d_v;     /* multiples of 8 within 8 .. 256 */
     int q_len, kv_len; /* lengths of every request, or the largest lengths if ragged */
-    /* 1: query t attends to keys up to position kv_len - q_len + t; 0: to all keys */
+    /*
+     * 1: query t attends to keys up to position kv_len - q_len + t. 0: every query attends to all
+     * keys.
+     */
     int causal;
     /*
      * 1: each run reads the lengths of the requests from the device. 0: all requests have q_len and
@@ -55,7 +58,7 @@ typedef struct {
 typedef struct {
     const void *q, *k, *v;
     void *o; /* output; if ragged, rows from q_len on are unspecified */
-    /* kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if that is 0. */
+    /* kvd_cudnn_workspace() bytes, aligned to 256 bytes; may be NULL if the size is 0. */
     void *workspace;
     /* [batch] Lengths 1 .. shape.q_len, read only if ragged and shape.q_len is above 1. */
     const int32_t *q_len;
@@ -102,6 +105,7 @@ int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kv
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
 /*
+ * kvd_cudnn_count returns the number of candidates (cuDNN engines) for the plan.
  * kvd_cudnn_candidate returns the name of candidate i without the version. *us is the time that
  * kvd_cudnn_tune measured: NaN if not yet measured, negative if cuDNN refused the candidate.
  * kvd_cudnn_choose fails if cuDNN refuses candidate i.

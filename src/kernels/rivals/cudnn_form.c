@@ -21,7 +21,10 @@ int kvd_cudnn_load(kvd_err *err)
         return kvd_fail(err, "cuDNN: libcudnn.so.9 is not there (%s)", dlerror());
     const struct {
         const char *name;
-        /* Address of a function pointer. C has no conversion from void * to a function pointer. */
+        /*
+         * Address of a variable that holds a function pointer. `void *` can point to such a
+         * variable, but C does not convert it to a function pointer.
+         */
         void *to;
     } want[] = {
         {"cudnnGetVersion", &kvd_cudnn_lib.version},
@@ -110,8 +113,8 @@ static desc tensor(builder *b, int64_t uid, cudnnDataType_t type, const int64_t 
 }
 
 /*
- * Adds an intermediate tensor to the graph. If `per_row`, it has one element per row of scores,
- * else one per score.
+ * Adds an intermediate tensor to the graph. If `per_row`, the tensor has one element per row of the
+ * score matrix, else one element per score.
  */
 static desc inner(builder *b, cudnnDataType_t type, int per_row)
 {
@@ -139,7 +142,8 @@ static void add_op(builder *b, desc op, const char *what)
 }
 
 /*
- * Returns y = mode(x, other, select). `other` and `select` may be NULL. Only GEN_INDEX uses `axis`.
+ * Adds an operation that computes y from x, `other` and `select` as `mode` says, and returns y.
+ * `other` and `select` may be NULL. Only GEN_INDEX uses `axis`.
  */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       desc x, desc other, desc select, desc y)
@@ -337,7 +341,10 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
         desc e = float_op(&b, CUDNN_POINTWISE_SUB, x, top, NULL);
         e = float_op(&b, CUDNN_POINTWISE_EXP, e, NULL, NULL);
         desc sum = reduce(&b, CUDNN_REDUCE_TENSOR_ADD, e);
-        /* The logarithm of the sum is not used, but cuDNN's engines recognise the softmax by it. */
+        /*
+         * No later operation uses the logarithm of the sum, but cuDNN's engines recognise the
+         * softmax by this logarithm.
+         */
         desc log_sum = pointwise(&b, CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, 0, sum, NULL, NULL,
                                  inner(&b, CUDNN_DATA_FLOAT, 1));
         pointwise(&b, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, 0, top, log_sum, NULL,

@@ -8,17 +8,18 @@
  *
  * Two warpgroups take pages in turn. The steps for one page:
  *
- * - K [64 tokens][2 heads x 128] = L U, by wgmma m64n256k16. The other warpgroup does the rest of
- *   its page meanwhile.
+ * - K [64 tokens][2 heads x 128] = L U, by wgmma m64n256k16. While one warpgroup does this step,
+ *   the other one does the other steps of its page.
  * - RoPE at position 64 j + t is a rotation by 64 j, which is applied to q instead, and a rotation
  *   of the accumulators by t. The angles for t = 0 .. 63 are the same for every page.
  * - S [64][8 queries] = K q, by mma.sync, with K rounded to 16 bits as A operand. Queries of the
  *   first head are columns 0 .. 3, of the second head columns 4 .. 7.
  * - Online softmax, then O^T [rank_v][8] += V^T P, by mma.sync.
  *
- * The time is at least max(bytes, rebuild): tokens * n_groups * (rank_k + rank_v) * 2 bytes, and
- * tokens * n_kv_heads * rank_k * 128 * 2 FLOP. On an H200 the kernel reaches 0.68 of that bound at
- * 64 requests x 8192 tokens (results/h200/rivals/palu_decode.csv).
+ * The time is at least the larger of two times: the time to read tokens * n_groups * (rank_k +
+ * rank_v) * 2 bytes, and the time to rebuild K with tokens * n_kv_heads * rank_k * 128 * 2 FLOP. On
+ * an H200 the kernel reaches 0.68 of that bound at 64 requests x 8192 tokens
+ * (results/h200/rivals/palu_decode.csv).
  *
  * Grid: clusters of 2 CTAs of 384 threads (2 x 128 compute, 1 thread copies). The pages of all
  * (group, request) are cut into equal runs. A second launch merges the unnormalised sums of the
@@ -60,10 +61,14 @@ enum {
     /* byte offset of the barriers `full` and `free` of the matrices U */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
     /*
-     * byte offset of RoPE angles that are not in registers, 16 bytes per thread and group of angles
+     * Byte offset of the cosines and sines of RoPE that are not in registers. A thread has 8 groups
+     * of them (TURNS_KEPT are in registers), each of 16 bytes.
      */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
-    /* A thread keeps this number of its 8 groups of angles in registers. */
+    /*
+     * A thread needs 8 groups of cosines and sines for RoPE. It keeps this number of groups in
+     * registers, the others in shared memory.
+     */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
@@ -85,8 +90,8 @@ struct params {
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
     /*
-     * Partial results [slot][CTA of cluster][warpgroup]: unnormalised outputs part [8][rank_v], and
-     * part_ml [8][2].
+     * Partial results [slot][CTA of cluster][warpgroup], where a slot is one request's share of a
+     * run of pages: unnormalised outputs part [8][rank_v], and part_ml [8][2].
      */
     float *part, *part_ml;
     uint16_t *o;
@@ -204,8 +209,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * Copies the matrices U and the latents to shared memory. Runs in one thread. K of page i + 1 is
- * copied before V of page i.
+ * Copies the matrices U and the latents to shared memory. Runs in one thread. The K latents of page
+ * i + 1 are copied before the V latents of page i.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -290,7 +295,9 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     char *const weights = base + OFF_P + w * TOKENS * QUERIES * 2;
     float *const tops = reinterpret_cast<float *>(base + OFF_MAX) + w * 4 * QUERIES;
     const int my_query = tid >> 4,
-              /* This thread rotates dims my_pair .. my_pair + 3, each with the dim 64 further. */
+              /*
+               * This thread rotates the pairs (i, i + 64) of dims for i = my_pair .. my_pair + 3.
+               */
         my_pair = (tid & 15) * 4;
 
     /* 16-bit cosines and sines of the rotations by 0 .. 63 positions. */
@@ -312,7 +319,10 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     bar_sync(5, 256);
 
     float d[128];
-    /* Number of pieces of latents that were copied before this latent group. */
+    /*
+     * Number of pieces of latents copied before this latent group. It gives a piece's place in the
+     * ring and the parity of its barrier.
+     */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {
@@ -337,7 +347,10 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
             }
 
             float o[4][4] = {}, top[2] = {-CUDART_INF_F, -CUDART_INF_F}, total[2] = {0, 0};
-            /* The two warpgroups compute alternate pages. */
+            /*
+             * The two warpgroups (w = 0, 1) compute alternate pages, counted from the beginning of
+             * the run.
+             */
             for (int i = (x - begin + w) & 1; i < n; i += 2) {
                 const uint32_t in_run = static_cast<uint32_t>(x - group_begin + i);
                 const int tile = first + i;
@@ -346,8 +359,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
 
                 /*
-                 * Rebuild K. Warpgroups issue in turn, so that the two products do not slow each
-                 * other.
+                 * Rebuild K. The warpgroups issue their products in turn, so that they do not slow
+                 * each other down.
                  */
                 place at = place_of(
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
@@ -381,7 +394,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 {
                     /*
                      * Keeps the compiler from reading the angles before the products are issued,
-                     * because their loads may still be in flight.
+                     * because the angles may still be on their way from memory.
                      */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
                     asm volatile("" : "+f"(s4.x), "+f"(s4.y), "+f"(s4.z), "+f"(s4.w)::"memory");
@@ -508,7 +521,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 to[32] = pack2<dtype == KVD_BF16>(s[0][2], s[0][3]);
                 bar_sync(3 + w, 128);
 
-                /* Warp i computes output elements 16 i .. 16 i + 15 of every 64. */
+                /* In every 64 output elements, warp i computes elements 16 i .. 16 i + 15. */
                 uint32_t b0[4], b1[4];
                 load_transposed(b0, kvd_smem(weights) + static_cast<uint32_t>(lane) * 16);
                 load_transposed(b1, kvd_smem(weights) + static_cast<uint32_t>(lane + 32) * 16);
@@ -534,8 +547,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                         step(at, places);
                     }
                 /*
-                 * Four independent sums. In a chain of sums, each product would wait for one of the
-                 * other warpgroup.
+                 * Uses four independent sums. In a single chain of sums, each product would wait
+                 * for its predecessor, and products of the other warpgroup would run in between.
                  */
                 float t[4][4][4] = {};
 #pragma unroll

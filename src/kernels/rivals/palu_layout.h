@@ -15,16 +15,17 @@
  * - K latents [n_kv][rank_k], V latents [n_kv][rank_v], U [n_kv_heads][rank_k][128].
  * - Q [batch][n_heads * 128] after RoPE, O [batch][n_heads * rank_v].
  *
- * PAGED (kernel): 16-bit elements in blocks of 8 x 8, each 128 contiguous bytes, which wgmma and
- * ldmatrix read without swizzle. A page holds 64 tokens of all groups. Page p of the pool starts at
- * element p * kvd_palu_page_elements(). It contains, group after group, the K latents and then the
- * V latents of the group. In each of these, element (t, r) is at
+ * PAGED (kernel): 16-bit elements in blocks of 8 x 8. Each block is 128 contiguous bytes, which
+ * wgmma and ldmatrix read without swizzle. A page holds 64 tokens of all groups. Page p of the pool
+ * starts at element p * kvd_palu_page_elements(). It contains, group after group, the K latents and
+ * then the V latents of the group. In the K latents and in the V latents of a group, element (t, r)
+ * is at
  *
  *   (r/8) * 512 + (t/8) * 64 + (t%8) * 8 + r%8
  *
- * so that any run of 8-rank columns of the page is one contiguous copy. page_table is
- * [batch][max_pages]. V rows of a request's last page at and after kv_len must be finite. K rows
- * there may hold anything.
+ * Therefore the elements of ranks 8 i .. 8 j - 1 of a page are contiguous and can be copied at
+ * once. page_table is [batch][max_pages]. V rows of a request's last page at and after kv_len must
+ * be finite. K rows there may hold anything.
  *
  * U is packed per pair of KV heads, pair after pair: element (r, n), n = 128 * (head % 2) + dim, is
  * at

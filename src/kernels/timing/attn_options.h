@@ -21,8 +21,9 @@ typedef struct {
 
 /*
  * Sets dimensions and name from `text`: "64" or "64:48" (d_qk:d_v), a comma-separated list of these
- * with one item per KV head, or a CSV file with the columns d_qk and d_v. "FILE.csv:NAME" reads the
- * rows of a file of three columns whose first field is NAME. Dimensions must be within 1 .. d_head.
+ * with one item per KV head, or a CSV file with the columns d_qk and d_v. "FILE.csv:NAME" is for a
+ * file of three columns, of which only rows with NAME in the first column are read. Dimensions must
+ * be within 1 .. d_head.
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
@@ -31,15 +32,16 @@ char *kvd_width_list_path(const char *text);
 
 /*
  * Sets the dimensions to those of entry number `point` of a rates file, rounded up to multiples of
- * 16. Heads are taken from layer `layer` on; after the last layer follows the first. d_head must be
- * that of the file.
+ * 16. Heads are taken from layer `layer` and the layers after it; the first layer follows the last.
+ *   d_head must be that of the file.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
 /*
- * Sets *point to the number of the rates-file entry whose overall p (fraction of removed
- * dimensions) is nearest to `p`. Fails if the difference is above 0.01.
+ * Sets *point to the number of the entry in a kvdim/rates file (kept dimensions per head) whose
+ * overall p (fraction of removed dimensions) is nearest to `p`. Fails if the difference is above
+ * 0.01.
  */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
@@ -81,7 +83,10 @@ typedef struct {
 void kvd_attn_parse(int argc, char **argv, kvd_attn_options *cfg);
 void kvd_attn_options_release(kvd_attn_options *cfg);
 
-/* Measurements of one implementation in one benchmark case: a row of kvdim/kernels. */
+/*
+ * Measurements of one implementation in one benchmark case: a row of the result file (format
+ * kvdim/kernels).
+ */
 
 typedef struct {
     int number; /* number of the benchmark case, from 0 */

@@ -210,7 +210,10 @@ static int elapsed(kvd_bench *b, const kvd_bench_rival *r, int i, double *us, kv
     return e ? cuda_fail(e, r->name, err) : 0;
 }
 
-/* A launch that cannot be captured is timed directly, and reports its own error if it is faulty. */
+/*
+ * Captures a launch in a CUDA graph. A launch that cannot be captured is timed directly. If such a
+ * launch is faulty, the direct launch reports the error.
+ */
 static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 {
     kvd_err ignored = {""};
@@ -298,7 +301,10 @@ static void shuffle(kvd_rng *rng, int *order, int n)
     }
 }
 
-/* Runs one round. `sample` is the index of its measurements, or negative in a warm-up round. */
+/*
+ * Runs one round, in which every implementation runs once. `sample` is the index under which the
+ * round's measurements are stored, or negative in a warm-up round.
+ */
 static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                      const int *order, int round, int sample, readings *seen, kvd_err *err)
 {
@@ -388,7 +394,8 @@ static void warn(kvd_bench_stats *s, const char *word)
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
     /*
-     * 14.8 MADs (median absolute deviations) are 10 standard deviations of a normal distribution.
+     * Limits for warnings. A sample is an outlier if it is more than 14.8 MADs (median absolute
+     * deviations) from the median, which is 10 standard deviations of a normal distribution.
      * hyperfine uses a similar limit.
      */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;

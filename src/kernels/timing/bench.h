@@ -65,7 +65,11 @@ int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival 
 typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
-    /* Words separated by blanks: slow-first outliers noise short throttled. */
+    /*
+     * Warnings, words separated by blanks. slow-first: the first sample is much slower than the
+     * median. outliers, noise: samples far from the median, or a large spread. short: the time is
+     * near the resolution. throttled: samples were dropped because the GPU slowed its clock.
+     */
     char warnings[96];
 } kvd_bench_stats;
 

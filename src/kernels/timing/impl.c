@@ -302,7 +302,10 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
         order[i] = order[j];
         order[j] = (int32_t)i;
     }
-    /* Entries after a request's last page must not be read. They are -1, so that a read fails. */
+    /*
+     * Entries after a request's last page must not be read. They are -1, so that a read of the page
+     * they name fails.
+     */
     memset(table, 0xff, size * sizeof *table);
     for (int b = 0; b < p->batch; b++)
         for (int j = 0; j < (p->kv_len[b] + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS; j++)

@@ -13,7 +13,10 @@
 #include "formats/kernels.h"
 #include "kernels/timing/problem.h"
 
-/* Query rows whose outputs are checked: chosen by the size of the case, a sample, all, or none. */
+/*
+ * Selection of the query rows whose outputs are checked. KVD_CHECK_AUTO: the size of the case
+ * decides. KVD_CHECK_ROWS: a sample. KVD_CHECK_ALL, KVD_CHECK_NONE: all or none.
+ */
 
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
 
@@ -72,8 +75,8 @@ double kvd_row_tolerance(kvd_dtype dtype);
  * Lower bounds on the time of a case: bytes, floating-point operations and exponentials, divided by
  * the rates that the same machine reached in the same run.
  *
- * - pairs: (query, key) combinations: sum over requests, queries t and query heads of kv_len -
- *   q_len + t + 1, or of the window if that is smaller.
+ * - pairs: (query, key) combinations. Query t of a request counts min(kv_len - q_len + t + 1,
+ *   window) keys; the sum is over requests, queries and query heads.
  * - flop: sum over query heads of 2 (d_qk + d_v) times the pairs of that head. Softmax is not
  *   counted.
  * - exps: equal to pairs.
@@ -100,8 +103,9 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /*
- * Fills *c with the best of 3 measurements on all threads: sgemm of 1536^3, memcpy and a sum over
- * 128 MiB, and exp by a polynomial of degree 5.
+ * Measures the rates of the CPU on all threads and stores the best of 3 measurements in *c.
+ * Floating-point operations: sgemm of 1536^3. Bandwidth: memcpy of 128 MiB and a sum over 128 MiB.
+ * Exponentials: a polynomial of degree 5.
  */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
@@ -121,8 +125,8 @@ int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 bool kvd_problem_ragged(const kvd_problem *p);
 
 /*
- * Ways to divide work among CTAs. The first three equal those of kvd_schedule. KVD_BY_ITSELF means
- * that the implementation offers no choice.
+ * Ways to divide work among CTAs. KVD_BY_NONE, KVD_BY_PAPERS and KVD_BY_OURS have the numbers of
+ * the same ways in kvd_schedule. KVD_BY_ITSELF means that the implementation offers no choice.
  */
 typedef enum {
     KVD_BY_NONE,
@@ -140,8 +144,8 @@ typedef enum {
     /* Every head at d_head, with its own inputs and reference output. */
     KVD_WIDTH_USE_DENSE,
     /*
-     * Groups of KV heads share latents with as many elements as K and V of the case. The reference
-     * output is computed from the latents.
+     * Groups of KV heads share latents. Together the latents have as many elements as K and V of
+     * the case. The reference output is computed from the latents.
      */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
@@ -159,14 +163,17 @@ typedef struct {
     bool cuda;
     unsigned phases; /* supported phases, bits 1 << kvd_attn_phase */
     unsigned dtypes; /* supported types, bits 1 << kvd_dtype */
-    /* Supported schedulers, bits 1 << kvd_scheduler. KVD_BY_ITSELF alone if there is no choice. */
+    /*
+     * Supported schedulers, bits 1 << kvd_scheduler. If the implementation offers no choice, only
+     * the bit of KVD_BY_ITSELF is set.
+     */
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
     /*
      * NULL unless `runs` is KVD_WIDTH_USE_LATENT. `stored` returns the dimensions stored per KV
-     * head. `answer` returns those of the reference, and `make_rows` makes the inputs of the
-     * reference. `count` sets bytes, flop and exps of *f.
+     * head. `answer` returns the dimensions of the reference's output, and `make_rows` makes the
+     * inputs of the reference. `count` sets bytes, flop and exps of *f.
      */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
@@ -186,8 +193,8 @@ typedef struct {
                 kvd_err *err);
     void (*close)(void *self);
     /*
-     * Assigns the work of plan_layers [phase] layers of equal widths (1 layer if that is 0) to
-     * CTAs. Timed separately. May be NULL.
+     * Assigns the work of plan_layers[phase] layers (1 layer if the number is 0), which have equal
+     * widths, to CTAs. Its time is measured separately. May be NULL.
      */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
@@ -232,8 +239,8 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
 /*
- * Returns the dimensions from which operations and bytes are counted, without padding: d_head for
- * KVD_WIDTH_USE_DENSE, else those of the case.
+ * Returns the dimensions that count for operations and bytes. These are without padding: d_head for
+ * KVD_WIDTH_USE_DENSE, else the dimensions of the case.
  */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 /* Sets bytes, flop and exps of *f to the work of the implementation in this case. */

@@ -153,7 +153,10 @@ done:
     return status;
 }
 
-/* LAYERS layers are planned, but only layer 0 is computed. */
+/*
+ * Describes LAYERS equal layers, because planning is timed for all of them. Attention is computed
+ * only for layer 0.
+ */
 static int describe_prefill_plans(state *s, void *stream, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);

@@ -65,7 +65,7 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
         }
     if (kvd_cudnn_tune(g->plan, &g->io, stream, err))
         return -1;
-    /* `full` is the cuDNN version, a blank and the engine's name. */
+    /* `full` is the version of cuDNN, then a space, then the name of the engine. */
     const char *const full = kvd_cudnn_name(g->plan), *const blank = strchr(full, ' '),
                       *const name = blank ? blank + 1 : full;
     if (n_best < REMEMBERED && strlen(name) < sizeof best[0].name) {
@@ -215,7 +215,7 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_w
         goto fail;
     }
     collect_groups(s, by_width, padded);
-    /* Two arrays of lengths are needed, and five arrays per group of heads. */
+    /* Device arrays: two arrays of lengths, and five arrays for each group of heads. */
     if (2 + 5 * s->n_groups > KVD_DEVICE_ARRAYS) {
         kvd_fail(err, "%d distinct widths", s->n_groups);
         goto fail;

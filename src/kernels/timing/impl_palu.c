@@ -81,8 +81,8 @@ static kvd_attn_heads answer(const kvd_problem *p)
 }
 
 /*
- * Counts the minimal work. K is rebuilt once per KV head; scores and values are computed per query
- * head.
+ * Counts the smallest number of operations and bytes. K is rebuilt once per KV head; scores and
+ * values are computed per query head.
  */
 static void count(const kvd_problem *p, kvd_floors *f)
 {

@@ -10,7 +10,10 @@
 const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES] = {"prefill", "decode"};
 const char *const kvd_lengths_name[KVD_N_LENGTHS] = {"equal", "lognormal", "one-long", "file"};
 
-/* Lengths above the maximum are cut after scaling to the mean, which lowers the mean slightly. */
+/*
+ * Draws lengths from a lognormal distribution and scales them to the wanted mean. Lengths above the
+ * maximum are then clipped, which lowers the mean slightly.
+ */
 static int lognormal_lengths(kvd_problem *p, kvd_err *err)
 {
     kvd_rng r;

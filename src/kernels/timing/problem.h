@@ -68,7 +68,8 @@ kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
 /*
  * Generates rows first .. first + n - 1 of one head, [n][d], rounded to p->dtype. For Q, `head` is
- * the query head. `first` counts from the request's first key.
+ * the query head. Rows are numbered by position in the request, also for Q: row 0 is the position
+ * of the request's first key.
  */
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);

@@ -40,8 +40,8 @@ static int add(choosing *c, int request, int head, size_t t, kvd_err *err)
 }
 
 /*
- * Returns the i-th position to check: the first ones are near multiples of 64, the others spread
- * over the request.
+ * Returns the i-th position to check. The first positions are at the edges of blocks of 64, the
+ * others are spread over the request.
  */
 static size_t position(int i, size_t len)
 {

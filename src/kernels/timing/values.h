@@ -7,8 +7,8 @@
  * same bits. The distribution is nearly normal with mean 0 and variance 1.
  *
  * `sharp` data have outliers as trained models have: every 16th dim of Q and K is 4 times as large,
- * and one K vector in 61 is 8 times as large. Scores then have a standard deviation of about 4, and
- * of about 33 for those keys.
+ * and one K vector in 61 is 8 times as large. Scores then have a standard deviation of about 4, or
+ * of about 33 for the keys that are 8 times as large.
  */
 #ifndef KVD_KERNELS_TIMING_VALUES_H
 #define KVD_KERNELS_TIMING_VALUES_H
