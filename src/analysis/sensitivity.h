@@ -8,7 +8,7 @@
  * with respect to q or o, and y is drawn from the model. Rows and gradients are assumed
  * independent, as in K-FAC (Martens and Grosse 2015). With N rows,
  *
- *   loss per token = (1 / 2 N^2) tr(C M G M^T), C = sum q^T q or o^T o, G = sum g^T g
+ *   loss per token = (1 / 2 N^2) tr(C M G M^T),   C = sum q^T q or o^T o,   G = sum g^T g
  *
  * This is the form that kvd_balanced minimises: with the SVD of C^{1/2} G^{1/2} = U S V^T the best
  * rank m leaves (1 / 2 N^2) sum_{j >= m} S_j^2.
