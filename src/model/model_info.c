@@ -35,7 +35,7 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
 {
     size_t n;
     const char *name = last_part(path, &n);
-    /* The current folder and the one above it have their names in the full path. */
+    /* The paths "." and ".." do not contain the name of the folder; the full path does. */
     char *const full = is_dots(name, n) ? realpath(path, NULL) : NULL;
     name = full ? last_part(full, &n) : name;
     memset(m, 0, sizeof *m);

@@ -8,9 +8,11 @@
 #include "model/text/corpus.h"
 
 /*
- * Fills *m, the group /model of a result file. The model's name is the last part of `path`, or that
- * of the full path if it is "." or "..", cut if it does not fit. `hash` is the content hash of the checkpoint, `dtype` the type of its weights;
- * NULL means an empty string.
+ * Fills *m, the group /model of a result file. The model's name is the last part of `path` or, if
+ * that part is "." or "..", the last part of the full path. A name that is too long is cut off.
+ *
+ * `hash` is the content hash of the checkpoint, `dtype` the type of its weights; NULL means an
+ * empty string.
  */
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);

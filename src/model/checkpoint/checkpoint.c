@@ -98,8 +98,8 @@ done:
 }
 
 /*
- * Describes the random tensor `name`. Returns 1 if the model does not have it, else 0. A tied
- * output head has no tensor of its own.
+ * Describes the random tensor `name` in *out and returns 0. Returns 1 if the model has no such
+ * tensor. A tied output head has no tensor of its own.
  */
 static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *out)
 {
@@ -169,7 +169,7 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* Receives the error of a tensor of unsupported data type, which counts as stored. */
+    /* Receives the error of a tensor of unsupported data type. Such a tensor counts as stored. */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -207,7 +207,8 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
 
 /*
  * Sets c->base, the prefix of the tensor names in the file. Tries the family's usual prefix, its
- * alternatives, and no prefix. The first with which the file has an embedding is used.
+ * alternatives, and no prefix. Uses the first of these prefixes with which the name of the
+ * embedding is found in the file.
  */
 static void find_base(kvd_checkpoint *c)
 {
@@ -269,12 +270,15 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* Number of element types: KVD_F32 to KVD_BF16, then the quantised formats and KVD_RANDOM. */
+    /*
+     * Number of element types: KVD_F32 to KVD_BF16, then the quantised formats up to KVD_RANDOM,
+     * which are numbered from 1.
+     */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* Receives the error of a tensor of unsupported data type, which is not counted. */
+    /* Receives the error of a tensor of unsupported data type. Such a tensor is not counted. */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];

@@ -26,10 +26,12 @@ typedef struct kvd_checkpoint kvd_checkpoint;
  * Returns the opened checkpoint at `path`. On failure returns NULL and fills *err.
  *
  * Fails if the safetensors files contradict their index, or if the embedding or output head is
- * missing. Also fails if the file has a tensor that such a model does not have, because the forward
- * pass would silently ignore it. The shape of a tensor is checked later, by kvd_checkpoint_tensor.
- * If a file's tensor names lack the family's prefix, because the model was saved without its output
- * head, the tensors are found under the full names.
+ * missing. Also fails if the file has a tensor that a model of this configuration does not use,
+ * because the forward pass would silently ignore it. The shape of a tensor is checked later, by
+ * kvd_checkpoint_tensor.
+ *
+ * If a model was saved without its output head, the tensor names in its file lack the family's
+ * prefix. Callers use the names with the prefix in this case too.
  *
  * If the output head is tied, both the name of the embedding and that of the head find the one
  * stored tensor. If a file stores both tensors, their values must be equal.
@@ -95,8 +97,8 @@ const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
 int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err);
 
 /*
- * Fills *out with the tensor `name`, which must have the shape [rows][cols], or [rows] if cols is
- * 0. If the tensor is missing or has another shape, returns -1 and fills *err. The function
+ * kvd_checkpoint_tensor fills *out with the tensor `name`, which must have the shape [rows][cols],
+ * or [rows] if cols is 0. If the tensor is missing or has another shape, returns -1 and fills *err.
  * kvd_checkpoint_has returns 1 if the tensor exists, even with an unsupported data type, else 0.
  */
 int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,

@@ -22,10 +22,14 @@ typedef enum {
     KVD_ROPE_LINEAR, /* positions are divided by rope_factor */
     KVD_ROPE_LLAMA3,
     /*
-     * LongRoPE of Phi-3: each frequency has a divisor; long sequences use a second set of divisors.
+     * LongRoPE of Phi-3: each frequency is divided by a number of its own. Sequences longer than
+     * the original context use a second set of these divisors.
      */
     KVD_ROPE_LONGROPE,
-    /* YaRN: low frequencies are divided by a factor, middle ones by a blend of 1 and the factor. */
+    /*
+     * YaRN: low frequencies are divided by a factor. Middle frequencies are divided by numbers
+     * between 1 and the factor.
+     */
     KVD_ROPE_YARN
 } kvd_rope_scaling;
 
@@ -34,15 +38,24 @@ typedef enum { KVD_NORM_RMS, KVD_NORM_LAYER } kvd_norm;
 
 /* Order of the steps of a layer; x is the residual stream. */
 typedef enum {
-    /* x += attention(norm(x)); x += ffn(norm'(x)) */
+    /*
+     * norm and norm' are two norms with gains of their own: x += attention(norm(x)); x +=
+     * ffn(norm'(x)).
+     */
     KVD_ORDER_BEFORE,
-    /* x = norm(x + attention(x)); x = norm'(x + ffn(x)) */
+    /* The norms follow the residual sums: x = norm(x + attention(x)); x = norm'(x + ffn(x)). */
     KVD_ORDER_AFTER,
-    /* x += attention(norm(x)) + ffn(norm'(x)); with shared_norm, norm and norm' are one norm. */
+    /*
+     * Both blocks read the same x: x += attention(norm(x)) + ffn(norm'(x)). If shared_norm is true,
+     * norm' is norm.
+     */
     KVD_ORDER_PARALLEL,
-    /* x += norm2(attention(norm(x))); x += norm2'(ffn(norm'(x))) */
+    /*
+     * Norms before and after each block: x += norm2(attention(norm(x))); x +=
+     * norm2'(ffn(norm'(x))).
+     */
     KVD_ORDER_AROUND,
-    /* x += norm2(attention(x)); x += norm2'(ffn(x)) */
+    /* Norms only after each block: x += norm2(attention(x)); x += norm2'(ffn(x)). */
     KVD_ORDER_BRANCH
 } kvd_order;
 
@@ -79,7 +92,10 @@ typedef struct {
     /* RMS norms multiply by 1 + g, where g is the gain that the file stores. */
     bool norm_plus_one;
     bool qk_norm; /* an RMS norm is applied to each head of Q and K before RoPE */
-    /* With qk_norm: one RMS norm covers all heads of a token's Q (or K) together. */
+    /*
+     * With qk_norm: if true, one RMS norm is taken over all heads of a token's Q together, and one
+     * over all heads of its K.
+     */
     bool qk_norm_whole;
     bool bias_qkv, bias_o, bias_ffn; /* a layer norm always has a bias */
     double embed_scale;              /* factor on the embedding; 0 means no factor */
@@ -111,8 +127,8 @@ typedef struct {
     /*
      * YaRN leaves RoPE frequencies unchanged that make more than beta_fast turns within the
      * original context. Frequencies of fewer than beta_slow turns are divided by the factor.
-     * Frequencies between are blended linearly; rope_truncate rounds both ends of this range to
-     * whole indices of frequencies.
+     * Frequencies between these limits are a linear blend of both. If rope_truncate is true, the
+     * indices of the frequencies at the two limits are rounded to whole numbers.
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
@@ -168,23 +184,23 @@ typedef struct {
     /*
      * Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) in its absorbed form. There is
      * one KV head, and the cache holds d_head = rope_dims + latent numbers once per token and
-     * layer. A key is rope_dims rotated dimensions followed by a latent of `latent` dimensions. A
-     * value is rope_dims zeros followed by that latent. Each query head maps d_nope dimensions to
-     * the latent, and its output from the latent to d_value dimensions. If `latent` is 0, the model
-     * has ordinary keys and values.
+     * layer. A key has rope_dims rotated dimensions, then a latent of `latent` dimensions. The
+     * value has zeros in place of the rotated dimensions, then the same latent. In each query head,
+     * matrices map d_nope dimensions of the query to the latent, and the output from the latent to
+     * d_value dimensions. If `latent` is 0, the model has ordinary keys and values.
      */
     int latent, d_nope, d_value;
     /* Rank of the query projection if it is a product of two matrices; 0 if it is one matrix. */
     int q_rank;
     /*
-     * Layers after the last one that a file may contain and that are not read, such as the
-     * multi-token prediction layers of DeepSeek-V3.
+     * Number of layers that a file may contain after the model's last layer and that are not read,
+     * such as the multi-token prediction layers of DeepSeek-V3.
      */
     int extra_layers;
     bool tied_head;
     /*
-     * Ids of the tokens that begin and end a text; -1 if the file states none, the first id if it
-     * states a list.
+     * Ids of the tokens that begin and end a text. An id is -1 if the file states none. If the file
+     * states a list of ids, the first one is used.
      */
     int bos_id, eos_id;
 } kvd_config;

@@ -37,8 +37,8 @@ int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 
 /*
  * Reads num_key_value_heads into c->n_kv_heads and head_dim into c->d_head. kvd_cfg_sizes must have
- * been called before. kv_heads and d_head are the defaults if these keys are absent. If such a
- * default is 0 or the key is null, n_kv_heads becomes n_heads, and d_head becomes d_model /
+ * been called before. If a key is absent, its default kv_heads or d_head is used. If the default is
+ * 0 or the key is null, the number is computed: n_kv_heads = n_heads, or d_head = d_model /
  * n_heads. Fails if n_heads is not a multiple of n_kv_heads, or n_heads * d_head is too large.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
@@ -77,14 +77,20 @@ int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
 /*
- * Reads the list layer_types. If `decides`, the list must name every layer, and the layers called
- * sliding_attention get the window. Otherwise fails if the list contradicts the sliding windows
- * that are already set in *c.
+ * Reads the list layer_types. If `decides`, the list must name every layer, and the function sets
+ * the sliding window in the layers that the list calls sliding_attention. If not, it fails if the
+ * list contradicts the sliding windows that are already set in *c.
  */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
+/* Bits of the argument `types` of kvd_cfg_rope. */
+enum {
+    KVD_CFG_ROPE_ALL = (1 << KVD_ROPE_YARN << 1) - 1,
+    KVD_CFG_ROPE_PARTIAL = 1 << KVD_ROPE_YARN << 1
+};
+
 /*
- * kvd_cfg_rope reads the base rope_theta (10000 if absent) and the scaling of RoPE from
+ * Reads the base rope_theta (10000 if absent) and the scaling of RoPE from
  * rope_parameters, rope_scaling or the top level. The model's sizes must have been read before.
  *
  *   original  default of the key original_max_position_embeddings; 0: required. YaRN's
@@ -92,10 +98,6 @@ int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config
  *   types     scalings that the family supports, as bits 1 << kvd_rope_scaling, and
  *             KVD_CFG_ROPE_PARTIAL if it supports partial_rotary_factor
  */
-enum {
-    KVD_CFG_ROPE_ALL = (1 << KVD_ROPE_YARN << 1) - 1,
-    KVD_CFG_ROPE_PARTIAL = 1 << KVD_ROPE_YARN << 1
-};
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
 /*
@@ -109,8 +111,8 @@ int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_co
                           kvd_err *err);
 
 /*
- * Keys of config.json that describe routed experts: their names, then the default value of each if
- * it is absent. A default of 0 means that the key is required.
+ * Names of the keys of config.json that describe routed experts, and the value of each key if it is
+ * absent. A default of 0 means that the key is required.
  */
 typedef struct {
     const char *experts, *chosen, *width;

@@ -18,8 +18,8 @@ static const struct {
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
 
 /*
- * Reads rope_theta from one of three objects of config.json. If two objects state it, the values
- * must agree.
+ * Reads rope_theta from `holder`: the top level of config.json, rope_parameters or rope_scaling. If
+ * two of these objects state rope_theta, the values must agree.
  */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
@@ -291,8 +291,9 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
 }
 
 /*
- * Reads RoPE base and scaling. `parameters` is the object rope_parameters or one of its members.
- * `theta` is the default if config.json does not state rope_theta.
+ * Reads RoPE base and scaling. `parameters` is the object rope_parameters of config.json, or the
+ * member of rope_parameters for one kind of layer. `theta` is the default if config.json does not
+ * state rope_theta.
  */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
@@ -327,8 +328,8 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
 }
 
 /*
- * Layers with a sliding window do not support scaling, so the object `sliding` may name no RoPE
- * type but "default".
+ * Reads the RoPE of layers with a sliding window. These layers do not support scaling, so a RoPE
+ * type in the object `sliding` must be "default".
  */
 static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, kvd_err *err)
 {

@@ -225,8 +225,8 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
 
 /*
  * Fills *place for a matrix in a tensor that stores several matrices one after another.
- * place->first becomes the number of rows before the matrix, place->stored_rows the number of rows
- * of the tensor.
+ * place->first becomes the index of the tensor's row at which the matrix begins. place->stored_rows
+ * becomes the number of rows of the whole tensor.
  */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
@@ -323,9 +323,10 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
 }
 
 /*
- * Returns the index of the routed expert in `of_layer`, a tensor name without the prefix of the
- * layer: 7 for "mlp.experts.7.up_proj.weight". In the pattern s->name, '#' matches the index.
- * Returns -1 if the name does not match, or if the index is not below the number of experts.
+ * Returns the index of the routed expert that the tensor name `of_layer` contains: 7 for
+ * "mlp.experts.7.up_proj.weight". The prefix of the layer is not a part of `of_layer`. In the
+ * pattern s->name, '#' is in place of the index. Returns -1 if the name does not match, or if the
+ * index is not below the number of experts.
  */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {

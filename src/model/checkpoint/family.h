@@ -14,7 +14,10 @@
 
 /* Kinds of weights: a matrix such as W_Q, or the gain of a norm. A weight may have a bias. */
 typedef enum {
-    /* Weights of a layer, in the order in which the forward pass uses them. */
+    /*
+     * From here to KVD_N_LAYER_PARTS: weights of a layer, in the order in which the forward pass
+     * uses them.
+     */
     KVD_PART_NORM_ATTENTION,
     KVD_PART_Q,
     KVD_PART_K,
@@ -44,11 +47,14 @@ typedef enum {
     KVD_PART_SHARED_SCALE,
     /* Attention sink logits [n_heads]; the tensor name has no ".weight". */
     KVD_PART_SINKS,
-    /* Bias [n_experts] of router scores, only to choose experts; the name has no ".weight". */
+    /*
+     * Bias [n_experts] that is added to router scores only when experts are chosen; the tensor's
+     * name has no ".weight".
+     */
     KVD_PART_ROUTER_BIAS,
     /*
-     * Latent attention: KVD_PART_Q_DOWN [q_rank][d_model] and KVD_PART_Q are the two factors of the
-     * query projection.
+     * Latent attention: the query projection is a product of two matrices. KVD_PART_Q_DOWN
+     * [q_rank][d_model] is applied first, then KVD_PART_Q.
      */
     KVD_PART_Q_DOWN,
     KVD_PART_NORM_Q_DOWN, /* gain [q_rank] of the norm after Q_DOWN */
@@ -73,7 +79,7 @@ typedef enum {
     /* Output head; a file may store it even if it is tied to the embedding. */
     KVD_PART_HEAD,
     KVD_N_PARTS,
-    /* Matrices that each routed expert of a layer has. */
+    /* From here on: matrices that each routed expert of a layer has. */
     KVD_PART_EXPERT_GATE = KVD_N_PARTS,
     KVD_PART_EXPERT_UP,
     KVD_PART_EXPERT_DOWN,
@@ -108,7 +114,10 @@ typedef struct {
      */
     const char *name;
     kvd_part_rows rows;
-    /* Returns true if a model of configuration *c has a tensor of this name; NULL means always. */
+    /*
+     * Returns true if a model of configuration *c has a tensor of this name; If the pointer is
+     * NULL, every model of the family has it.
+     */
     bool (*when)(const kvd_config *c);
 } kvd_stored;
 
@@ -151,7 +160,10 @@ typedef struct {
     bool experts_together;
 } kvd_family;
 
-/* kvd_family_find returns NULL if there is no family with this model_type or architecture. */
+/*
+ * kvd_family_count returns the number of families, and kvd_family_at returns family i.
+ * kvd_family_find returns NULL if there is no family with this model_type or architecture.
+ */
 size_t kvd_family_count(void);
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
@@ -162,8 +174,8 @@ const kvd_family *kvd_family_of(const kvd_config *c);
 enum { KVD_PART_NAME = 128 };
 
 /*
- * Location of a weight in its stored tensor: row i of the weight is row first + (i / block) *
- * stride + i % block of the tensor.
+ * Location of a weight in its stored tensor. The weight is stored in blocks of `block` rows,
+ * `stride` rows apart: its row i is row first + (i / block) * stride + i % block of the tensor.
  */
 typedef struct {
     char name[KVD_PART_NAME];
@@ -180,8 +192,9 @@ typedef struct {
 bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows, size_t *cols);
 
 /*
- * Finds the tensor, and its rows, that hold a weight (or its bias). `layer` is ignored for weights
- * outside the layers. Returns false if a model of this configuration does not have the weight.
+ * Finds where a weight (or its bias) is stored: the tensor and the rows in it. `layer` is ignored
+ * for weights outside the layers. Returns false if a model of this configuration does not have the
+ * weight.
  */
 bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kvd_place *place);
 
@@ -193,9 +206,9 @@ bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, 
                       kvd_place *place);
 
 /*
- * Finds which weight, or bias, the stored tensor `tensor` holds. If it holds several, *part is the
- * first. A tied output head is found under its own name. Returns false if a model of this
- * configuration has no such tensor.
+ * Finds which weight, or bias, the stored tensor `tensor` holds. If the tensor holds several
+ * weights, *part is the first of them. A tied output head is found under its own name. Returns
+ * false if a model of this configuration has no such tensor.
  */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);

@@ -53,7 +53,8 @@ typedef struct {
 
 struct kvd_gguf {
     char *path;
-    kvd_filemap map; /* len is 0 if the bytes belong to the caller */
+    /* Mapped file; if the bytes belong to the caller and no file is mapped, len is 0. */
+    kvd_filemap map;
     const unsigned char *data;
     value *values; /* sorted by key */
     size_t n_values;
@@ -182,7 +183,7 @@ static int take_value(reader *r, value *v, kvd_err *err)
     if (v->type == LIST) {
         if (take_u32(r, "a list's type", &v->item, err) || take(r, 8, "a list's length", &n, err))
             return -1;
-        if (n > left(r)) /* every list item takes at least one byte */
+        if (n > left(r)) /* an item takes at least one byte, so n cannot exceed the bytes left */
             return cut(r, "a list", err);
         v->n = (size_t)n;
         v->at = r->at;
@@ -487,7 +488,10 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /* Fewest bytes in the file of a named value, and of the description of a tensor. */
+    /*
+     * Smallest numbers of bytes that a named value and the description of a tensor take in the
+     * file.
+     */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;

@@ -30,7 +30,7 @@ void kvd_gguf_close(kvd_gguf *g);
 const char *kvd_gguf_path(const kvd_gguf *g);
 
 /*
- * The functions that look up a key return 0 if the key is found, 1 without a message if there is no
+ * Looking up a key: each function returns 0 if the key is found, 1 without a message if there is no
  * such key, and -1 with *err if the value has another type.
  */
 
@@ -53,8 +53,8 @@ int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 /*
- * Store the next item of the list and return true, or return false at the end. The list must hold
- * items of the type in the function's name.
+ * Each function stores the next item of the list in its outputs and returns true. At the end of the
+ * list it returns false. The items must have the type that the function's name gives.
  */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
@@ -92,8 +92,8 @@ kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t
 void kvd_gguf_model_close(kvd_gguf_model *m);
 
 /*
- * Tensor i is the i-th weight in the order of the file. Names are the Hugging Face names, valid
- * until kvd_gguf_model_close.
+ * kvd_gguf_model_count returns the number of weights. kvd_gguf_model_name returns the Hugging Face
+ * name of the i-th weight in the order of the file. The name is valid until kvd_gguf_model_close.
  */
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);

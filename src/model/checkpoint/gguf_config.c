@@ -122,8 +122,8 @@ static bool is(const builder *b, const char *arch)
 }
 
 /*
- * Fails for features that kvdim does not support, such as a model in several files. Factors and
- * softcaps of 0 or 1 are accepted.
+ * Fails for features that kvdim does not support, such as a model in several files. Scale factors
+ * and softcaps of 0 or 1 are accepted, because they change nothing.
  */
 static int refuse(const builder *b, kvd_err *err)
 {
@@ -335,8 +335,9 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * GGUF files do not tell whether the probabilities of the chosen experts are divided by their sum.
- * As in llama.cpp, they are divided for every architecture except qwen2moe.
+ * Copies the description of the routed experts. GGUF files do not tell whether the probabilities of
+ * the chosen experts are divided by their sum. As in llama.cpp, they are divided for every
+ * architecture except qwen2moe.
  */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
@@ -358,8 +359,9 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
 }
 
 /*
- * Leaves the key layer_types unset, because the GGUF file does not tell which layers have the
- * sliding window. The reader of config.json then gives the window to every second layer.
+ * Copies the configuration of a gpt-oss model. The key layer_types stays unset, because the GGUF
+ * file does not tell which layers have the sliding window. Without that key, the reader of
+ * config.json sets the window in every second layer.
  */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
@@ -376,9 +378,11 @@ static int put_gpt_oss(builder *b, kvd_err *err)
 }
 
 /*
- * GGUF files lack the factor on attention scores; as in llama.cpp, it depends on the number of
- * layers. Unless the file states another period, every second layer of Gemma 2 has the sliding
- * window, and all but every sixth of Gemma 3.
+ * Copies the configuration of a Gemma model. GGUF files lack the factor on attention scores. As in
+ * llama.cpp, the function derives the factor from the number of layers.
+ *
+ * Unless the file states another pattern, the sliding window is in every second layer of Gemma 2,
+ * and in all layers of Gemma 3 except every sixth.
  */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {

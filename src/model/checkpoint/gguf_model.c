@@ -10,7 +10,9 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    /* True if the model needs a matrix of one row, but the GGUF file may store a vector. */
+    /*
+     * True if the model needs a matrix with a single row. The GGUF file may store it as a vector.
+     */
     bool column;
     /*
      * If the GGUF tensor holds the matrices of n_experts experts, `expert` is the index of this
@@ -63,8 +65,8 @@ static const struct {
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
 /*
- * In a Falcon model with two norms per layer, "attn_norm" is the norm before the feed-forward block
- * and "attn_norm_2" that before attention. Returns false for other names and models.
+ * Names in a Falcon model with two norms per layer: "attn_norm" is the norm before the feed-forward
+ * block, "attn_norm_2" the norm before attention. Returns false for other names and models.
  */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
@@ -278,8 +280,8 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
     /*
-     * If the key has a value of another type, the file counts as one with a tokenizer; reading the
-     * tokenizer then fails with a message.
+     * If the key has a value of another type, the function reports that the file has a tokenizer.
+     * Reading the tokenizer then fails with a message.
      */
     kvd_err ignored;
     const char *s;

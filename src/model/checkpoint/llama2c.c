@@ -9,11 +9,14 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 typedef enum { ONCE, PER_LAYER } repeat;
 
 /*
- * One kind of tensor, such as wq. The file stores the wq of all layers one after another. Sizes are
- * those of one layer's tensor.
+ * One kind of tensor, such as wq (the projection W_Q). The file stores the tensors of this kind of
+ * all layers one after another. Sizes are those of one layer's tensor.
  */
 typedef struct {
-    /* Hugging Face name, without "model.layers.N." if PER_LAYER; "" if not read. */
+    /*
+     * Hugging Face name; "" if the tensor is not read. If `repeat` is PER_LAYER, the name lacks
+     * "model.layers.N.".
+     */
     const char *name;
     repeat repeat;
     size_t rows, cols;

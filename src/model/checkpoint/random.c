@@ -24,7 +24,10 @@ static float float_of_bf16(uint32_t bits)
     return x;
 }
 
-/* Writes elements 2 * first to 2 * (first + n) - 1 of a random tensor. */
+/*
+ * Writes n pairs of adjacent elements of a random tensor, from pair `first` on. Pair i is elements
+ * 2 i and 2 i + 1.
+ */
 static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n, float *out)
 {
     for (size_t i = 0; i < n; i++) {
@@ -39,7 +42,8 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 
 /*
  * Each 32-bit word of the Philox state is in the lower half of a 64-bit lane, from which the
- * instruction vpmuludq reads. Without intrinsics the compiler makes twice as many instructions.
+ * instruction vpmuludq reads. The compiler's own code for the plain loop has twice as many
+ * instructions.
  */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)

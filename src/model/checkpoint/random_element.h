@@ -1,9 +1,9 @@
 /*
  * Counter-based random weights, for C and CUDA. The generator Philox4x32-10 (Salmon, Moraes, Dror,
  * Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011) makes four random words from a
- * tensor's key and a counter. Each element is the sum of the four 16-bit halves of two words, which
- * is close to normal. All steps before one final float product are in integers, so every machine
- * makes the same bits.
+ * tensor's key and a counter. Each element uses two of these words: it is the sum of their four
+ * 16-bit halves, which is close to a normal distribution. All steps before one final float product
+ * are in integers, so every machine makes the same bits.
  *
  * The sum has mean 131070, variance (2^32 - 1) / 3 and kurtosis 3 - 0.3. The sum is at most 3.46
  * standard deviations from its mean.
@@ -53,7 +53,10 @@ KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
     return scale * 2.64289979e-5f;
 }
 
-/* Returns an element as bits of bf16, rounded to nearest even, from its random words a and b. */
+/*
+ * Returns an element as the bits of a bf16, rounded to nearest even. a and b are the two random
+ * words of the element.
+ */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;

@@ -11,12 +11,15 @@
 #include "model/checkpoint/filemap.h"
 
 /*
- * LENGTH_BYTES is the size of the number at the start of a file that states the length of the
- * header. MAX_HEADER_BYTES is the limit of the format's reference reader.
+ * A file begins with the length of its header, a number of LENGTH_BYTES bytes. MAX_HEADER_BYTES is
+ * the limit of the format's reference reader.
  */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
-/* Unsupported dtypes are listed too, because the sizes of their tensors are checked. */
+/*
+ * Data type of a tensor in a file. Data types that kvdim does not support are in the list too,
+ * because the sizes of their tensors are checked.
+ */
 typedef struct {
     const char *name;
     unsigned bits;
@@ -151,7 +154,10 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* If two tensors begin at the same byte, the empty tensor is sorted first. */
+    /*
+     * If two tensors begin at the same byte, one of them is empty. It ends earlier and is sorted
+     * first.
+     */
     return (x->end > y->end) - (x->end < y->end);
 }
 

@@ -104,8 +104,8 @@ kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tenso
                                                kvd_err *err);
 
 /*
- * Appends n bytes to the tensor `name`, which must be the tensor that is not yet complete, or else
- * the next in the order of the header.
+ * Appends n bytes to the tensor `name`. If a tensor is incomplete, `name` must be that tensor, else
+ * it must be the next tensor in the order of the header.
  */
 int kvd_safetensors_append(kvd_safetensors_writer *w, const char *name, const void *bytes, size_t n,
                            kvd_err *err);

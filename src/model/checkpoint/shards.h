@@ -9,7 +9,7 @@
 #include "model/checkpoint/safetensors.h"
 
 /*
- * The functions for paths return allocated text, which the caller frees. If memory runs out, they
+ * Functions for paths. They return allocated text, which the caller frees. If memory runs out, they
  * return NULL and fill *err.
  */
 
@@ -27,8 +27,8 @@ bool kvd_path_ends_with(const char *path, const char *end);
 int kvd_path_exists(const char *path, kvd_err *err);
 
 /*
- * Stores `path` in *found if the file exists and *found is still NULL. Takes ownership of `path`,
- * which may be NULL if *err is filled.
+ * Stores `path` in *found if the file exists and *found is still NULL. Takes ownership of `path`.
+ * If `path` is NULL, the caller has filled *err, and the function returns -1.
  */
 int kvd_path_take_existing(char *path, char **found, kvd_err *err);
 
@@ -80,8 +80,9 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
                       const void **data, size_t *bytes, const char **file);
 
 /*
- * One tensor may hold a matrix, such as the gate matrix, of all experts of a layer, as in the files
- * of gpt-oss. Each expert's matrix is found under a name that contains the expert's index N:
+ * In files such as those of gpt-oss, one tensor holds the same matrix (such as the gate matrix) of
+ * all experts of a layer. Readers find each expert's matrix under a name that contains the expert's
+ * index N:
  *
  *   "x.experts.N.y.weight"  is matrix N of "x.experts.y" [n_experts][in][out], or of
  *                           "x.experts.y_blocks" [n_experts][out][in / 32][16] (U8) and
@@ -98,9 +99,9 @@ int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kv
                      kvd_err *err);
 
 /*
- * Writes the name under which expert 0 is found, such as "x.experts.0.y.weight" for the stored
- * tensor "x.experts.y_blocks". Returns false if the tensor does not hold experts or the name is too
- * long.
+ * Writes the name that a reader uses for the tensor of expert 0, such as "x.experts.0.y.weight" for
+ * the stored tensor "x.experts.y_blocks". Returns false if the tensor does not hold experts or the
+ * name is too long.
  */
 bool kvd_stacked_name(const char *stored, char *name, size_t size);
 

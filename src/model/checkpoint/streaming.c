@@ -11,8 +11,8 @@ typedef struct {
 } pages;
 
 /*
- * Returns the whole memory pages that contain the data. Even beyond the data they belong to the
- * mapped file.
+ * Returns the whole memory pages that contain the data. Parts of these pages before or after the
+ * data also belong to the mapped file.
  */
 static pages pages_around(const void *data, size_t n)
 {
@@ -39,7 +39,7 @@ void kvd_mapped_drop(const void *data, size_t bytes)
 {
     const pages p = pages_around(data, bytes);
     if (p.bytes > 0)
-        /* If the call fails, the pages only stay in memory. */
+        /* If the call fails, the only effect is that the pages stay in memory. */
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 

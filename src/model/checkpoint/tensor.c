@@ -7,7 +7,10 @@
 
 #include "common/half.h"
 
-/* Elements per quantised block, and groups of 16 elements in a large block. */
+/*
+ * Elements per quantised block of the small and the large formats. HALF is half a small block.
+ * GROUPS is the number of groups of 16 elements in a large block.
+ */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -95,8 +98,9 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 }
 
 /*
- * Dequantises a Q2_K block: 16 bytes, each with a 4-bit scale and a 4-bit minimum of 16 weights; 64
- * bytes of 2-bit codes; float16 factors d and m.
+ * Dequantises a Q2_K block. Its bytes are: 16 bytes, each with a 4-bit scale and a 4-bit minimum
+ * for 16 weights; 64 bytes of 2-bit codes; the float16 factors d (of the scales) and m (of the
+ * minima).
  */
 static void read_q2_k(const unsigned char *b, float *out)
 {
@@ -109,8 +113,8 @@ static void read_q2_k(const unsigned char *b, float *out)
 }
 
 /*
- * Dequantises a Q3_K block: bit 2 of the codes (32 bytes), bits 0 and 1 (64 bytes), 6-bit scales
- * (12 bytes), float16 factor d.
+ * Dequantises a Q3_K block. Its bytes are: bit 2 of the 3-bit codes (32 bytes), bits 0 and 1 of the
+ * codes (64 bytes), 6-bit scales (12 bytes), the float16 factor d of the scales.
  */
 static void read_q3_k(const unsigned char *b, float *out)
 {
@@ -142,8 +146,9 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
 }
 
 /*
- * Dequantises a Q4_K block: float16 factors d and m, scales (12 bytes), 4-bit codes (128 bytes). In
- * Q5_K, bit 4 of the codes (32 bytes) comes before the 4-bit codes.
+ * Dequantises a Q4_K or Q5_K block. A Q4_K block has the float16 factors d and m, scales (12 bytes)
+ * and 4-bit codes (128 bytes). In Q5_K, codes have 5 bits: bit 4 of all codes (32 bytes) precedes
+ * the bytes of bits 0 to 3.
  */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
@@ -163,8 +168,8 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 }
 
 /*
- * Dequantises a Q6_K block: bits 0 to 3 of the codes (128 bytes), bits 4 and 5 (64 bytes), signed
- * scales (16 bytes), float16 factor d.
+ * Dequantises a Q6_K block. Its bytes are: bits 0 to 3 of the 6-bit codes (128 bytes), bits 4 and 5
+ * of the codes (64 bytes), signed scales (16 bytes), the float16 factor d of the scales.
  */
 static void read_q6_k(const unsigned char *b, float *out)
 {

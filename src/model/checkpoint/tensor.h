@@ -10,8 +10,9 @@
 #include "model/checkpoint/random.h"
 
 /*
- * Quantised weights are stored in blocks: consecutive elements of a row that share scales. The
- * block layouts and the order of floating-point operations are those of ggml
+ * Tensors of model files and their quantised elements. Quantised weights are stored in blocks:
+ * consecutive elements of a row that share scales. The block layouts and the order of
+ * floating-point operations are those of ggml
  * (https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), so the float32 values have the
  * same bits.
  */
@@ -78,8 +79,8 @@ enum { KVD_TENSOR_RANK = 4 };
  * Order of a matrix's rows in the file, if it differs from the order of Hugging Face's tensor,
  * which kvd_tensor_read returns.
  *
- *   KVD_ROWS_IN_PAIRS   the file has rows i and i + d_head / 2 of every head next to each other, as
- *                       rows 2i and 2i + 1
+ *   KVD_ROWS_IN_PAIRS   rows i and i + d_head / 2 of every head (i < d_head / 2) are rows 2i and
+ *                       2i + 1 of the head in the file
  *   KVD_ROWS_IN_STACKS  the file has all query heads, then all key heads, then all value heads;
  *                       kvd_tensor_read returns, for each KV head, `group` query heads, a key head
  *                       and a value head

@@ -122,8 +122,9 @@ void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size
 /*
  * An attention hook that observes another one. For every layer it calls `record` with Q, K and V,
  * then the hook `inner`, then `output` with the attention output of `inner`. `output` may be NULL.
- * hook.wants_pre and hook.wants_input are initialised from `inner`; set them to 1 if `record` reads
- * Q and K before RoPE, or the input of the projections. The first error ends the run.
+ * hook.wants_pre and hook.wants_input are initialised from `inner`. The caller sets wants_pre to 1
+ * if `record` reads Q and K before RoPE, and wants_input to 1 if it reads the input of the
+ * projections. The first error ends the run.
  */
 typedef struct {
     kvd_attention hook;

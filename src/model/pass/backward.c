@@ -71,7 +71,10 @@ struct kvd_backward {
     size_t block, work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* For each token a random number in [0, 1) by which its target token is drawn. */
+    /*
+     * For each token a random number in [0, 1). It selects the token's target, which is drawn from
+     * the model's predictions.
+     */
     double *drawn;
 };
 
@@ -459,8 +462,8 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
 {
     const size_t n = b->offset[b->n_sequences];
     /*
-     * w->position is reused for the target tokens. Positions are read only while the batch is
-     * checked.
+     * The buffer w->position is reused for the target tokens. Positions are needed only by the
+     * check of the batch, which has ended.
      */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
@@ -509,8 +512,9 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
 }
 
 /*
- * Turns dx from the gradient of the layer's output into the gradient of its input. If `last`, no
- * lower layer follows, so the contribution of attention to dx is not computed.
+ * Turns dx from the gradient of the layer's output into the gradient of its input. If `last` is
+ * true, this is the lowest layer whose gradients are needed, and the contribution of attention to
+ * dx is not computed.
  */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {

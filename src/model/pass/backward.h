@@ -48,8 +48,9 @@ typedef struct {
      */
     const float *q, *o, *dq, *d_o;
     /*
-     * Input X of the projections to Q, K and V: [n_tokens][d_model]. The weight gradients of one
-     * sequence are k_raw^T X for W_K, stored as [n_kv_heads d_head][d_model], and v^T X for W_V.
+     * Input X of the projections to Q, K and V: [n_tokens][d_model]. For one sequence, the gradient
+     * of W_K is k_raw^T X, and that of W_V is v^T X. Both are stored as [n_kv_heads
+     * d_head][d_model].
      */
     const float *in;
 } kvd_gradients;

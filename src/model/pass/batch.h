@@ -39,9 +39,9 @@ size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err);
 
 /*
- * Returns the number of rows (positions) of the RoPE tables, or 0 without RoPE. There are max_len
- * rows for each set of frequencies. LongRoPE has a second set for long sequences, and layers with a
- * sliding window may have their own sets.
+ * Returns the number of rows of the RoPE tables, or 0 without RoPE. A set of frequencies takes
+ * max_len rows, one for each position. LongRoPE has a second set for long sequences, and layers
+ * with a sliding window may have their own sets.
  */
 size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
 /* Fills the RoPE tables, [kvd_batch_rope_rows][d_head / 2] each. */
@@ -51,9 +51,9 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
 /*
- * Returns the row of the RoPE tables for position 0 of a sequence of `whole` tokens, relative to
- * kvd_batch_rope_layer. The row is max_len if LongRoPE uses its second set of frequencies for this
- * length, else 0.
+ * Returns the row of the RoPE tables for position 0 of a sequence of `whole` tokens, counted from
+ * the row kvd_batch_rope_layer of the layer. If LongRoPE uses its second set of frequencies for
+ * this length, the result is max_len, else 0.
  */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 

@@ -134,9 +134,9 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
 }
 
 /*
- * Scales a RoPE frequency as in Llama 3.1. With the original context length n, a frequency of
- * wavelength above n / low_freq_factor is divided by the factor. A frequency of wavelength below n
- * / high_freq_factor is unchanged. Frequencies between are blended.
+ * Scales a RoPE frequency as in Llama 3.1. With the original context length n, a frequency whose
+ * wavelength is above n / low_freq_factor is divided by rope_factor. A frequency whose wavelength
+ * is below n / high_freq_factor is unchanged. A frequency between these limits is a blend of both.
  */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
@@ -152,8 +152,8 @@ static double llama3_frequency(const kvd_config *c, double frequency)
 }
 
 /*
- * Returns the index, as a real number, of the RoPE frequency that makes `turns` full turns within
- * the original context.
+ * Returns where in the list of RoPE frequencies a frequency makes `turns` full turns within the
+ * original context: a real number between indices.
  */
 static double pair_of(const kvd_config *c, double turns)
 {
@@ -164,7 +164,8 @@ static double pair_of(const kvd_config *c, double turns)
 
 /*
  * Scales RoPE frequency number i as in YaRN (Peng et al. 2023): frequencies with small indices are
- * unchanged, those with large indices are divided by the factor, those between are blended.
+ * unchanged, frequencies with large indices are divided by rope_factor, and frequencies between are
+ * a blend of both.
  */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
@@ -288,7 +289,8 @@ void kvd_swiglu(float *gate, const float *up, size_t n)
 
 KVD_CLONES static void geglu_tanh_chunk(float *restrict gate, const float *restrict up, size_t n)
 {
-    const float twice = 1.59576912f; /* 2 sqrt(2 / pi) */
+    /* 2 sqrt(2 / pi): GELU's tanh form equals x / (1 + exp(-twice (x + ...))). */
+    const float twice = 1.59576912f;
 #pragma omp simd
     for (size_t i = 0; i < n; i++) {
         const float x = gate[i];
@@ -330,7 +332,8 @@ static void gelu_chunk(float *x, size_t n)
 
 KVD_CLONES static void gelu_tanh_chunk(float *restrict x, size_t n)
 {
-    const float twice = 1.59576912f; /* 2 sqrt(2 / pi) */
+    /* 2 sqrt(2 / pi): GELU's tanh form equals x / (1 + exp(-twice (x + ...))). */
+    const float twice = 1.59576912f;
 #pragma omp simd
     for (size_t i = 0; i < n; i++)
         x[i] = x[i] / (1.0f + kvd_expf(-twice * (x[i] + 0.044715f * x[i] * x[i] * x[i])));

@@ -296,7 +296,7 @@ static void gather(kvd_experts *e, const use *list, size_t rows)
         memcpy(e->in + i * e->d, e->normed + list[i].row * e->d, e->d * sizeof *e->in);
 }
 
-/* x += factor * output of the expert, for all tokens that chose it. */
+/* Adds factor * output of the expert to x for all tokens that chose the expert. */
 static void run_expert(kvd_experts *e, const block *m, size_t expert, const float *unused, float *x)
 {
     (void)unused;
@@ -505,7 +505,8 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 
 /*
  * Turns the gradients of the factors of one token's experts into gradients of its router logits, in
- * place. With chosen_add_up, the factors are the softmax of the chosen experts' logits alone.
+ * place. With chosen_add_up, the factors of a token add up to 1: they are the softmax over the
+ * logits of the chosen experts only.
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)

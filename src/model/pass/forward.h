@@ -65,9 +65,9 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
 /*
- * Return the floating-point operations of matrix products per token: kvd_forward_flop_per_token
- * those of all layers in a sequence of seq_len tokens, kvd_head_flop_per_token those of the output
- * head.
+ * Return the floating-point operations of matrix products per token. kvd_forward_flop_per_token
+ * counts the products of all layers in a sequence of seq_len tokens, kvd_head_flop_per_token the
+ * product with the output head.
  */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
@@ -85,8 +85,8 @@ int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 
 /*
- * A reference implementation in double precision, for one sequence, without BLAS or threads. The
- * tests compare forward.c with it.
+ * The rest of this header declares a reference implementation in double precision, for one
+ * sequence, without BLAS or threads. The tests compare forward.c with it.
  */
 
 /*

@@ -10,10 +10,11 @@
 #include "model/pass/routing.h"
 
 /*
- * The reference forward pass of one sequence of n tokens, written from the definitions in the
- * papers (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer 2017, 2020; Ba et al.
- * 2016; Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma Team 2024, 2025;
- * DeepSeek-AI 2024, 2025). This file shares no code with blocks.c, attention.c or forward.c.
+ * State of the reference forward pass of one sequence of n tokens. The pass is written from the
+ * definitions in the papers (Touvron et al. 2023; Su et al. 2021; Zhang & Sennrich 2019; Shazeer
+ * 2017, 2020; Ba et al. 2016; Hendrycks & Gimpel 2016; Ding et al. 2024; Peng et al. 2023; Gemma
+ * Team 2024, 2025; DeepSeek-AI 2024, 2025). This file shares no code with blocks.c, attention.c or
+ * forward.c.
  */
 
 typedef struct {
@@ -162,9 +163,9 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
         /*
-         * `turns` is the number of full turns within the original context. With few turns a
-         * frequency is divided by the factor, with many unchanged, and between them the blend is
-         * linear.
+         * `turns` is the number of full turns within the original context. A frequency with few
+         * turns is divided by rope_factor, one with many turns is unchanged, and in between the two
+         * results are blended linearly.
          */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
@@ -462,8 +463,9 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
 
 /*
  * Fills p [n][n_experts], the factors on the experts' outputs, which are 0 for experts that a token
- * does not use. Without groups, the experts with the largest logits are used. The factors are the
- * softmax over all experts or, with chosen_add_up, over the chosen ones.
+ * does not use. If the model has no groups of experts, the experts with the largest logits are
+ * used. The factors are the softmax over all experts or, with chosen_add_up, over the chosen
+ * experts.
  */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {
@@ -584,9 +586,10 @@ static int run_layer(const state *s, size_t layer, const kvd_forward_ref_out *ou
 }
 
 /*
- * Computes the input of layer 0: x = W_in e(id) + p(position + 2), from token embeddings e and
- * learned positions p. In most models W_in is the identity and p is 0. Gemma multiplies the
- * embedding by a constant, in float32.
+ * Computes the input of layer 0: x = W_in e(id) + p(position + 2), where e is the table of token
+ * embeddings, p the table of learned position embeddings and W_in the projection after the
+ * embedding. In most models W_in is the identity and p is 0. Gemma multiplies the embedding by a
+ * constant, in float32.
  */
 static int embed(const state *s, const uint32_t *id, kvd_err *err)
 {

@@ -38,8 +38,8 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
  * part [KVD_LAYER_WEIGHTS] are the weights of a layer; w_o or w_v may be NULL. Returns 0, or -1
  * with *err if memory runs out.
  *
- * The rows of both results for the rope_dims rotated dimensions are 0. With the latent c, the other
- * rows are:
+ * Let c be the latent. In both results, the rows of the rope_dims rotated dimensions are 0. The
+ * other rows are:
  *
  *   w_o [n_heads][d_head][d_model]  the map from c to the residual stream through head h: row j is
  *                                   column j of W_O^h W_UV^h. W_UV maps c to the head's values, and

@@ -38,8 +38,9 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
 /*
- * Lets the system drop the memory pages of a layer's weights in the mapped file. If in_place, drops
- * those that are used directly in the file, otherwise those that kvd_layer_load has copied.
+ * Lets the system drop the memory pages of a layer's weights in the mapped file. If in_place is
+ * true, drops the pages of weights that are used directly in the file, otherwise the pages of
+ * weights that kvd_layer_load has copied.
  */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
@@ -75,8 +76,8 @@ void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part
 
 /*
  * Applies the norms of Q and K, and RoPE, to the projections out->q and out->k
- * [rows][heads][d_head]. Copies them before RoPE to out->q_pre and out->k_pre if these are not
- * NULL.
+ * [rows][heads][d_head]. If out->q_pre and out->k_pre are not NULL, copies Q and K before RoPE to
+ * them.
  */
 void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows,
                     const kvd_layer_qkv *out);
@@ -118,9 +119,9 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
  * the chosen experts e of p_e F_e(y), where F_e is the expert's feed-forward block. The shared
  * expert, if any, is added for every token.
  *
- * p is the softmax of the router's logits. The n_chosen experts with the largest p are chosen; ties
- * go to the lower index. Their p may be divided by its sum over the chosen experts. DeepSeek models
- * choose by groups (routing.h).
+ * The p_e are the softmax of the router's logits. The n_chosen experts with the largest p_e are
+ * chosen; ties go to the lower index. With chosen_add_up, the p_e of the chosen experts are divided
+ * by their sum. DeepSeek models choose by groups (routing.h).
  *
  * The weights of one expert at a time are converted to float32. Experts that no token of the batch
  * chose are not read.
@@ -150,8 +151,9 @@ void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, in
 /*
  * Gradient of kvd_experts_behind_attention for the layer's input x [n][d_model]. On entry dx is the
  * gradient of the layer's output; on return it is the gradient of x, without the contribution
- * through Q, K and V. d_o receives the gradient of o. The choice of experts counts as constant, but
- * their factors do not. Returns 0, or -1 with *err if memory runs out.
+ * through Q, K and V. d_o receives the gradient of o. The choice of experts is treated as constant;
+ * the gradient flows through the factors on their outputs. Returns 0, or -1 with *err if memory
+ * runs out.
  */
 int kvd_experts_behind_back(kvd_experts *e, const kvd_layer_weights *w, int layer, const float *x,
                             const float *o, size_t n, float *dx, float *d_o, kvd_err *err);

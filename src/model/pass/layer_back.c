@@ -118,8 +118,8 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 }
 
 /*
- * The factor x s(u) of the gate, with the sigmoid s and u = 1.59576912 (x + 0.044715 x^3), has the
- * derivative s + x s (1 - s) u'.
+ * The gate enters the activation as x s(u), where s is the sigmoid and u = 1.59576912 (x + 0.044715
+ * x^3). Its derivative is s + x s (1 - s) du/dx.
  */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
@@ -147,8 +147,8 @@ static void gelu_back(const float *x, size_t n, float *dy)
 }
 
 /*
- * The activation x s(u), with the sigmoid s and u = 2 sqrt(2/pi) (x + a x^3), has the derivative s
- * + x s (1 - s) u'.
+ * The activation is x s(u), where s is the sigmoid and u = 2 sqrt(2/pi) (x + a x^3). Its derivative
+ * is s + x s (1 - s) du/dx.
  */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
@@ -173,8 +173,8 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
 }
 
 /*
- * Multiplies dscore [keys] by 1 - (s / softcap)^2 for the capped score s, which is computed from
- * product [keys], q . k.
+ * Multiplies dscore [keys] by 1 - (s / softcap)^2, where s is the capped score. `product` [keys]
+ * holds the products q . k, from which s is computed.
  */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
@@ -185,9 +185,9 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
 }
 
 /*
- * On entry dprob [keys] is the gradient dp of the attention probabilities p. On return dprob is the
- * gradient of q . k: scale * p (dp - p . dp). The sum p . dp equals o . d_o, with the attention
- * output o.
+ * On entry dprob [keys] is dp, the gradient of the attention probabilities p. On return dprob is
+ * the gradient of q . k: scale * p * (dp - c), where c is the sum of p * dp over the keys. c equals
+ * o . d_o, the product of the attention output with its gradient.
  */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
@@ -417,7 +417,10 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
         feed_forward_back(c, w, y, rows, dx, ffn, dy);
         kvd_layer_normalise_back(c, x, w->w[second], rows, dy, dx);
         break;
-    /* x1 = x + W_O o; y = norm(x1); s = y + ffn(y); output = norm'(s) */
+    /*
+     * Norms after the residual sums: x1 = x + W_O o; y = norm(x1); s = y + ffn(y). The output is
+     * the second norm of s.
+     */
     case KVD_ORDER_AFTER:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, first, x1, rows, y);

@@ -12,7 +12,10 @@
 #include "model/checkpoint/config.h"
 #include "model/pass/layer.h"
 
-/* dx [n][d] += gradient of the input x [n][d] of a norm. dx must be neither x nor dy. */
+/*
+ * Adds to dx [n][d] the gradient of the input x [n][d] of a norm. dy [n][d] is the gradient of the
+ * norm's output. dx must be neither x nor dy.
+ */
 void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                        const float *dy, float *dx);
 void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
@@ -27,7 +30,8 @@ void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_
 
 /*
  * On entry gate [n] and up [n] are the inputs of the activation, and dy [n] is the gradient of its
- * output. On return the array dy holds the gradient of up, and the array gate that of gate.
+ * output. On return the array dy holds the gradient of up, and the array gate holds the gradient of
+ * gate.
  */
 void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,

@@ -2,11 +2,12 @@
  * The order in which a router chooses experts, and the grouped routing of DeepSeek-V2
  * (arXiv:2405.04434, section 2.2) and DeepSeek-V3 (arXiv:2412.19437, section 2.1.2).
  *
- * The score of an expert is its softmax probability (V2), or the sigmoid of its logit (V3). Experts
- * are ranked by score plus, in V3, a learned bias. A group is ranked by its largest value in V2, by
- * the sum of its two largest in V3. The n_chosen best experts of the groups_chosen best groups are
- * used. The factor on an expert's output is its score without the bias, divided by the sum over the
- * chosen experts if chosen_add_up, times expert_scale.
+ * The score of an expert is its softmax probability (V2), or the sigmoid of its logit (V3). The
+ * rank of an expert depends on a value: the score in V2, the score plus a learned bias in V3. The
+ * rank of a group of experts depends on its largest value in V2, on the sum of its two largest
+ * values in V3. The n_chosen best experts of the groups_chosen best groups are used. The factor on
+ * an expert's output is its score without the bias, divided by the sum over the chosen experts if
+ * chosen_add_up, times expert_scale.
  */
 #ifndef KVD_MODEL_PASS_ROUTING_H
 #define KVD_MODEL_PASS_ROUTING_H

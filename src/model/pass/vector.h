@@ -7,8 +7,8 @@
 
 /*
  * KVD_CLONES compiles a function for the baseline, AVX2 and AVX-512; the loader picks one version.
- * The function must contain only the loop, because the body of a parallel region would not be
- * cloned.
+ * The function must contain the loop and no OpenMP parallel region, because the compiler would
+ * compile the body of the region only once.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
@@ -31,10 +31,11 @@
  */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
-    const float round_to_int = 12582912.0f; /* 1.5 * 2^23: the low bits of a sum hold n */
+    /* 1.5 * 2^23: the low bits of x / ln 2 + round_to_int hold the integer n of x = n ln 2 + r. */
+    const float round_to_int = 12582912.0f;
     /*
-     * x is clamped to [-88, 89] with bit masks, which keep NaN. With the `?:` operator gcc does not
-     * vectorise the loop.
+     * Clamps x to [-88, 89] with bit masks, which keep NaN. The operator `?:` would also do, but
+     * gcc does not vectorise a loop with it.
      */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);
     const float limits[2] = {-88.0f, 89.0f};

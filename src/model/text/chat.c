@@ -244,8 +244,8 @@ const kvd_chat *kvd_chat_form(int word)
 }
 
 /*
- * Changes a chat template so that equal templates compare equal: the escape \n becomes a line feed,
- * " becomes ', and the sum of literals 'a' + 'b' becomes 'ab'.
+ * Changes a chat template so that equal templates compare equal. The escape \n becomes a line feed.
+ * Double quotes become single quotes. A sum of literals 'a' + 'b' becomes 'ab'.
  */
 static void normalise(char *s)
 {

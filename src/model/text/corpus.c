@@ -19,8 +19,8 @@ struct kvd_corpus {
     FILE *ids; /* temporary file with the ids of all tokens as uint32 */
     FILE *starts;
     /*
-     * Array that is mapped from the file `starts`: for each sequence the number of tokens in all
-     * earlier sequences, then the number of all tokens.
+     * Array mapped from the temporary file `starts`. It holds, for each sequence, the number of
+     * tokens in all earlier sequences, and at its end the number of all tokens.
      */
     const uint64_t *start;
     size_t start_bytes;
@@ -43,11 +43,14 @@ typedef struct {
     size_t n_window;
     kvd_ids ids;
     /*
-     * Number of tokens that were left out to reach exactly max_tokens tokens in windows of at least
-     * 2 tokens.
+     * Number of tokens that were left out. This happens when a window of at least 2 tokens cannot
+     * end exactly at max_tokens.
      */
     size_t passed_over;
-    /* True if the last token of the last window was left for the next window. */
+    /*
+     * True if the last window was made one token shorter, and this token was left for the next
+     * window.
+     */
     bool shortened;
     bool full;
     /* Number of tokens of earlier texts if max_tokens is a limit for each text, else 0. */
@@ -123,8 +126,8 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
 }
 
 /*
- * Writes the current window as a sequence. Tokens beyond max_tokens stay, as the beginning of the
- * next window.
+ * Writes the current window as a sequence of at most as many tokens as max_tokens still allows.
+ * Tokens after these stay in the buffer as the beginning of the next window.
  */
 static int cut(cutter *k, kvd_err *err)
 {
@@ -137,8 +140,8 @@ static int cut(cutter *k, kvd_err *err)
             take = left;
         if (left - take == 1) {
             /*
-             * These 2 tokens would leave 1 token for the last window, but a window has at least 2
-             * tokens.
+             * Writing this window of 2 tokens would leave 1 token for the last window, but a window
+             * has at least 2 tokens.
              */
             if (take == 2) {
                 k->passed_over += k->n_window;
@@ -193,8 +196,9 @@ static int push_document(cutter *k, kvd_err *err)
 }
 
 /*
- * Tokenizes `text`, a document or, if `start`, its beginning, and appends the ids to the window.
- * *pushed is the number of the document's ids that earlier calls appended, which are skipped.
+ * Tokenizes `text` and appends the ids to the window. `text` is a document or, if `start` is true,
+ * the beginning of one. The first *pushed ids of the document are skipped, because earlier calls
+ * have appended them.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -207,7 +211,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* The ids of a shorter beginning of a document must be the first ids of a longer one. */
+    /* The ids of a beginning of the document must be the first ids of every longer beginning. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -216,8 +220,8 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
 }
 
 /*
- * Estimates the bytes of text that give the tokens still missing to max_tokens. Most tokens have 3
- * to 5 bytes; the estimate is larger.
+ * Estimates the bytes of text from which the tokens that are missing to max_tokens can be made.
+ * Most tokens have 3 to 5 bytes; the estimate is larger.
  */
 static size_t likely_bytes(const cutter *k)
 {
@@ -267,7 +271,10 @@ static int end_text(cutter *k, const char *path, kvd_err *err)
     return 0;
 }
 
-/* Refuses a field that no text has. One field for several texts may suit some of them only. */
+/*
+ * Refuses a field that no text has. If one field is given for several texts, it is enough that one
+ * of these texts has fields.
+ */
 static int check_fields(const kvd_corpus_spec *s, kvd_err *err)
 {
     bool used = !s->field || s->fields;

@@ -46,8 +46,9 @@ typedef struct {
 } kvd_corpus_spec;
 
 /*
- * Writes the name of the corpus in tables: `given` (option --label) or, if that is NULL, a name
- * such as "a+b" for "a.txt" and "b.jsonl", "a+2 more", or "random".
+ * Writes the name of the corpus in tables: `given` (option --label), if it is not NULL. Otherwise
+ * the name is "a+b" for the files "a.txt" and "b.jsonl", "a+2 more" for "a.txt" and two other
+ * files, or "random".
  */
 void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size);
 
@@ -64,15 +65,18 @@ size_t kvd_corpus_n_tokens(const kvd_corpus *c);
 size_t kvd_corpus_n_sequences(const kvd_corpus *c);
 size_t kvd_corpus_n_documents(const kvd_corpus *c);
 /*
- * Sequences of one text follow one another. kvd_corpus_text_first returns, for each text, the
- * number of sequences of earlier texts, then the number of all sequences. A corpus without texts
- * counts as one text.
+ * kvd_corpus_n_texts returns the number of texts. The sequences of a text follow one another.
+ * kvd_corpus_text_first returns, for each text, the number of sequences of earlier texts, then the
+ * number of all sequences. A corpus without texts counts as one text.
  */
 size_t kvd_corpus_n_texts(const kvd_corpus *c);
 const size_t *kvd_corpus_text_first(const kvd_corpus *c);
 /* Returns the number of tokens that were left out because a window needs at least 2 tokens. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
-/* kvd_corpus_offset returns the number of tokens in all sequences before sequence s. */
+/*
+ * kvd_corpus_length returns the number of tokens in sequence s. kvd_corpus_offset returns the
+ * number of tokens in all sequences before sequence s.
+ */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
 /*

@@ -79,9 +79,9 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
 }
 
 /*
- * Passes one document to the callback; returns 0, 1 to stop, or -1 with *err. Messages name the
- * document as `unit` and number `where`, such as "line 3"; if unit is NULL, the caller adds this to
- * the message.
+ * Passes one document to the callback. Returns 0, 1 to stop, or -1 with *err. Error messages name
+ * the document by `unit` and `where`, such as "line 3". If unit is NULL, the caller adds that name
+ * to the message.
  */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
@@ -244,7 +244,10 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     size_t text_len;
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
-    /* Returning -1 ends the CSV reader. If this is not an error, r->stopped is true. */
+    /*
+     * Returning -1 ends the CSV reader. If r->stopped is true, the end was wanted and is not an
+     * error.
+     */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 

@@ -3,9 +3,9 @@
  * (tokenizer.json, BPE models) and llama2.c (tokenizer.bin).
  *
  * Supported in tokenizer.json:
- *   normalizers      Sequence, Prepend, Replace, Strip, NFC, NFD; Lowercase on text below U+0100,
- *                    NFKC and NFKD on text below U+00A0: other text is an error that names the
- *                    normalizer and the character
+ *   normalizers      Sequence, Prepend, Replace, Strip, NFC, NFD; Lowercase for characters below
+ *                    U+0100, NFKC and NFKD for characters below U+00A0: another character is an
+ *                    error that names the normalizer and the character
  *   pre-tokenizers   Sequence, ByteLevel (only Split and Digits may follow it), Split, Punctuation,
  *                    Metaspace, Digits, Whitespace, WhitespaceSplit; patterns as
  *                    model/text/tokenizer/regex.h describes
@@ -13,7 +13,7 @@
  *   added tokens     special, lstrip, rstrip, single_word, normalized
  *   post-processors  Sequence, ByteLevel, TemplateProcessing for one sequence
  *   decoders         Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
- * Anything else in a file is an error that names it.
+ * Anything else in a file is an error, whose message names it.
  *
  * As in Hugging Face tokenizers, a character outside the vocabulary of a model without byte
  * fallback and without unk_token gives no id.
@@ -39,9 +39,9 @@ int kvd_ids_push(kvd_ids *ids, uint32_t id, kvd_err *err);
 void kvd_ids_release(kvd_ids *ids);
 
 /*
- * Reads a file, or `len` bytes of which `name` is the file's name in messages. The contents decide
- * the format: JSON, a GGUF file (gguf_tokenizer.c), or the llama2.c binary. On failure returns NULL
- * and fills *err.
+ * kvd_tokenizer_open reads the file `path`. kvd_tokenizer_parse reads `len` bytes in memory, and
+ * messages call the file `name`. The contents decide the format: JSON, a GGUF file
+ * (gguf_tokenizer.c), or the llama2.c binary. On failure returns NULL and fills *err.
  *
  * A llama2.c binary must hold exactly vocab_size tokens. For the other formats, ids at or above
  * vocab_size are an error; 0 means that the size is not known.

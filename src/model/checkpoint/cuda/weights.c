@@ -34,7 +34,10 @@ static const char *no_gradients(const kvd_config *c)
                                                           : NULL;
 }
 
-/* Returns the name of the first feature of the model that `use` does not support, or NULL. */
+/*
+ * Returns the name of the first feature of the model that the GPU code for `use` does not support,
+ * or NULL. `use` says what the weights are loaded for, such as gradients or serving.
+ */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     if (use == KVD_GPU_GRADIENTS)
@@ -300,7 +303,7 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
 
 /*
  * Loads hidden units first .. first + n - 1 of a routed expert. `part` is the expert's gate matrix;
- * the next two values of kvd_part are its up and down matrices.
+ * part + 1 and part + 2 are its up and down matrices (enum kvd_part).
  */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
@@ -465,7 +468,7 @@ struct kvd_gpu_expert_stream {
     kvd_config config;
     kvd_gpu_share share;
     loader load;
-    /* Loads an expert into a slot, the device buffer at place.base. */
+    /* State with which an expert is loaded into a slot, the device buffer at place.base. */
     walk place;
     char *slot[SLOTS];
     /*

@@ -3,11 +3,11 @@
  * (tensor parallelism as in Megatron-LM, Shoeybi et al. 2019). Matrices have the element type of
  * the forward pass; vectors are float32.
  *
- * GPU g of n holds the KV heads from g n_kv_heads / n on with their query heads. The hidden units
- * of the feed-forward block begin at g d_ffn / n. The matrices of Q, K, V, gate and up are split by
- * rows, those of O (attention output) and down by columns. The products with O and down are summed
- * over the GPUs. Every GPU holds the norms, the embedding and the biases that are added after such
- * a sum. Only the first GPU holds the output head.
+ * Of n GPUs, GPU g holds n_kv_heads / n KV heads, beginning at head g n_kv_heads / n, and their
+ * query heads. Its hidden units of the feed-forward block begin at unit g d_ffn / n. The matrices
+ * of Q, K, V, gate and up are split by rows, those of O (attention output) and down by columns. The
+ * products with O and down are summed over the GPUs. Every GPU holds the norms, the embedding and
+ * the biases that are added after a sum over the GPUs. Only the first GPU holds the output head.
  *
  * Routed experts that do not fit are streamed: read from the checkpoint when a batch needs them,
  * into one of two device buffers (slots). One slot is filled while products read the other.
@@ -76,7 +76,8 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
 
 /*
  * Weights of one layer on one GPU. Matrices are [outputs][inputs] row-major, as checkpoints store
- * them. A pointer is NULL if the model has no such weights. Numbers of heads are those of this GPU.
+ * them. A pointer is NULL if the model has no such weights. n_heads and n_kv_heads in shapes are
+ * the numbers of heads on this GPU.
  */
 typedef struct {
     /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
@@ -87,8 +88,8 @@ typedef struct {
      */
     void *o;
     /*
-     * Gate matrix followed by up matrix: [2 n_ffn][d_model]; without a gate only up
-     * [n_ffn][d_model].
+     * Gate matrix followed by up matrix: [2 n_ffn][d_model]. A model without a gate has only the up
+     * matrix [n_ffn][d_model].
      */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
@@ -127,8 +128,8 @@ typedef struct {
      */
     float *shared_scale;
     /*
-     * n_qkv is the number of values of Q, K and V per token, n_o the number of columns of o. A
-     * compression method that truncates V makes both smaller (methods/cuda/fold.h).
+     * n_qkv is the number of values of Q, K and V per token. n_o is the number of columns of the
+     * matrix `o`. A compression method that truncates V makes both smaller (methods/cuda/fold.h).
      */
     int n_qkv, n_o;
 } kvd_gpu_layer;

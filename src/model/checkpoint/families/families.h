@@ -27,15 +27,16 @@ extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
 
 /*
- * Numbers of tensors in kvd_llama_stored without and with Qwen3's norms of Q and K, which are the
- * last two.
+ * Numbers of tensors in kvd_llama_stored: without Qwen3's norms of Q and K, and with these norms,
+ * which are the last two tensors.
  */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];
 
 /*
- * Initialisers for the tables of other families that name some tensors as Llama does: members of a
- * kvd_family (KVD_LLAMA_NAMES), and rows of its list of stored tensors.
+ * Initialisers for the tables of other families that give some tensors the same names as Llama.
+ * KVD_LLAMA_NAMES initialises members of a kvd_family. The other macros are rows of a family's list
+ * of stored tensors.
  */
 #define KVD_LLAMA_NAMES                                                                            \
     .base = "model.", .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq", \

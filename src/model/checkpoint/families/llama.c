@@ -45,7 +45,10 @@ const kvd_family kvd_family_llama = {
     .n_stored = KVD_LLAMA_STORED,
 };
 
-/* `absent` is the window in tokens if config.json has no such key; 0 or null means no window. */
+/*
+ * Reads the sliding window in tokens from the key sliding_window; 0 or null means no window.
+ * `absent` is the window if config.json has no such key.
+ */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
     int window = json_object_get(root, "sliding_window") ? 0 : absent;

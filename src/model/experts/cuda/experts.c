@@ -119,8 +119,8 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
 }
 
 /*
- * Adds the outputs of the experts of n tokens, most_few at a time. Also adds the vector `add` to
- * each row of the residual stream, unless it is NULL.
+ * Adds the outputs of the experts of n tokens. The tokens are processed in parts of most_few
+ * tokens. Unless `add` is NULL, also adds the vector `add` to each row of the residual stream.
  */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
@@ -151,7 +151,9 @@ static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_
                                        w->stream),
                        "routed experts", err))
         return -1;
-    /* Only the first GPU keeps the residual, so that the sum over the GPUs contains it once. */
+    /*
+     * The other GPUs set the residual stream to 0, so that the sum over the GPUs contains it once.
+     */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
                        err))

@@ -1,13 +1,13 @@
 /*
- * Kernels for routed experts. One thread chooses the experts of a token; with groups of experts and
- * for few tokens, one warp does. Sums and comparisons are made in the same order as on the CPU. One
- * block lists the tokens of an expert.
+ * Kernels for routed experts. One thread chooses the experts of a token. If the model has groups of
+ * experts, or for few tokens, one warp chooses them. Sums and comparisons are made in the same
+ * order as on the CPU. One block lists the tokens of an expert.
  *
  * For few tokens, few_kernel multiplies tiles of 16 rows of an expert's matrix W with up to 32
  * tokens. It is bound by reading W. The 8 warps of a CTA take blocks of 64 columns (slabs) in turn.
- * W is the A operand of mma.sync m16n8k16 and x the B operand, and both come straight from global
- * memory: a lane loads 8 neighbouring columns of its row at once. Both operands then permute the
- * columns in the same way, which does not change the sum.
+ * W is the A operand of mma.sync m16n8k16 and x the B operand, and both are loaded from global
+ * memory into registers, not through shared memory: a lane loads 8 neighbouring columns of its row
+ * at once. Both operands then permute the columns in the same way, which does not change the sum.
  */
 #include "kernels/cuda/mma.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -22,10 +22,10 @@ enum {
     FEW_THREADS = 32 * FEW_WARPS,
     FEW_CTAS = 3, /* CTAs on one SM */
     FEW_BLOCKS = KVD_FEW_TOKENS / 8,
-    PAIRS = 8, /* pairs that a thread of few_plan_kernel loads at the same time */
+    PAIRS = 8, /* (token, expert) pairs that a thread of few_plan_kernel loads at once */
     TILE = 16,
     SLAB = 64,
-    SUM_PITCH = 9 /* floats from one row of sums to the next, padded against bank conflicts */
+    SUM_PITCH = 9 /* floats per row of partial sums in shared memory, one of them padding */
 };
 
 __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_routes r)
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads the experts of pairs `first`, first + KVD_FEW_EXPERTS, ..., all at the same time. */
+/* Loads the experts of (token, expert) pairs `first`, first + KVD_FEW_EXPERTS, ... at once. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -323,8 +323,8 @@ __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t f
 }
 
 /*
- * Lists the groups and pairs of the chosen experts. With ROUTE, first chooses the experts of up to
- * 32 tokens. The order of an expert's tokens varies between runs, which changes no result.
+ * Lists the (token, expert) pairs by expert, in groups. If ROUTE, first chooses the experts of up
+ * to 32 tokens. The order of an expert's tokens varies between runs, which changes no result.
  */
 template <bool ROUTE>
 __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
@@ -403,8 +403,8 @@ template <bool UP> struct tile_rows {
     }
 
     /*
-     * w[0] and w[1] receive parts of columns 0 .. 31 of the slab in rows `low` and `high`, w[2] and
-     * w[3] of columns 32 .. 63. Columns after the matrix are zeros.
+     * Loads a lane's part of a slab of rows `low` and `high` of W: w[0] and w[1] from columns 0 ..
+     * 31 of the slab, w[2] and w[3] from columns 32 .. 63. Columns after the matrix are zeros.
      */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
@@ -420,8 +420,8 @@ template <bool UP> struct tile_rows {
 };
 
 /*
- * Adds the products of a slab of W with n <= 32 tokens. The lane's token of block b begins at
- * element first[b] of x.
+ * Adds the products of a slab of W with n <= 32 tokens. The tokens are processed in blocks of 8. In
+ * block b, the lane reads one token, which begins at element first[b] of x.
  */
 __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
                                          const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
@@ -481,8 +481,9 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
 }
 
 /*
- * Computes `hidden` from x (UP), or `out` from `hidden`. A CTA takes every gridDim.x-th tile of all
- * groups, and loads the first slabs of its next tile before it adds up the sums of the current one.
+ * If UP is true, computes the hidden units (`hidden`) of the experts from x, else their outputs
+ * (`out`) from `hidden`. A CTA takes every gridDim.x-th tile of all groups. It loads the first
+ * slabs of its next tile before it adds up the sums of the current tile.
  */
 template <bool UP>
 __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
@@ -498,13 +499,13 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
                        (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
                    items = __ldcg(a.n_groups) * tiles;
     uint32_t item = blockIdx.x;
-    /* The next slabs of this warp with an even and with an odd number. */
+    /* Slabs of W that this warp uses next: loads alternate between `even` and `odd`. */
     uint4 even[4], odd[4];
     kvd_gpu_expert_group g = load_group(a.group + (item < items ? item / tiles : 0));
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* The groups and the weights above do not depend on `hidden`. */
+    /* Waits for `hidden`, on which the groups and weights loaded above do not depend. */
     if (!UP)
         follow();
     if (item >= items)
@@ -610,7 +611,7 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-/* Queues the products of groups of up to KVD_FEW_TOKENS tokens. */
+/* Queues the products of the experts' matrices with groups of up to KVD_FEW_TOKENS tokens. */
 static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
     const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),

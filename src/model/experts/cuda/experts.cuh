@@ -46,14 +46,18 @@ __device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_
 }
 
 /*
- * Returns hidden unit `unit` of an expert in bf16, from the products of a token with the unit's
- * rows of the gate and up matrix. `bias` is that of both matrices, or NULL. Exponential and
- * division are the fast ones, whose relative error of 2^-16 is small compared with bf16's rounding.
+ * Returns hidden unit `unit` of an expert in bf16. `gate` and `up` are the products of a token with
+ * the unit's rows of the gate and up matrix. `bias` holds the biases of both matrices, or is NULL.
+ * Exponential and division are the fast ones, whose relative error of 2^-16 is small compared with
+ * bf16's rounding.
  */
 __device__ __forceinline__ uint16_t hidden_unit(const kvd_gpu_few_experts &a, const float *bias,
                                                 uint32_t unit, float gate, float up)
 {
-    /* gate and up are rounded to bf16, as if a separate product had stored them. */
+    /*
+     * gate and up are rounded to bf16, because the path that computes them in a separate product
+     * stores them in bf16.
+     */
     float g = rounded<bf16>(gate) + (bias ? bias[unit] : 0.0f),
           u = rounded<bf16>(up) + (bias ? bias[a.ffn + unit] : 0.0f), bend = 1;
     if (a.limit > 0) {

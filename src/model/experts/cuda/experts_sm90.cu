@@ -3,12 +3,14 @@
  * products of all experts with the activation, a second one the down products.
  *
  * A tile has up to 128 tokens of an expert and 256 rows of its matrix W. Two warpgroups have 64
- * tokens each. A CTA takes every gridDim.x-th tile. Tokens (operand A) and W (operand B) go through
- * a ring of stages in shared memory, 64 columns per stage. The ring continues across tiles, so the
- * first stages of a tile are loaded while the results of the preceding tile are stored. With 128 x
- * 256 numbers per tile, a stage has 4.2 MFLOP per 48 KiB read from L2.
+ * tokens each. A CTA takes every gridDim.x-th tile. Tokens (operand A) and W (operand B) are copied
+ * through a ring buffer in shared memory. An entry of the ring, called a stage, holds 64 columns of
+ * both. The ring continues across tiles, so the first stages of a tile are loaded while the results
+ * of the preceding tile are stored. With 128 x 256 numbers per tile, a stage has 4.2 MFLOP per 48
+ * KiB read from L2.
  *
- * Both operands are stored without swizzle, as core matrices of 8 rows x 16 bytes (sm90.cuh).
+ * In shared memory both operands are stored without swizzle, as core matrices of 8 rows x 16 bytes
+ * (sm90.cuh).
  */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"
@@ -18,12 +20,15 @@ namespace
 
 enum {
     THREADS = 256,
-    ROWS = 256, /* of W in a tile; for gate and up 128 of each */
+    ROWS = 256, /* rows of W in a tile; for gate and up, 128 rows of each matrix */
     STEP = 64,  /* columns of a stage */
     STAGES = 4,
     AHEAD = STAGES - 2, /* stages that are loaded in advance */
     CORE = 128,         /* bytes of a core matrix */
-    /* Bytes from a core matrix to that of the next columns, padded against bank conflicts. */
+    /*
+     * Number of bytes from a core matrix to the core matrix of the next 8 columns, padded against
+     * bank conflicts.
+     */
     X_LEAD = KVD_MANY_TOKENS / 8 * CORE + 16,
     W_LEAD = ROWS / 8 * CORE + 16,
     X_BYTES = STEP / 8 * X_LEAD,
@@ -41,13 +46,13 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
 }
 
 /*
- * Loads of this thread, in the order of the CTA's tiles and their steps. A warp loads 16 tokens and
- * 32 rows of W, four rows at a time. 8 lanes read the 128 contiguous bytes of a row and write them
- * to 8 core matrices.
+ * Loads that this thread makes, in the order of the CTA's tiles and their steps. A warp loads 16
+ * tokens and 32 rows of W in each step, four rows at a time. 8 lanes read the 128 contiguous bytes
+ * of a row and write them to 8 core matrices.
  */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
-    /* First elements of this lane's rows. */
+    /* First elements of this lane's rows of x and w, and the number of the tile that is loaded. */
     uint32_t x_row[4], w_row[8], item;
     int step;
 
@@ -161,8 +166,9 @@ __global__ void __launch_bounds__(THREADS, 1)
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             fence_proxy_async();
             /*
-             * After the barrier, the stage has arrived for all threads. Both warpgroups have then
-             * finished the products of the stage before the preceding one, which is loaded below.
+             * After the barrier, the stage has arrived for all threads. By then both warpgroups
+             * have finished the products of the stage two before this one, so the code below may
+             * load into its memory.
              */
             __syncthreads();
             const uint32_t at = ring + stage * STAGE_BYTES;

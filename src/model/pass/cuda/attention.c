@@ -43,7 +43,7 @@ typedef struct {
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
-    /* Indices KVD_AT_... of the factors a and b and of the result c. */
+    /* Which matrices of the batch (KVD_AT_...) are the factors a and b and the result c. */
     int a, b, c;
     size_t lda, ldb, ldc;
     cudaDataType c_type;

@@ -15,8 +15,8 @@
 /*
  * The input of attention for one layer of one batch, with the heads that this GPU holds. The hook
  * queues its work on `stream`; the forward pass overwrites the arrays in later work on that stream.
- * Tokens of q, k and v are ld elements apart, those of q_pre and k_pre ld_pre; the heads of a token
- * follow one another.
+ * Tokens of q, k and v are ld elements apart, and tokens of q_pre and k_pre are ld_pre elements
+ * apart; the heads of a token follow one another.
  */
 typedef struct {
     const kvd_config *config; /* whole model */
@@ -60,8 +60,8 @@ typedef struct {
 } kvd_gpu_attention_in;
 
 /*
- * Several GPUs that hold parts of one model run their hooks at the same time. Each hook runs in its
- * own thread, with its device current.
+ * Attention hook on one GPU. If several GPUs hold parts of one model, their hooks run at the same
+ * time. Each hook runs in its own thread, with its device current.
  */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
@@ -84,11 +84,11 @@ struct kvd_gpu_attention {
  * the device, except for the copy of the last batch's lengths if the lengths differ.
  *
  * The attention kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 256, at most
- * KVD_HEADS_MAX heads, and no softcap. The kernels also require Q, K and V of a token next to each
- * other in memory.
+ * KVD_HEADS_MAX heads, and no softcap. The kernels also require that Q, K and V of a token follow
+ * one another in memory.
  *
- * In all other cases cuBLAS computes scores and output, and a kernel the softmax in float32.
- * Probabilities are rounded to the element type of the pass.
+ * In all other cases cuBLAS computes the scores and the output, and a kernel computes the softmax
+ * in float32. Probabilities are rounded to the element type of the pass.
  */
 typedef struct kvd_gpu_dense kvd_gpu_dense;
 kvd_gpu_dense *kvd_gpu_dense_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
@@ -101,10 +101,10 @@ kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
 const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
 /*
- * Attention by cuBLAS products. q and out [n_tokens][n_heads][d_head] have tokens ldq and ldo
- * elements apart; k and v [n_tokens][n_kv_heads][d_head] ldk and ldv. *in gives all other
- * parameters; its members q, k, v, type and n_tokens are not read. Heads with fewer than d_head
- * dimensions must be padded with zeros.
+ * Attention by cuBLAS products. q and out are [n_tokens][n_heads][d_head], k and v are
+ * [n_tokens][n_kv_heads][d_head]. ldq, ldo, ldk and ldv are the numbers of elements from one token
+ * to the next. *in gives all other parameters; its members q, k, v, type and n_tokens are not read.
+ * Heads with fewer than d_head dimensions must be padded with zeros.
  *
  * kvd_gpu_attend_scratch returns the bytes of `scratch` for sequences of up to max_len tokens (at
  * least in->longest) and n_heads query heads: about 256 MiB at most, or the scores of one query of

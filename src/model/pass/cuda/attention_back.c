@@ -10,8 +10,9 @@
 static const char what[] = "gradient of attention";
 
 /*
- * Bytes of scratch per attention score: 8 for the score and the gradient of its probability in
- * float32. Unless `type` is float32, 4 more for the probability and the gradient of the score.
+ * Returns the bytes of scratch per attention score. The score and the gradient of its probability
+ * take 8 bytes in float32. Unless `type` is float32, the probability and the gradient of the score
+ * take 4 more bytes in `type`.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -47,7 +48,7 @@ typedef struct {
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
-    /* Indices KVD_BACK_... of the factors a and b and of the result c. */
+    /* Which matrices (KVD_BACK_...) are the factors a and b and the result c. */
     int a, b, c;
     size_t lda, ldb, ldc;
     int add;
@@ -80,9 +81,9 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 }
 
 /*
- * Computes the gradients of a block of queries for n units; a unit is one KV head of one sequence,
- * with one of its query heads. S are the scores, P the probabilities, O the output; d before a name
- * means the gradient. cuBLAS sees row-major matrices as their transposes:
+ * Computes the gradients of a block of queries for n units. A unit is a KV head of one sequence
+ * together with one of the query heads that share it. S are the scores, P the probabilities and O
+ * the output; dX is the gradient of X. cuBLAS sees row-major matrices as their transposes:
  *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
  *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
  */

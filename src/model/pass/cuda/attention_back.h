@@ -27,7 +27,10 @@ typedef struct {
     size_t ld;
     /* Gradient of the output of attention: [n][n_heads * d_head] of `type`. */
     const void *d_o;
-    /* Gradients of q (overwritten) and of k and v (added to), tokens ld_d elements apart. */
+    /*
+     * Gradients of q (overwritten), and of k and v (added to what is there). Tokens are ld_d
+     * elements apart.
+     */
     float *dq, *dk, *dv;
     size_t ld_d;
     cudaStream_t stream;

@@ -24,8 +24,8 @@ enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD
  * Offsets are in bytes.
  *
  * Matrix m of head h of sequence s is at base[m] + s * sequence[m] + h * head[m]. For K and V, h
- * counts KV heads, which `group` query heads share. Scores and probabilities of unit u are at
- * base[m] + (u - first) * head[m].
+ * counts KV heads, which `group` query heads share. Scores and probabilities are scratch for the
+ * units from `first` on; those of unit u are at base[m] + (u - first) * head[m].
  */
 typedef struct {
     char *base[KVD_AT_MATRICES];
@@ -49,8 +49,8 @@ cudaError_t kvd_attention_pointers(const kvd_attention_units *a, size_t n, void 
                                    cudaStream_t stream);
 
 /*
- * The matrices of one query head of one sequence in the gradient of attention. The last four are
- * scratch.
+ * The matrices of one query head of one sequence in the gradient of attention. The last four before
+ * KVD_BACK_MATRICES are scratch.
  */
 enum {
     KVD_BACK_Q,
@@ -75,8 +75,8 @@ typedef struct {
 
 /*
  * A unit is one KV head of one sequence, with one of the query heads that share it: unit u is KV
- * head u % n_heads of sequence u / n_heads. The scratch matrices of unit `first` and the units
- * after it follow one another.
+ * head u % n_heads of sequence u / n_heads, where n_heads is the number of KV heads. The scratch
+ * matrices of unit `first` and the units after it follow one another.
  */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];

@@ -150,9 +150,9 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
 }
 
 /*
- * Returns the number (stage) of the first check of the backward pass for values that are not
- * finite. It checks the gradient of the last layer's output. Checks are numbered in the order of
- * execution.
+ * The backward pass checks gradients for values that are not finite. Returns the number (stage) of
+ * its first check, which is of the gradient of the last layer's output. Checks are numbered in the
+ * order of execution, after those of the forward pass.
  */
 static unsigned stage_behind(const kvd_config *c)
 {

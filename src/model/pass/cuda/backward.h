@@ -41,8 +41,9 @@ typedef struct {
     const void *q, *o, *in;
     size_t ld;
     /*
-     * Gradients of queries and keys after RoPE and of values, tokens ld_d elements apart, and of
-     * outputs of attention (d_o) [n_tokens][n_heads * d_head].
+     * dq, dk and dv are the gradients of queries and keys after RoPE and of values; their tokens
+     * are ld_d elements apart. d_o [n_tokens][n_heads * d_head] is the gradient of the attention
+     * output.
      */
     const float *dq, *dk, *dv, *d_o;
     size_t ld_d;

@@ -63,7 +63,10 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/* Reads elements of x, adds a.add to them, stores the sums in x, and returns them in v. */
+/*
+ * Loads N elements of x and, unless a.add is NULL, adds a.add to them and stores the sums in x. v
+ * receives the elements or the sums.
+ */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -208,7 +211,10 @@ __device__ __forceinline__ void prefetch_row(const float *row, size_t d)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(row + k));
 }
 
-/* One block handles one token. Its elements of the branch and of x stay in registers. */
+/*
+ * Adds the normed output of a block (the branch) to x. One CUDA block handles one token, and the
+ * token's elements of the branch and of x stay in registers.
+ */
 __global__ void __launch_bounds__(THREADS_MAX)
     branch_kernel(const __grid_constant__ kvd_gpu_branch a)
 {
@@ -301,8 +307,8 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
 enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
 
 /*
- * Every CTA computes the norm of all rows in shared memory, stores a part of it, and multiplies it
- * with one row of the router per warp.
+ * Every CTA computes the norm of all rows in shared memory and stores a part of it. Each warp
+ * multiplies the normed rows with one row of the router.
  */
 __global__ void __launch_bounds__(ROUTE_THREADS)
     norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
@@ -312,7 +318,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     __shared__ float scale[KVD_ROUTE_ROWS];
     const int n = (int)a.n, d = (int)a.d, thread = (int)threadIdx.x, warp = thread / 32,
               lane = thread % 32;
-    /* The threads of a team share a row. */
+    /* A team is the group of threads that process one row. */
     const int team = ROUTE_THREADS / (n <= 1   ? 1
                                       : n <= 2 ? 2
                                       : n <= 4 ? 4
@@ -322,7 +328,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     const float *const router = a.router + (expert < a.n_experts ? expert : 0) * a.d;
     for (int k = 32 * lane; k < d; k += 32 * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(router + k));
-    /* The code above does not wait for preceding kernels, which never write the router. */
+    /*
+     * Until here the kernel reads only the router, which preceding kernels never write. Now it
+     * waits for these kernels.
+     */
     kvd_wait_preceding(NULL);
     double squares = 0;
     bool wrong = false;
@@ -470,7 +479,7 @@ extern "C" cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t 
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /* Nothing is added to x, so kvd_gpu_norm does not write x. */
+    /* The cast is safe: nothing is added to x, so kvd_gpu_norm does not write x. */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

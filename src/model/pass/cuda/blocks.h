@@ -45,16 +45,16 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const 
 /*
  * y [n][d], of `type`, is the norm of x; with KVD_F32 it may be x itself. If `add` [d] is not NULL,
  * it is added to every row of x first, and x keeps the sum. If `gain` is NULL, y receives x without
- * a norm, or y may be NULL. The first row of x that is not finite is recorded in *bad with the
- * check number `stage`.
+ * a norm; in that case y may also be NULL. The first row of x that is not finite is recorded in
+ * *bad with the check number `stage`.
  */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 /*
- * Computes kvd_gpu_norm for rows first .. first + n - 1 only; x and y point to row 0. Row i of x is
- * increased by the d values at add + i * add_ld; if add_ld is 0, all rows by the same values. The
- * row in *bad is counted from row 0.
+ * Computes kvd_gpu_norm for rows first .. first + n - 1 only; x and y point to row 0. The d values
+ * at add + i * add_ld are added to row i of x. If add_ld is 0, the same values are added to all
+ * rows. The row in *bad is counted from row 0.
  */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
@@ -67,7 +67,8 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
  */
 typedef struct {
     size_t n, d;
-    float *x;                 /* residual stream [n][d], changed; aligned to 16 bytes, as all are */
+    /* Residual stream [n][d], changed; all pointers are aligned to 16 bytes. */
+    float *x;
     const float *branch;      /* output of the branch, [n][d] */
     const float *gain_branch; /* gain of the branch's norm, [d] */
     const float *gain;        /* gain [d] of the norm of x, or NULL: y is x without a norm */
@@ -89,7 +90,8 @@ enum { KVD_ROUTE_ROWS = 8 };
 typedef struct {
     size_t n, d, n_experts; /* d is a multiple of 4 */
     const float *x;         /* residual stream [n][d] */
-    const float *add;       /* [d], or NULL: is added to every row before the norm; x stays */
+    /* [d], or NULL: is added to every row before the norm, but not stored in x. */
+    const float *add;
     const float *gain;
     double eps;
     const float *router; /* [n_experts][d]; no kernel on the stream may write it */
@@ -117,8 +119,9 @@ typedef struct {
     const float *gain_q, *gain_k;
     double eps;
     /*
-     * Scratch [n][2] if one norm covers all heads of a token's Q (or K), else NULL. gain_q and
-     * gain_k are then [n_heads * d_head] and [n_kv_heads * d_head].
+     * Scratch for the factors 1 / rms of Q and of K of each token, [n][2], if one norm covers all
+     * heads of a token's Q (or K); else NULL. In the first case gain_q is [n_heads * d_head] and
+     * gain_k is [n_kv_heads * d_head].
      */
     float *factor;
     const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
@@ -147,13 +150,15 @@ typedef struct {
 } kvd_gpu_latents;
 /*
  * Writes queries, keys and values of n tokens to a->qkv. In queries, only the first rope_dims
- * dimensions of each head are written; the others are a product with W_UK.
+ * dimensions of each head are written. The other dimensions are computed elsewhere, by a product
+ * with W_UK.
  */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /*
- * y [n][ffn] is the activation of `in` + bias. `in` is [n][2 ffn] for activations with a gate (the
- * gate, then the up projection), else [n][ffn]. bias, one row of `in`, may be NULL.
+ * Applies the activation function to the sum of `in` and bias, and stores the result in y [n][ffn].
+ * For activations with a gate, `in` is [n][2 ffn] (the gate, then the up projection), else
+ * [n][ffn]. bias has the length of a row of `in`, or is NULL.
  */
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
@@ -167,10 +172,12 @@ typedef struct {
 } kvd_gpu_scores;
 
 /*
- * Computes the softmax of the float32 array `products` [units][rows][ld] of q . k; a unit is one
- * head of one sequence. Row i of a unit is query first + i, and sees keys max(0, first + i - window
- * + 1) .. first + i; window 0 means from key 0. The other columns below n_keys become 0. prob has
- * `type` and the layout of `products`; with KVD_F32 it may be `products`.
+ * Computes the softmax of scores. `products` [units][rows][ld] holds q . k in float32; a unit is
+ * one head of one sequence. Row i of a unit is query first + i, which sees keys max(0, first + i -
+ * window + 1) .. first + i. If window is 0, it sees all keys from 0 on. The other columns below
+ * n_keys become 0.
+ *
+ * prob has `type` and the layout of `products`; with KVD_F32 it may be `products`.
  */
 cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows, size_t ld,
                             size_t first, size_t n_keys, size_t window,
@@ -185,7 +192,7 @@ cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stre
 /*
  * Chooses the routed experts of n tokens (model/pass/layer.h).
  *
- *   in   logit   [n][n_experts]     the router's product; with groups it is overwritten
+ *   in   logit   [n][n_experts]     the router's logits; overwritten if experts form groups
  *        bias    [n_experts]        added to the logits, or NULL
  *   out  expert  [n][n_chosen]      experts of each token, best first
  *        factor  [n][n_chosen]      factors on the outputs of these experts
@@ -214,12 +221,13 @@ cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
 /*
  * Routed experts of a batch whose routing stays on the device, so that a CUDA graph can contain
- * them. Reads the weights of the chosen experts alone, once for every group of tokens. Products
+ * them. Only the weights of the chosen experts are read, once for every group of tokens. Products
  * have bf16 inputs and float32 sums.
  *
- * Tokens that chose one expert are cut into groups of up to KVD_FEW_TOKENS or, on compute
- * capability 9 with more than KVD_FEW_TOKENS tokens per expert on average, KVD_MANY_TOKENS.
- * A pair is one token with one of its experts; pairs are numbered in the order of the groups.
+ * The tokens of an expert are divided into groups. A group has up to KVD_MANY_TOKENS tokens if the
+ * GPU has compute capability 9 and an expert has more than KVD_FEW_TOKENS tokens on average, else
+ * up to KVD_FEW_TOKENS. A pair is one token with one of its experts; pairs are numbered in the
+ * order of the groups.
  */
 enum {
     KVD_FEW_TOKENS = 32,
@@ -227,13 +235,16 @@ enum {
     KVD_FEW_EXPERTS = 1024 /* most experts of a layer */
 };
 typedef struct {
-    /* Expert, first pair and number of pairs. */
+    /*
+     * A group of tokens of one expert: number of the expert, and the (token, expert) pairs first ..
+     * first + n - 1.
+     */
     uint32_t expert, first, n;
 } kvd_gpu_expert_group;
 typedef struct {
     /*
-     * Input and scratch, as for kvd_gpu_route; `count` and `weight` are not used. row[i] is the
-     * token of pair i.
+     * Input and scratch with the meaning that they have for kvd_gpu_route; `count` and `weight` are
+     * not used. row[i] is the token of (token, expert) pair i.
      */
     kvd_gpu_routes routes;
     const kvd_gpu_expert *expert; /* device [n_experts] */
@@ -254,9 +265,10 @@ typedef struct {
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;
     uint32_t group_tokens; /* most tokens of a group; set by kvd_gpu_few_experts_add */
-    uint32_t *place;       /* scratch: pair of the j-th expert of each token, [n][n_chosen] */
-    void *hidden;          /* scratch: bf16 [n * n_chosen][ffn] */
-    float *out;            /* scratch: [n * n_chosen][d] */
+    /* scratch: number of the pair of each token and its j-th expert, [n][n_chosen]. */
+    uint32_t *place;
+    void *hidden; /* scratch: bf16 [n * n_chosen][ffn] */
+    float *out;   /* scratch: [n * n_chosen][d] */
 } kvd_gpu_few_experts;
 /* Returns the largest number of groups of n tokens. */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
@@ -266,8 +278,8 @@ size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
  */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
 /*
- * Computes `hidden` and `out` on compute capability 9. The groups, at most most_groups, have up to
- * KVD_MANY_TOKENS tokens. Called by kvd_gpu_few_experts_add.
+ * Computes `hidden` and `out` of *a on compute capability 9. Groups have up to KVD_MANY_TOKENS
+ * tokens, and there are at most most_groups of them. Called by kvd_gpu_few_experts_add.
  */
 cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
                                   cudaStream_t stream);

@@ -22,12 +22,13 @@ struct norm_args {
 };
 
 /*
- * Computes dx for a norm y of x with gain g. If a.add is set, the gradient is added to dx.
+ * Computes the gradient dx of the input x of a norm, where y is the output and g the gain. If a.add
+ * is set, the gradient is added to dx.
  *
  * RMS norm: y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  *
- * Layer norm: y = z g + b with z = (x - mean(x)) s and s = 1 / std(x),
- *             dx = s (g dy - mean(g dy) - z mean(g dy z)).
+ * Layer norm: y = z g + b with z = (x - mean(x)) s and s = 1 / std(x), dx = s (g dy - mean(g dy) -
+ * z mean(g dy z)).
  */
 template <bool LAYER> __global__ void __launch_bounds__(THREADS) norm_back_kernel(const norm_args a)
 {

@@ -31,8 +31,9 @@ cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
 
 /*
- * Gradient of kvd_gpu_qkv_finish: from Q and K after RoPE and V back to the output of the QKV
- * projection. A row has n_heads * d_head numbers of Q, then n_kv_heads * d_head each of K and V.
+ * Gradient of kvd_gpu_qkv_finish: turns the gradients of Q and K after RoPE and of V into the
+ * gradient of the output of the QKV projection. A row has n_heads * d_head numbers of Q, then
+ * n_kv_heads * d_head of K and as many of V.
  */
 typedef struct {
     kvd_dtype type;
@@ -52,8 +53,9 @@ typedef struct {
     /* Input: gradients of Q and K after RoPE and of V, [n][(n_heads + 2 n_kv_heads) * d_head]. */
     const float *d;
     /*
-     * Outputs: gradients of Q and K before RoPE, d_pre [n][(n_heads + n_kv_heads) * d_head], and of
-     * Q, K and V before the norms of Q and K, d_raw [n][(n_heads + 2 n_kv_heads) * d_head].
+     * Outputs. d_pre [n][(n_heads + n_kv_heads) * d_head] is the gradient of Q and K before RoPE.
+     * d_raw [n][(n_heads + 2 n_kv_heads) * d_head] is the gradient of Q, K and V before the norms
+     * of Q and K.
      */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
@@ -67,19 +69,20 @@ cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned 
 /*
  * Computes the gradient of kvd_gpu_softmax for n_rows queries of n_keys keys; rows of all arrays
  * are ld elements apart. prob and its gradient d_prob are float32; prob is 0 for keys that a query
- * does not see. d_scores becomes prob (d_prob - prob . d_prob) scale in `type`, and prob_out
- * becomes prob in `type`. With KVD_F32, d_scores may be d_prob, and prob_out is not written.
+ * does not see. d_scores receives scale prob (d_prob - s) in `type`, where s is the sum of prob
+ * d_prob over the row. prob_out receives prob converted to `type`. With KVD_F32, d_scores may be
+ * d_prob, and prob_out is not written.
  */
 cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float *d_prob,
                                  size_t n_rows, size_t ld, size_t n_keys, float scale,
                                  void *d_scores, void *prob_out, cudaStream_t stream);
 
 /*
- * Loss -log softmax(logits)[target] of n positions in nats, and its gradient d_logits [n][vocab] in
- * the element type `type`. With KVD_F32, d_logits may be the logits. If u is not NULL, the target
- * is drawn from the model first and written to `target`: the first token at which the cumulative
- * probability exceeds u[i]. A position with target UINT32_MAX predicts nothing; its d_logits and
- * loss are 0.
+ * Computes the loss -log softmax(logits)[target] of n positions in nats, and its gradient d_logits
+ * [n][vocab] in the element type `type`. With KVD_F32, d_logits and `logits` may be one array. If
+ * the random numbers u are given (not NULL), the target is drawn from the model first and written
+ * to `target`: the first token at which the cumulative probability exceeds u[i]. A position with
+ * target UINT32_MAX predicts nothing; its d_logits and loss are 0.
  */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,

@@ -59,8 +59,8 @@ static size_t pages_of(size_t tokens)
 
 /*
  * Writes the entry of sequence i to the host arrays. The sequence has `len` tokens, beginning with
- * token `at` of the batch. *next_page is the first page that no earlier sequence of the kernel
- * launch uses.
+ * token number `at` of the batch. *next_page is the first page after those of earlier sequences in
+ * the same kernel launch; the function advances it.
  */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {

@@ -89,7 +89,10 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                : 0;
 }
 
-/* Writes the last `latent` dimensions of each query head: its unrotated dimensions times W_UK. */
+/*
+ * Multiplies the unrotated dimensions of each query head by W_UK. The product becomes the last
+ * `latent` dimensions of the query head.
+ */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

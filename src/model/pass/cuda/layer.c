@@ -3,9 +3,9 @@
 #include <stdio.h>
 
 /*
- * Returns the number of the check of a layer's Q, K and V. Checks for values that are not finite
- * are numbered (stages): 0 for the embedding, two per layer (Q, K and V; the layer's output), then
- * the final norm.
+ * Returns the number of the check of a layer's Q, K and V. The checks for values that are not
+ * finite are numbered (stages). Number 0 is the embedding. Each layer has two checks: of Q, K and
+ * V, and of the layer's output. The last check is of the final norm.
  */
 static unsigned stage_qkv(int layer)
 {
@@ -145,8 +145,8 @@ static void *row_at(const void *array, size_t first, size_t width, kvd_dtype typ
 }
 
 /*
- * to [n][out] = from [n][in] W^T for a range of token rows. If `add` is not 0, adds the product to
- * `to`.
+ * Computes `to` [n][out] as `from` [n][in] times W^T, for a range of token rows. If `add` is not 0,
+ * adds the product to `to`.
  */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
@@ -158,8 +158,9 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 
 /*
  * Multiplies `from` by this GPU's part of an output matrix (O or down). The first GPU adds the
- * product to the residual in w->x. Other GPUs overwrite w->x, or add if `earlier` says that it
- * already holds a product. The sum of w->x over the GPUs is the new residual.
+ * product to the residual in w->x. Other GPUs overwrite w->x with the product. If `earlier` is set,
+ * w->x already holds a product of this layer, and they add to it. The sum of w->x over the GPUs is
+ * the new residual.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -169,8 +170,9 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
 }
 
 /*
- * Computes y, the norm of the residual stream, or the residual itself if gain is NULL. Before that
- * adds w->pending to the residual: a bias or the output of a block that is not yet added.
+ * Adds w->pending to the residual stream: a bias or the output of a block that has not been added
+ * yet. Then computes y, the norm of the residual stream or, if gain is NULL, the residual stream
+ * itself.
  */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
@@ -181,7 +183,10 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /* After the first half of the tokens, w->pending is still needed for the second half. */
+    /*
+     * w->pending is added to all tokens of a batch. After the first half of the tokens it is kept
+     * for the second half.
+     */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
@@ -194,8 +199,8 @@ static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows
 }
 
 /*
- * For models with a projection after the embedding: embeds the tokens in w->wide, converts the
- * embeddings in w->narrow, and projects them into the residual stream.
+ * For models with a projection after the embedding: stores the embeddings of the tokens in w->wide,
+ * converts them to w->narrow, and projects them into the residual stream.
  */
 static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
@@ -535,7 +540,8 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     if (layer < w->config.n_layers - 1)
         return 0;
     /*
-     * After the last layer, a call of norm() without gain adds w->pending to the residual stream.
+     * After the last layer, a block's output may still be in w->pending. norm() without a gain adds
+     * it to the residual stream.
      */
     return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                    kvd_gpu_join_sums(w, err)

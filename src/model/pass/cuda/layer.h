@@ -28,11 +28,11 @@ typedef struct {
     float *shared; /* factor on the shared expert's output: [max_tokens] */
     kvd_gpu_routes routes;
     uint32_t *count; /* Copy of routes.count in pinned host memory: [n_experts] */
-    /* True if all experts of a layer are one timed phase, which ends with KVD_GPU_DOWN. */
+    /* True if all experts of a layer are timed as one phase, KVD_GPU_DOWN. */
     bool one_phase;
     /*
-     * kvd_gpu_experts_few of this worker. Unless it is 0, `few` has the buffers, and `table` the
-     * experts of all layers, device [n_layers][n_experts].
+     * Result of kvd_gpu_experts_few for this worker. Unless it is 0, `few` has the buffers for the
+     * experts' kernels, and `table` the experts of all layers, device [n_layers][n_experts].
      */
     size_t most_few;
     bool many; /* true if batches of more than most_few tokens take several launches */
@@ -49,7 +49,7 @@ typedef struct {
     kvd_gpu_dense *dense; /* NULL if the caller always passes an attention hook */
     kvd_gpu_sum *sum;     /* borrowed; NULL on one GPU */
     cudaStream_t stream;
-    cudaStream_t sums; /* for sums over GPUs of half of the tokens */
+    cudaStream_t sums; /* stream for the sums over GPUs, each of one half of the tokens */
     /* For each half of the tokens: events before and after its sum over the GPUs. */
     cudaEvent_t written[2], summed[2];
     const kvd_cublas *lib;
@@ -125,8 +125,8 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w);
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
 /*
- * kvd_gpu_embedding sets the residual stream to the token embeddings. kvd_gpu_residual_in sets it
- * to `residual` on the first GPU.
+ * Both functions set the residual stream: kvd_gpu_embedding to the token embeddings,
+ * kvd_gpu_residual_in to `residual` on the first GPU.
  */
 int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n,
@@ -148,15 +148,15 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
 
 /*
  * Adds the experts' outputs for the input w->experts.normed to the residual stream. If
- * kvd_gpu_experts_norm, also computes that input, the norm of the residual stream, and adds
- * w->pending to the stream. Waits until the router has chosen the experts, unless
- * kvd_gpu_experts_stay. The caller must then queue the sum over the GPUs.
+ * kvd_gpu_experts_norm returns true, the function also computes that input, the norm of the
+ * residual stream, and adds w->pending to the stream. If kvd_gpu_experts_stay returns false, it
+ * waits until the router has chosen the experts. The caller must then queue the sum over the GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /*
- * Returns the largest number of tokens that one launch of the experts' own kernels takes: at least
- * s->steps, or 32 per expert; 0 if these kernels do not support the experts. The weights need not
- * be loaded.
+ * Returns the largest number of tokens that one launch of kvdim's kernels for experts (in place of
+ * cuBLAS) takes. The number is at least s->steps, and at least 32 tokens per expert. Returns 0 if
+ * these kernels do not support the experts. The weights need not be loaded.
  */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
@@ -165,7 +165,10 @@ size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
  * A CUDA graph can then contain it.
  */
 bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n);
-/* Returns true if kvd_gpu_experts_add computes the norm before the experts of n tokens. */
+/*
+ * Returns true if kvd_gpu_experts_add, called with n tokens, also computes the norm before the
+ * experts.
+ */
 bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n);
 
 /*

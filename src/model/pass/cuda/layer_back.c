@@ -161,8 +161,9 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
 }
 
 /*
- * Gradient of what follows attention with KVD_ORDER_AFTER: y = norm(x + W_O o); output = norm'(y +
- * ffn(y)), for the layer's input x and the output o of attention.
+ * Computes the gradient of the part of a layer after attention with KVD_ORDER_AFTER: y = norm(x +
+ * W_O o); output = norm'(y + ffn(y)). norm and norm' are the layer's two norms, x is the layer's
+ * input and o the output of attention.
  */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
  * The gradient of one layer on the device (model/pass/layer_back.h is the CPU version), for
- * backward.c. The worker (kvd_gpu_worker) first recomputes the layer. The gradient reads its arrays
- * x, normed, second, qkv and narrow (the output of attention).
+ * backward.c. The worker (kvd_gpu_worker) first recomputes the layer. The functions here then read
+ * the worker's arrays x, normed, second, qkv and narrow (the output of attention).
  */
 #ifndef KVD_MODEL_PASS_CUDA_LAYER_BACK_H
 #define KVD_MODEL_PASS_CUDA_LAYER_BACK_H
@@ -29,7 +29,7 @@ struct kvd_gpu_backward {
     float *between;
     /* Input of the feed-forward block in the element type of the pass: [max_tokens][d_model]. */
     void *y;
-    float *d_ffn; /* gradient inside the feed-forward block: [max_tokens][d_ffn] */
+    float *d_ffn; /* gradient of the hidden units of the feed-forward block: [max_tokens][d_ffn] */
     /* Gradient of the output of attention: [max_tokens][width_q]. */
     float *d_o;
     /*
@@ -83,9 +83,10 @@ int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_
 /* Computes w->d_qkv, the gradient of Q and K after RoPE and of V, from w->d_o. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
 /*
- * Computes from w->d_qkv the gradients w->d_pre of Q and K before RoPE and w->d_raw before their
- * norms. Unless `last`, adds the contribution of Q, K and V to w->dx. Rows of d_qkv that are not
- * finite are recorded with check number `stage`, rows of dx with stage + 1.
+ * Computes two gradients from w->d_qkv: w->d_pre of Q and K before RoPE, and w->d_raw of Q, K and V
+ * before the norms of Q and K. Unless `last` is true (no lower layer needs it), adds the
+ * contribution of Q, K and V to w->dx. Rows of d_qkv that are not finite are recorded with check
+ * number `stage`, rows of dx with stage + 1.
  */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);

@@ -24,8 +24,8 @@ struct kvd_gpu_paged {
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
     /*
-     * Receives the Q of the second launch of kvd_append, which nothing reads. NULL before a layer
-     * needs the second launch.
+     * Receives Q from the second launch of kvd_append for a layer. Nothing reads this Q, because
+     * the first launch has computed Q. NULL before a layer needs the second launch.
      */
     void *q_unused;
     int32_t *table, *next;
@@ -171,8 +171,8 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
 }
 
 /*
- * Fills the page table and the list of tiles for the sequences *r. If they are filled already, only
- * resets the counter of processed tiles.
+ * Fills the page table and the list of tiles for the sequences of launch *r. If they were filled
+ * for *r already, only resets the counter of processed tiles.
  */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)

@@ -15,7 +15,8 @@
 namespace
 {
 
-enum { THREADS = 128, FEW = 32 /* tokens whose heads are divided among blocks */ };
+/* For up to this number of tokens, heads are divided among blocks. */
+enum { THREADS = 128, FEW = 32 };
 
 struct geometry {
     /* Offsets of the token's first element: `row` in the array qkv, `token` in the array pre. */
@@ -186,7 +187,7 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
 
 /*
  * Computes the factors of norms that cover all heads. Block (t, 0) computes the factor for Q of
- * token t, block (t, 1) that for K.
+ * token t, block (t, 1) computes the factor for K.
  */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
@@ -238,8 +239,8 @@ __global__ void __launch_bounds__(THREADS)
     }
     bool wrong = false;
     /*
-     * Dimensions that RoPE does not rotate are handled two at a time; if d_head is odd, the last
-     * one has no partner.
+     * Each step handles two dimensions. Dimensions that RoPE does not rotate are taken in adjacent
+     * pairs; if d_head is odd, the last dimension has no partner.
      */
     for (int p = lane; p < half + d % 2; p += 32) {
         const bool pair = p < pairs, turns = pair && a.cosine && head < turned;

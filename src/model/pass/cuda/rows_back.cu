@@ -77,8 +77,8 @@ __device__ __forceinline__ float block_max(float x, float *part)
 }
 
 /*
- * Returns the first token at which the cumulative sum of exp(logit - top) exceeds `goal`. sums[s]
- * is the sum over the s-th segment of a.segment tokens.
+ * Returns the first token at which the cumulative sum of exp(logit - top) exceeds `goal`, where
+ * `top` is the largest logit. sums[s] is the sum over the s-th segment of a.segment tokens.
  */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)

@@ -1,9 +1,9 @@
 #include "model/pass/cuda/score_blocks.h"
 
 /*
- * Number of queries per block, and number of sequences for which scratch memory is allocated. With
- * more queries, more work is wasted on keys that the causal mask hides; with fewer, the products
- * are too small for the device.
+ * ROWS is the number of queries per block. More queries waste work on keys that the causal mask
+ * hides; with fewer, the products are too small for the device. SEQUENCES is the number of
+ * sequences for which scratch memory is allocated.
  */
 enum { ROWS = 256, SEQUENCES = 16 };
 #define SCRATCH ((size_t)256 << 20)

@@ -30,7 +30,10 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* Numbers of queries: n_rows of all units (heads of sequences), `rows` of one unit. */
+    /*
+     * n_rows is the number of queries of all units (heads of sequences), `rows` that of one unit.
+     * `first`, n_keys and `window` are arguments of kvd_gpu_softmax.
+     */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
     /* With CAPPED, the score is softcap * tanh(inner * product), where inner = scale / softcap. */
@@ -148,8 +151,8 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
 }
 
 /*
- * Keeps rows in registers: a warp per row if THREADS is 32, otherwise a block. A row has up to 4 *
- * PIECES * THREADS scores.
+ * Computes softmax with the scores of a row kept in registers. If THREADS is 32, a warp handles a
+ * row, otherwise a block does. A row has up to 4 * PIECES * THREADS scores.
  */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)

@@ -46,9 +46,10 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
     /*
-     * NVLink multicast is off, because it would take one of the few multicast groups of the host
-     * from other processes. All connections are made now, so that queueing a sum never waits for
-     * other GPUs. Sums of CUDA graphs never run at the same time as other sums.
+     * NCCL_NVLS_ENABLE: NVLink multicast is off, because it would take one of the few multicast
+     * groups of the host from other processes. NCCL_RUNTIME_CONNECT: all connections are made now,
+     * so that queueing a sum never waits for other GPUs. NCCL_GRAPH_MIXING_SUPPORT: not needed,
+     * because sums in CUDA graphs never run at the same time as other sums.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -183,8 +184,8 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 }
 
 /*
- * Polls the stream. Between polls it first only yields, about as long as one or two decode steps
- * take, and then sleeps.
+ * Polls the stream until it is idle. Between polls it yields the CPU for about the time of one or
+ * two decode steps. After that time it sleeps between polls.
  */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {

@@ -37,8 +37,9 @@ static bool on_hopper(void)
 }
 
 /*
- * Returns true if the own kernels compute the experts of large batches. With fewer experts each has
- * so many tokens that cuBLAS products of one expert after another fill the GPU.
+ * Returns true if kvdim's own kernels (few and many) compute the experts of large batches. If a
+ * model has fewer experts, each has so many tokens that cuBLAS products of one expert after another
+ * fill the GPU.
  */
 static bool takes_many(const kvd_config *c)
 {
@@ -46,7 +47,7 @@ static bool takes_many(const kvd_config *c)
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* Beyond 32 tokens per expert, cuBLAS products are faster, unless takes_many. */
+/* Unless takes_many returns true, cuBLAS products are faster for more than 32 tokens per expert. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
@@ -228,7 +229,9 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
                : 0;
 }
 
-/* Creates the second stream. It has priority, because every GPU waits for the sums on it. */
+/*
+ * Creates w->sums, the second stream. It has priority, because every GPU waits for the sums on it.
+ */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;

@@ -122,7 +122,7 @@ typedef struct {
     node *node;
     size_t n, capacity;
     bool starts[256];
-    bool lstrip; /* true if some token in the tree also takes the white space before it */
+    bool lstrip; /* true if some token in the tree also removes white space before it */
 } tree;
 
 struct kvd_added_tokens {
@@ -310,8 +310,8 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
 }
 
 /*
- * Returns the longest added token that is a prefix of s, or NULL. Sets *cut if s ends before it is
- * known whether a longer token matches.
+ * Returns the longest added token that is a prefix of s, or NULL. Sets *cut to true if a longer
+ * token might match but s ends too early to tell.
  */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)
@@ -374,7 +374,7 @@ static int split_piece(const kvd_added_tokens *a, const tree *t, kvd_scan *scan,
         const token *k =
             t->starts[(unsigned char)s[i]] ? match_at(a, t, s + i, piece.len - i, &cut) : NULL;
         if (piece.open && (cut || (k && k->single_word && i + k->text.n == piece.len)))
-            break; /* further text decides whether the token matches */
+            break; /* the text ends here for now; only further text decides if the token matches */
         if (!k) {
             i++;
             continue;

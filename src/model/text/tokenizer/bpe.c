@@ -16,8 +16,8 @@ typedef struct {
 #define EMPTY UINT64_MAX /* no possible `pair`, because ids are at most 2^31 - 1 */
 
 /*
- * Initial symbols into which BPE divides a character: the character's token, one token per byte, or
- * the unknown token.
+ * Ways in which BPE divides a character into initial symbols: the token of the character (KNOWN),
+ * one token for each of its bytes (BYTES), or the unknown token (UNKNOWN).
  */
 typedef enum { KNOWN, BYTES, UNKNOWN } unit_kind;
 typedef struct {
@@ -207,7 +207,7 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        /* A later rule for the same two tokens overwrites an earlier rule. */
+                        /* Overwrites an earlier rule for the same two tokens. */
                         joined};
     return 0;
 }
@@ -335,8 +335,8 @@ static int add_unit(const kvd_bpe *m, kvd_merge_work *w, const unit *u, bool *pe
     }
     /*
      * *pending means that an unk_token must be appended before the next character that is in the
-     * vocabulary. As in Hugging Face tokenizers, a character that becomes byte tokens leaves
-     * *pending set.
+     * vocabulary. A character that becomes byte tokens does not append it, as in Hugging Face
+     * tokenizers.
      */
     if (u->kind == KNOWN && *pending) {
         *pending = false;
@@ -402,8 +402,9 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     if (!len)
         return 0;
     /*
-     * With ignore_merges, a word that is in the vocabulary becomes a single token. No id of a word
-     * that continues (open) is therefore certain.
+     * With ignore_merges, a word that is in the vocabulary becomes a single token. Therefore no id
+     * is certain while more characters may follow (open) and the word may still be in the
+     * vocabulary.
      */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest

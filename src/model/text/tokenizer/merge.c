@@ -9,8 +9,8 @@
 #define NONE UINT32_MAX
 
 /*
- * If a word has more symbols, kvd_merge_add merges the symbols before the last boundary, so that
- * the list of symbols stays short.
+ * If a word has more than PART symbols, kvd_merge_add merges the symbols before the last boundary,
+ * so that the list of symbols stays short.
  */
 #define PART 4096
 
@@ -184,8 +184,8 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
         kvd_symbol *left = &w->symbol[at];
         /*
          * The candidate is outdated if one of its two symbols has been merged since. It is dropped,
-         * unless the symbols now at these positions merge to the same token, as in Hugging Face
-         * tokenizers.
+         * unless the symbols now at these positions merge to the candidate's token, as in Hugging
+         * Face tokenizers.
          */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
@@ -249,8 +249,8 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         if (n && join(w, n, err))
             return -1;
         /*
-         * The limit doubles, so that the time of all searches for a boundary is linear in the
-         * length of the word.
+         * Symbols are merged early when there are w->full of them. This limit doubles, so that the
+         * total time to search for boundaries is linear in the length of the word.
          */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }

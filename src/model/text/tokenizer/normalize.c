@@ -10,7 +10,10 @@
 #include "model/text/tokenizer/pieces.h"
 #include "model/text/tokenizer/regex.h"
 
-/* Normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC, NFD, NFKC and NFKD. */
+/*
+ * This file computes normal forms of UTF-8 text (UAX #15) as of Unicode 9.0: NFC, NFD, NFKC and
+ * NFKD.
+ */
 
 /*
  * Characters that Unicode 10.0 to 15.0 gave a combining class or a decomposition. Hugging Face
@@ -216,8 +219,8 @@ done:
 }
 
 /*
- * Returns the offset of the last character that never combines with the characters before it, or 0.
- * The normal form of the text before that offset does not depend on later text.
+ * Returns the offset of the last character that cannot combine with the characters before it, or 0
+ * if there is none. The normal form of the text before that offset does not depend on later text.
  */
 static size_t kvd_normal_boundary(const char *s, size_t len)
 {
@@ -418,8 +421,8 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             break;
         }
         /*
-         * new_first is the number of bytes of the result that come from the document's first
-         * character. In `text` their number is *first.
+         * The document's first character is *first bytes of `text`. new_first is the number of
+         * bytes of the result that come from this character.
          */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
@@ -505,8 +508,9 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
         same += width;
     }
     /*
-     * `same` is the number of leading bytes that equal the normal form of the document's first
-     * character alone. 0 means that this character was composed with characters after it.
+     * `same` is the number of bytes at the beginning of the result that equal the normal form of
+     * the document's first character alone. It is 0 if this character was composed with characters
+     * after it.
      */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);

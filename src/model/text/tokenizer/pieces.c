@@ -112,8 +112,8 @@ void kvd_splitter_start(kvd_splitter *s, kvd_pieces *pieces, kvd_piece whole,
 }
 
 /*
- * Returns true if the next range, a match or the text between two matches, belongs to the same
- * piece as the waiting range.
+ * A range is a match or the text between two matches. Returns true if the next range belongs to the
+ * same piece as the preceding range, which waits to be written.
  */
 static bool glued(const kvd_splitter *s, bool is_match)
 {

@@ -61,7 +61,7 @@ int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 /*
  * Appends a piece to p->next: bytes [begin, end) of *whole. The new piece is open if *whole is open
- * and `end` is its end.
+ * and both end at the same byte.
  */
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
@@ -87,8 +87,9 @@ typedef struct {
     kvd_piece whole;
     kvd_split_behavior behavior;
     /*
-     * waiting: bytes [begin, end) are not yet written as a piece, because the next range may extend
-     * it. last_was_match: the last range that kvd_splitter_feed received was a match.
+     * `waiting` is true if bytes [begin, end) are not yet written as a piece, because the next
+     * range may belong to the same piece. last_was_match is true if the last range that
+     * kvd_splitter_feed received was a match.
      */
     bool waiting, last_was_match;
     size_t begin, end;

@@ -85,8 +85,8 @@ static int parse_into(kvd_template *t, const json_t *spec, int depth, bool *done
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
     /*
-     * A second TemplateProcessing is an error. In Hugging Face's library it would take the output
-     * of the first as a pair of texts.
+     * A second TemplateProcessing is an error. Hugging Face's library would apply it to the output
+     * of the first one as if that output were a pair of texts.
      */
     if (*done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");

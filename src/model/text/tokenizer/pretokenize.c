@@ -11,8 +11,8 @@
 #define NESTING_MAX 32
 
 /*
- * Pattern of GPT-2's words: contractions; runs of letters, digits or other characters, each with an
- * optional space before it; then white space.
+ * Pattern of GPT-2's pieces. A piece is a contraction, or a run of letters, digits or other
+ * characters with an optional space before it, or a run of white space.
  */
 #define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -260,8 +260,8 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
 }
 
 /*
- * A piece written in ByteLevel's alphabet. byte[i] is the index of the original byte to which byte
- * i of the written text belongs.
+ * A piece written in ByteLevel's alphabet. Byte i of the written text comes from byte number
+ * byte[i] of the original text.
  */
 typedef struct {
     kvd_buffer text;
@@ -322,7 +322,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
         }
         /*
          * If the text of the piece continues (open), the text after the last match is dropped,
-         * because further text may change where it is cut.
+         * because further text may change where the dropped text is cut.
          */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||

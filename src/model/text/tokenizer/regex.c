@@ -11,8 +11,8 @@
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 /*
- * Oniguruma's \w (UTS #18 word) as the inside of a character class. Outside a class, \w also
- * matches the superscripts and fractions below U+0100.
+ * Characters that Oniguruma's \w matches (UTS #18 word), as the inside of a character class. If \w
+ * is not in a class, Oniguruma also matches the superscripts and fractions below U+0100.
  */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -212,8 +212,8 @@ static int open_group(walk *w)
             return puts_to(w, same[k]);
         }
     /*
-     * The option (?i) is accepted only at the beginning of a pattern, because elsewhere Ruby and
-     * Perl apply it to different parts of the pattern.
+     * The option (?i) is accepted only at the beginning of a pattern. In other places Ruby and Perl
+     * differ on the part of the pattern to which it applies.
      */
     if (ahead(w, "(?i)") && !w->i) {
         w->caseless = true;
@@ -247,8 +247,8 @@ static int interval(walk *w)
 }
 
 /*
- * Fails if a pattern that ignores case contains a letter or letters that Oniguruma matches across
- * different lengths, such as U+00DF against ss.
+ * Fails if a pattern that ignores case contains letters that Oniguruma matches with text of another
+ * length. For example, it matches U+00DF with ss.
  */
 static int no_multiple_folds(walk *w)
 {
@@ -312,7 +312,7 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 
 /*
  * Smallest and largest number of start positions that one call of PCRE2 tries. After a slow call
- * there are fewer, so that a request to stop takes effect within a second.
+ * the number is reduced, so that a request to stop takes effect within a second.
  */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
@@ -461,7 +461,8 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
         /*
-         * If more text follows, the last bytes may be the beginning of a match of the literal text.
+         * If more text follows, a match of the pattern (a literal text) may begin in the last
+         * r->len - 1 bytes.
          */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&

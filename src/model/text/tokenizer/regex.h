@@ -21,8 +21,8 @@ typedef struct kvd_regex kvd_regex;
  */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
 /*
- * Compiles the pattern of a JSON object {"String": ...}, a literal text, or {"Regex": ...}. On
- * failure returns NULL and fills *err.
+ * Compiles the pattern of a JSON object. {"String": ...} is a literal text, {"Regex": ...} a
+ * regular expression. On failure returns NULL and fills *err.
  */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
@@ -35,7 +35,7 @@ typedef struct {
     size_t len, at, last_end;
     bool matched_before, open;
     /*
-     * If the text continues after the known bytes (open): after kvd_scan_next has returned 0, no
+     * If the text continues after the known bytes (open) and kvd_scan_next has returned 0, no
      * further match begins before byte `known`.
      */
     size_t known;

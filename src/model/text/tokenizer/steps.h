@@ -78,17 +78,17 @@ int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
 /*
- * Reads the added tokens; `spec` may be NULL. Ids in the file must be the ones that Hugging Face
- * tokenizers would assign: the id in `vocab`, else the next free id. On failure returns NULL and
- * fills *err.
+ * Reads the added tokens; `spec` may be NULL. The id of a token in the file must be the one that
+ * Hugging Face tokenizers would assign: the token's id in `vocab` or, if it is not there, the next
+ * free id. On failure returns NULL and fills *err.
  */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
 /*
- * Cuts added tokens out of the pieces of text: if `normalized`, the tokens that are matched after
- * the normalizer, else those matched before it.
+ * Cuts added tokens out of the pieces of text. If `normalized` is true, cuts the tokens that are
+ * matched after the normalizer, else the tokens that are matched before it.
  */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
@@ -154,7 +154,9 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
 /* The "post_processor" of tokenizer.json, which adds special tokens to the ids of a text. */
 
 typedef struct {
-    /* True: the ids of the text are inserted here. False: the special token `id` is. */
+    /*
+     * If true, the ids of the text are inserted here. If false, the special token `id` is inserted.
+     */
     bool is_text;
     uint32_t id;
 } kvd_template_part;
@@ -173,7 +175,8 @@ void kvd_template_release(kvd_template *t);
 
 /*
  * Appends the ids of a text to *ids, with special tokens around them if `add_special`. If `open`,
- * `text` holds only the first ids of a longer text, and the special ids after it are left out.
+ * `text` holds only the first ids of a longer text, and the special tokens after the text are left
+ * out.
  */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
@@ -279,7 +282,7 @@ typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t righ
 
 /*
  * Set of pairs of neighbouring characters that occur in merged tokens. Only hash values are stored,
- * so a pair that is not in the set may seem to be.
+ * so a pair may wrongly be reported as a member of the set.
  */
 typedef struct kvd_pair_set kvd_pair_set;
 
@@ -296,7 +299,7 @@ typedef struct {
      * its two parts.
      */
     const kvd_vocab *vocab;
-    /* Must hold the pairs of all joined symbols. */
+    /* Set with at least the pairs of neighbouring characters in all joined symbols. */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
@@ -305,7 +308,10 @@ typedef struct {
     kvd_ids *ids;
     kvd_symbol *symbol;
     size_t n, capacity;
-    /* Number of symbols at which kvd_merge_add merges and shortens the list. */
+    /*
+     * Largest number of symbols. When it is reached, kvd_merge_add merges symbols, which shortens
+     * the list.
+     */
     size_t full;
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;

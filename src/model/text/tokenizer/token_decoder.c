@@ -234,7 +234,10 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /* Characters outside ByteLevel's alphabet belong to an added token. */
+            /*
+             * A character outside ByteLevel's alphabet means that the string is an added token,
+             * whose text is written unchanged.
+             */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))

@@ -5,9 +5,10 @@
 
 #include "common/utf8.h"
 
-#define BOS         1
-#define FIRST_BYTE  3
-#define WORST_SCORE (-1e10f) /* two pieces are joined only if the result has a higher score */
+#define BOS        1
+#define FIRST_BYTE 3
+/* Two pieces are joined only if the score of the result is above this number. */
+#define WORST_SCORE (-1e10f)
 
 struct kvd_llama2c {
     kvd_vocab vocab;
