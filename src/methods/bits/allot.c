@@ -2,10 +2,10 @@
  * Method allot: chooses the number of bits of every dimension of a head by reverse water-filling
  * (Shannon 1949; Huang and Schultheiss 1963).
  *
- * Quantising a dimension with b bits costs c e_b. e_b is the squared error of b bits for a standard
- * deviation of 1, and c is the variance of the dimension. If the projections come with singular
- * values of products (methods balanced and fisher), c is multiplied by the squared singular value
- * and divided by the dimension's mean square.
+ * Quantising a dimension with b bits costs the product of two factors: the squared error of b bits
+ * for a standard deviation of 1, and the variance of the dimension. If the methods balanced or
+ * fisher projected the dimension, the cost is multiplied by w = (squared singular value of the
+ * dimension) / (mean square of the dimension).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ typedef struct {
     int n_layers, n_kv_heads;
     size_t wide;
     float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2]: mean, standard deviation */
-    uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] bits of each dimension */
+    uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] number of bits of each dimension */
     /*
      * [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS] quantisation levels in ascending order.
      */
@@ -45,12 +45,12 @@ typedef struct {
 } allot;
 
 typedef struct {
-    /* quantisation cost of each dimension with 0 bits, in the layout of allot.given */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation cost of each dimension with 0 bits */
     double *cost;
     size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES] number of stored dimensions */
     /*
      * [n_layers][KVD_N_SIDES] Squared error of quantising with each number of bits, for a standard
-     * deviation of 1. With 0 bits it is 1.
+     * deviation of 1. The error of 0 bits is 1.
      */
     double (*loss)[MOST_BITS + 1];
 } making;
@@ -75,8 +75,8 @@ static bool weighed(const kvd_method_setup *s, int side)
 }
 
 /*
- * Returns the weight of a squared error in dimension j when bits are distributed. `square` is the
- * mean square of that dimension.
+ * Returns the factor by which the quantisation cost of dimension j is multiplied before bits are
+ * allotted to dimensions. `square` is the mean square of dimension j.
  */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
@@ -165,7 +165,10 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/* Without calibration, sets deviations that fall by a factor of 16 and levels of normal numbers. */
+/*
+ * Without calibration, sets standard deviations that fall by a factor of 16 over the dimensions of
+ * a head, and the quantisation levels of a normal distribution.
+ */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
     const size_t places = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES;

@@ -31,8 +31,9 @@ typedef struct {
     /* [d] Factors by which key channels are multiplied (kvd_bits_method.balances), or NULL. */
     const float *balance;
     /*
-     * State of the entropy coder [kvd_bits_method.states], 0 before the first block. A method whose
-     * streams continue from block to block updates it. NULL: every block is a stream of its own.
+     * State of the entropy coder [kvd_bits_method.states], 0 before the first block. Methods whose
+     * streams of codes continue from block to block write their new state here. NULL: every block
+     * is a stream of its own.
      */
     uint32_t *state;
     bool prompt; /* true: the block holds all coded tokens of a prompt */
@@ -47,7 +48,7 @@ typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     kvd_method_info info; /* must be the first member */
     /*
-     * Name of a parameter that defaults to 1 if squared gradients are available and no method
+     * Name of a parameter whose default is 1 if the spectrum has squared gradients and no method
      * removes dimensions. NULL: no such parameter.
      */
     const char *fisher_key;
@@ -83,15 +84,16 @@ struct kvd_bits_method {
      */
     bool (*calibrated)(const kvd_parameter_values *v);
     /*
-     * Sets `*window` and `*block`. The first (m - window) / block * block of m tokens are coded, in
-     * blocks of `block` tokens; later tokens stay exact. All coded tokens of a prompt come in one
-     * call of `code`. If NULL, `*window` is 0 and `*block` is 1.
+     * Sets `*window` and `*block`. The first (m - window) / block * block of m tokens (rounded down
+     * to whole blocks) are coded in blocks of `block` tokens. The later tokens stay exact. All
+     * coded tokens of a prompt come in one call of `code`. If NULL, `*window` is 0 and `*block` is
+     * 1.
      */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
-     * Returns true if key channels are multiplied by sqrt(max |q| / max |k|), taken over the prompt
-     * (MiKV's balancer). The factors take 16 bits per channel, once. Must return false if
-     * `keys_before_rope` is set or a dims method is used. NULL: never.
+     * Returns true if each key channel is multiplied by sqrt(max |q| / max |k|), where the maxima
+     * are over the tokens of the prompt (MiKV's balancer). The factors take 16 bits per channel,
+     * once. Must return false if `keys_before_rope` is set or a dims method is used. NULL: never.
      */
     bool (*balances)(const kvd_parameter_values *v);
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
@@ -112,9 +114,9 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
 /*
- * Matrices of method xquant for K or V of one layer, with X the inputs of the layer: the cache
- * stores Y = X down^T, and K or V is Y up^T, plus `bias`, after the RMS norm of K. The open method
- * owns the arrays.
+ * Matrices of method xquant for K or V of one layer with inputs X. The cache stores Y = X down^T. V
+ * is Y up^T + `bias`. K is Y up^T + `bias`, followed by the RMS norm of K if the model has one. The
+ * open method owns the arrays.
  */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
@@ -139,9 +141,8 @@ typedef struct {
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
 
 /*
- * Scales of fp8 and nvfp4, which divide all numbers of a tensor by one factor before coding. Set of
- * numbers that share a scale: all numbers (the scale is then 1), one layer, or one KV head
- * of one layer.
+ * Set of numbers that method fp8 or nvfp4 divides by a common scale before coding: all numbers (the
+ * scale is then 1), the numbers of one layer, or those of one KV head of one layer.
  */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
@@ -167,10 +168,12 @@ void kvd_scales_release(kvd_scales *scales);
  * rotatekv, zipcache and vidkv. The address is NULL in a build without CUDA.
  */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
-/* GPU code of waterfill and kvtc, and of cachegen, as kvd_gpu_packed. */
+/*
+ * GPU code of waterfill and kvtc, and of cachegen. The addresses are NULL in a build without CUDA.
+ */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
-/* GPU code of xquant, as kvd_gpu_packed. */
+/* GPU code of xquant. The address is NULL in a build without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_xquant KVD_IF_LINKED;
 
 #endif

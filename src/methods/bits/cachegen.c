@@ -39,12 +39,12 @@ typedef struct {
     float *step;
     /*
      * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables: one for anchor tokens, then
-     * one per channel. NULL if `own` is 1.
+     * one per channel. NULL if parameter `own` is 1, because each block then stores its tables.
      */
     kvd_rans_table *table;
     /*
-     * [wide] Places of the codes of anchor tokens, and of differences, in the tables of one side of
-     * a head. NULL unless `lanes` is 1.
+     * [wide] Frequency table of each channel, for the codes of anchor tokens and for differences
+     * from anchor tokens. NULL unless parameter `lanes` is 1.
      */
     kvd_stream_component *anchor, *difference;
 } cachegen;
@@ -73,8 +73,9 @@ static uint8_t code_difference(float x, float anchor, float step)
 
 /*
  * Reads calibration data [n][d], sequences of `seq_len` tokens. If `count` is NULL, adds the
- * squared differences from the anchor tokens to square [d]. Otherwise counts the codes: of anchor
- * tokens in count[0], of channel j in count[1 + j]. Returns the number of differences per channel.
+ * squared differences from the anchor tokens to square [d]. If `count` is given, counts the codes
+ * of anchor tokens in count[0] and those of differences in channel j in count[1 + j]. Returns the
+ * number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -103,7 +104,7 @@ static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d
 
 /*
  * Makes the frequency table of n codes. Codes that do not occur in the calibration data may occur
- * in other texts, so every code gets a frequency above 0. Changes the counts.
+ * in other texts, so every code gets a frequency above 0. Overwrites `count`.
  */
 static void make_table(kvd_rans_table *t, uint64_t *count, size_t n)
 {
@@ -125,7 +126,10 @@ static void draw_table(kvd_rans_table *t, size_t n, double middle, double sigma)
     make_table(t, count, n);
 }
 
-/* Makes steps and tables for timing, those of independent normal numbers with variance 1. */
+/*
+ * Sets quantisation steps and frequency tables for timing, as if all channels were independent and
+ * normally distributed with variance 1.
+ */
 static int draw(cachegen *c)
 {
     const size_t each = c->n_kv_heads * KVD_N_SIDES;
@@ -140,7 +144,10 @@ static int draw(cachegen *c)
     return 0;
 }
 
-/* `unit` is the quantisation step, in units of the root mean square of a channel's differences. */
+/*
+ * Sets the quantisation steps and frequency tables of one side of a head from the calibration rows.
+ * `unit` is the quantisation step, in units of the root mean square of a channel's differences.
+ */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
 {
@@ -165,7 +172,9 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
         }
     }
     free(code);
-    /* cppcheck-suppress autovarInvalidDeallocation ; a pointer to rows, not an array */
+    /*
+     * cppcheck-suppress autovarInvalidDeallocation ; `count` points to heap memory, it is no array
+     */
     free(count);
     free(square);
     free(y);
@@ -211,7 +220,7 @@ static void close(void *self)
     free(c);
 }
 
-/* Sets the places of codes in the tables of one head and side. */
+/* Sets the frequency table of each channel, as an offset from the first table of a head's side. */
 static int place_codes(cachegen *c, kvd_err *err)
 {
     c->anchor = malloc(c->wide * sizeof *c->anchor);
@@ -346,14 +355,20 @@ static void read_codes(const cachegen *c, const kvd_bits_block *b, const buffers
     }
 }
 
-/* Memory of code_lanes: states, words and numbers of words of a block, and integers of a token. */
+/*
+ * Buffers of code_lanes: a block of streams (states, words and numbers of words), and [d] integers
+ * of one token.
+ */
 typedef struct {
     kvd_stream_block block;
     size_t n_streams;
     int32_t *q;
 } lane_buffers;
 
-/* Codes a block of n tokens from the newest to the oldest, and decodes it. */
+/*
+ * Codes a block of n tokens into one stream per lane, from the newest token to the oldest, and
+ * decodes the streams to check them.
+ */
 static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *code, size_t n,
                       size_t d, lane_buffers *w, kvd_err *err)
 {
@@ -368,7 +383,7 @@ static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *c
             w->q[j] = code[i * d + j] - (i % c->group ? ZERO : 0);
         kvd_streams_push(i % c->group ? &differences : &anchors, w->q, &w->block);
     }
-    /* The block is decoded from a copy of the numbers of words, which are counted. */
+    /* Decoding lowers the numbers of words, so it runs on a copy of them. */
     uint32_t *const words = w->block.n, *const left = words + w->n_streams;
     memcpy(left, words, w->n_streams * sizeof *words);
     w->block.n = left;
@@ -385,7 +400,10 @@ static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *c
     return status;
 }
 
-/* Codes and decodes b->n tokens in blocks. Adds the bits of words and headers to `*count`. */
+/*
+ * Codes b->n tokens in blocks, and checks the codes by decoding. Adds the bits of the streams'
+ * words and headers to `*count`.
+ */
 static int code_all_lanes(const cachegen *c, const kvd_bits_block *b, const kvd_rans_table *table,
                           uint8_t *code, kvd_bits_count *count, kvd_err *err)
 {

@@ -131,7 +131,7 @@ static void round_all(float *x, size_t n)
 static void add_low_rank(const float *e, size_t n, size_t d, size_t r, int iterations, float *a,
                          float *b, float *y)
 {
-    /* any start values that are not orthogonal to the result work */
+    /* the start values are arbitrary, but must not be orthogonal to the singular vectors */
     for (size_t i = 0; i < d * r; i++)
         b[i] = (float)cos((double)(i / r) * (double)(i % r + 1) + 0.5);
     orthonormalise(b, d, r);

@@ -6,7 +6,7 @@
  * word has 32 tokens of a channel. Values have [64][(d_v + 31) / 32][bits] words, where a word has
  * 32 channels of a token. A scale word is the float16 step in the lower half and the float16 zero
  * point in the upper half. An outlier takes 32 bits: its value as float16 in the lower half, its
- * place in the upper half. Factors are float16.
+ * place (index of a token or channel) in the upper half. Factors are float16.
  *
  * The parts of a page are: codes of keys, codes of values, scales of values [64][groups], outliers
  * of values [64][v_apart] (place: channel), rows of the left factors of keys and of values
@@ -14,8 +14,9 @@
  * one record for each later block whose first token is in the page.
  *
  *   part of the prompt  scales of keys [k_groups][d_qk] of the groups that begin in the page, then
- *                       outliers of keys [k_room][d_qk] (place: token of the prompt). Outlier e of
- *                       a channel is in page e / k_room of the request.
+ *                       outliers of keys [k_room][d_qk] (place: token of the prompt). A page need
+ *                       not hold the outliers of its own tokens: outlier e of a channel is in page
+ *                       e / k_room of the request.
  *   record              scales of keys [k_groups_later][d_qk], outliers of keys [k_later][d_qk]
  *                       (place: token of the block), right factors of keys [d_qk][right_later] and
  *                       of values [d_v][right_later]
@@ -30,8 +31,8 @@
 struct kvd_parameter_values;
 
 /*
- * On a GPU: largest rank, and largest number of tokens of a prompt and of a block, whose outliers
- * have places of 16 bits.
+ * Largest rank on a GPU, and largest number of tokens of a prompt or of a block. The place of an
+ * outlier, a token index, must fit into 16 bits.
  */
 enum { KVD_GEAR_RANK = 8, KVD_GEAR_TOKENS = 65536 };
 
@@ -44,8 +45,8 @@ typedef struct {
 kvd_gear kvd_gear_of(const struct kvd_parameter_values *v);
 
 /*
- * Returns the number of smallest numbers of a line of n numbers that are stored apart. The number
- * of largest ones is the same.
+ * Returns the number of outliers at the lower end of a line of n numbers. The line has as many
+ * outliers at the upper end.
  */
 KVD_PACKED_INLINE int kvd_gear_apart(const kvd_gear *s, int n)
 {
@@ -81,10 +82,14 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    int32_t columns, columns_later, columns_left; /* of right factors, and of left factors */
+    /* columns of the right factors of a prompt, of later right factors, and of left factors */
+    int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
-/* k_room is the number of outliers of a key channel of a prompt for which a page has room. */
+/*
+ * Returns the layout of a page of a KV head. k_room is the number of outliers of one key channel of
+ * a prompt that fit in a page.
+ */
 KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, int d_qk, int d_v)
 {
     kvd_gear_page p;
@@ -108,8 +113,9 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
 }
 
 /*
- * Returns the offset in the area of the record of the block that begins with token `first`, in a
- * request whose first `prompt` tokens, a multiple of `buffer`, were coded together.
+ * Returns the offset of a block's record in the area of its page. The block begins with token
+ * `first`. The first `prompt` tokens of the request, a multiple of `buffer`, were coded as one
+ * block.
  */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
@@ -120,7 +126,10 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/* Returns the index, in the prompt's part of its page, of the group that begins with a token. */
+/*
+ * Returns the index of a group of tokens among the groups of the prompt that begin in the same
+ * page. `first` is the first token of the group.
+ */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

@@ -78,8 +78,8 @@ static void keep_moments(const double *histogram, int n, double *level)
 }
 
 /*
- * Histograms of the normalised numbers of K or V of one layer: `count` counts numbers, `weight`
- * sums the weights that the k-means gives them.
+ * Histograms of the normalised numbers of K or V of one layer. `count` has the number of numbers in
+ * each bin. `weight` has the sum of their weights in the k-means.
  */
 typedef struct {
     double count[BINS], weight[BINS];

@@ -31,8 +31,9 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 
 /*
- * A group of principal components begins at a multiple of UNIT and has UNIT << k components, for k
- * = 0 .. N_SIZES - 1.
+ * A group of principal components begins at a multiple of UNIT and has UNIT << k components, k = 0
+ * .. N_SIZES - 1. Its codes have one of N_KINDS numbers of bits. SAMPLES is the number of
+ * calibration tokens with which errors are measured.
  */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
@@ -43,7 +44,10 @@ typedef struct {
     kvd_kvtc_group *groups; /* [n] in ascending order of components */
     /* `kept` is the number of components up to the end of the last stored group. */
     size_t n, kept;
-    /* With lanes=1. The arrays of `lanes` belong to this coder. */
+    /*
+     * Tables for coding in one stream per lane (parameter lanes=1). The arrays of `lanes` belong to
+     * this coder.
+     */
     kvd_stream_coder lanes;
 } coder;
 
@@ -59,7 +63,10 @@ typedef struct {
  * UNIT components are a unit.
  */
 typedef struct {
-    /* [units] Error of the group that begins at each unit, for every size and number of bits. */
+    /*
+     * [units] For each unit, the error of a group that begins at this unit, for every size and
+     * every number of bits.
+     */
     double (*coded)[N_SIZES][N_KINDS];
     /* [units] Error of each unit if it is not stored. */
     double *variance;
@@ -72,7 +79,10 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the number of components of a group that begins at `unit` and has at most UNIT << k. */
+/*
+ * Returns the number of components of a group that begins at `unit`: UNIT << k, or fewer at the
+ * end.
+ */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -262,8 +272,8 @@ typedef struct {
 } lane_arrays;
 
 /*
- * Appends a group to the components of lanes. Its components share one table, in proportion to
- * `count`. Changes the counts.
+ * Appends the components of group g to c->lanes. They share one frequency table, made from the
+ * numbers of codes in `count`. Overwrites `count`.
  */
 static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
                       const lane_arrays *a)
@@ -271,7 +281,10 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     kvd_stream_coder *const l = &c->lanes;
     const size_t codes = (size_t)1 << g->bits, first = (size_t)l->streams.kept;
     kvd_rans_table table;
-    /* Codes that do not occur in the calibration data may occur in other texts. */
+    /*
+     * Codes that do not occur in the calibration data may occur in other texts, so every code gets
+     * a frequency above 0.
+     */
     for (size_t s = 0; s < codes; s++)
         count[s] = 64 * count[s] + 1;
     kvd_rans_table_make(&table, count, codes);
@@ -370,13 +383,13 @@ static void close_method(void *self)
 }
 
 /*
- * Makes a coder for timing. The basis is a reflection I - 2 v v^T. Groups of 64 components have 4,
- * 2 and 0 bits, which is about the budget of bits per number.
+ * Makes a coder for timing. The basis is a reflection I - 2 v v^T. Groups of 64 components get 4,
+ * then 2, then 0 bits per component, so that the mean is about `budget` bits.
  */
 static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
-    float *const v = c->mean; /* the mean becomes 0 */
+    float *const v = c->mean; /* v is stored in place of the mean, which is set to 0 in the end */
     double square = 0, bits = 0;
     for (size_t i = 0; i < wide; i++) {
         v[i] = (float)kvd_rng_normal(r);
@@ -530,7 +543,7 @@ static void quantise_token(const coder *c, float *x, uint8_t *codes, int32_t *q)
     }
 }
 
-/* Codes the components w->c [n][wide] in streams of lanes, and decodes them. */
+/* Codes the components w->c [n][wide] into one stream per lane, and decodes the streams. */
 static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, uint32_t *state,
                       kvd_bits_count *count, kvd_err *err)
 {

@@ -30,9 +30,10 @@ static double lost(const prefixes *s, int from, int to)
 }
 
 /*
- * Adds one quantisation level. For e = lo .. hi, least[e] becomes the smallest squared error of
- * bins 0 .. e - 1, and begin[e] the first bin of the last level. `before` has the errors with one
- * level fewer. begin[e] does not fall as e rises, so divide and conquer finds it.
+ * Adds one quantisation level. For every e in lo .. hi, writes the smallest squared error of bins 0
+ * .. e - 1 to least[e], and the first bin of the last level to begin[e]. before[e] is the smallest
+ * error with one level fewer. As e rises, begin[e] never falls, so the search uses divide and
+ * conquer.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

@@ -32,7 +32,10 @@ int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 /* largest number of bits of a dimension (allot) */ };
 
-/* Tables of an open method allot, which owns the arrays. `wide` is the room for a head. */
+/*
+ * Tables of an open method allot, which owns the arrays. `wide` is the largest number of dimensions
+ * of a head.
+ */
 typedef struct {
     size_t n_kv_heads, wide;
     const float *scale;   /* [n_layers][n_kv_heads][2][wide][2]: mean, standard deviation */
@@ -55,11 +58,11 @@ void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 
 /* Tables of an open method turboquant, which owns the arrays, for vectors of d numbers. */
 typedef struct {
-    const float *rotation; /* matrix P [d][d]: the code of a vector x codes P x / |x| */
+    const float *rotation; /* matrix P [d][d]; a vector x is stored as the code of P x / |x| */
     const float *sketch;   /* matrix S [d][d] of residuals of keys; NULL without `qjl` */
     /* [2^bits] levels in ascending order; `bits` is the parameter rounded down. */
     const float *level;
-    /* The levels of keys: [2^(bits - 1)] with `qjl`, else as `level`. */
+    /* Levels of keys, in ascending order: [2^(bits - 1)] with `qjl`, otherwise [2^bits]. */
     const float *key_level;
     /*
      * [3][256] Levels of bits - 1, bits and bits + 1 bits. The last ones are set only if the

@@ -6,9 +6,10 @@
  * A unit is 16 dimensions of 64 tokens. Each of the 32 lanes has 32 numbers of a unit, in `bits`
  * words: [unit][lane][bits]. Numbers 2 p and 2 p + 1 of a lane fill register p of an operand.
  *
- * K and V are both A operands. A lane has registers r = 0 .. 3 of each 16 rows and 16 columns. The
- * rows of a lane are lane / 4 and lane / 4 + 8. The columns of a lane are 2 c, 2 c + 1, 2 c + 8 and
- * 2 c + 9, with c = lane % 4. Token t and dimension i are at
+ * K and V are both A operands. A lane has four registers r = 0 .. 3 for each tile of 16 rows and 16
+ * columns. The rows of a lane are lane / 4 and lane / 4 + 8. The columns of a lane are 2 c, 2 c +
+ * 1, 2 c + 8 and 2 c + 9, with c = lane % 4. The number of token t and dimension i is in this lane,
+ * at this index among the lane's numbers:
  *
  *   keys    rows are tokens, columns dims: lane 4 (t % 8) + i % 8 / 2,
  *           number 8 (t / 16) + 2 r + i % 2 with r = t % 16 / 8 + 2 (i % 16 / 8)
@@ -24,9 +25,9 @@
  * bit n * bits of the lane's words. Adjacent bits look up two levels at once. The code of an
  * outlier, and of a token that is stored whole, is 0.
  *
- * Scales and zero points are float16. 16 positions x (dimensions of a unit for keys, tokens for
- * values) have 4 blocks of 16 bytes. Block (x % 8) / 2 holds the scales of 2 c, 2 c + 1, 2 c + 8
- * and 2 c + 9, then their zero points.
+ * Scales and zero points are float16. Keys have them per dimension, values per token. For 16
+ * dimensions or tokens x there are 4 blocks of 16 bytes. Block c = (x % 8) / 2 holds the scales of
+ * x = 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, then their zero points.
  *
  *   keys    [64 / k_group][d / 16] such blocks
  *   values  [groups of channels][4] such blocks
@@ -100,9 +101,9 @@ typedef struct {
      */
     bool symmetric;
     /*
-     * True if every dimension has a number of bits of its own (allot). A head of a page then holds
-     * the codes of dimension after dimension of K and then of V, each in whole 32-bit words: token
-     * t has bits t * n .. t * n + n - 1 of a dimension with n bits. There are no other parts.
+     * True if every dimension has its own number of bits (allot). A KV head of a page then has only
+     * codes: first those of K, dimension by dimension, then those of V. The codes of a dimension
+     * begin at a new 32-bit word. With n bits, token t has bits t * n .. t * n + n - 1 of them.
      */
     bool allotted;
     bool low_rank; /* true: pages have the layout of gear.h, and other members are not set */
@@ -112,7 +113,10 @@ typedef struct {
     bool split;   /* true: pages have the layout of kvd_packed_split; other members are not set */
 } kvd_packed_form;
 
-/* Returns true if blocks of tokens are coded together, and the coded tokens of a prompt are one. */
+/*
+ * Returns true if the method codes tokens in blocks. The coded tokens of a prompt are then one
+ * block.
+ */
 KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 {
     return f->low_rank || f->classes || f->split;
@@ -121,12 +125,14 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 /*
  * Codes of single tokens (hetero, rotatekv). A vector of n numbers of a token takes
  * kvd_packed_row_words adjacent words: for each 32 numbers, word j has bit j of their codes; then a
- * word per scale. Token after token of a page, the records of a vector are adjacent.
+ * word per scale. These records of the tokens of a page follow each other, for one vector after the
+ * other.
  */
 typedef struct {
-    int32_t bits[2]; /* of keys and of values, at most 16; 16: float16 numbers without scales */
-    int32_t group;   /* numbers of a vector that share a scale; 0: all */
-    bool joint;      /* true: the keys of all KV heads are one vector */
+    /* bits of keys and of values, at most 16; 16 means float16 numbers without scales */
+    int32_t bits[2];
+    int32_t group; /* numbers of a vector that share a scale; 0: all */
+    bool joint;    /* true: the keys of all KV heads are one vector */
 } kvd_packed_rows;
 
 KVD_PACKED_INLINE int kvd_packed_row_groups(const kvd_packed_rows *r, int side, int n)
@@ -141,8 +147,9 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
 
 /*
  * Codes of two classes of tokens (zipcache): salient tokens [1] and the other tokens [0]. The
- * tokens of a class are numbered by their positions. Token number n of class c of a request is
- * record n % room[c] of page n / room[c], so that the pages of a request fill up evenly.
+ * tokens of a class are numbered by their positions. A page has room for room[c] records of class
+ * c. Token number n of class c of a request is record n % room[c] of page n / room[c], which need
+ * not be the page of the token.
  *
  * The parts of a page are: a bit for each of its 64 tokens, 1 if the token is salient (2 words);
  * the number of salient tokens before the page (1 word); 1 unused word; records of keys of class 0
@@ -156,7 +163,7 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
  */
 typedef struct {
     int32_t bits[2];
-    int32_t room[2]; /* records of a class for which a page has room */
+    int32_t room[2]; /* room for records in a page, for each class */
     int32_t block;   /* tokens of a block after the prompt */
     double share;    /* fraction of the tokens of a block that are salient */
 } kvd_packed_classes;
@@ -190,8 +197,9 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
 
 /* Byte offsets of the parts of a page, all multiples of 16, and the sizes of records in words. */
 typedef struct {
-    int32_t codes[2][2], words[2][2]; /* of keys and of values of each class */
-    int32_t area, area_bytes, bytes;  /* first area, size of an area, and of the page */
+    /* offsets of the codes and sizes of a record, of keys and of values of each class */
+    int32_t codes[2][2], words[2][2];
+    int32_t area, area_bytes, bytes; /* first area, size of an area, and of the page */
 } kvd_packed_class_page;
 
 KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packed_classes *c,
@@ -212,7 +220,7 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
 }
 
 /*
- * Returns the offset in its page of the area of the block that begins with token `first`. Blocks
+ * Returns the offset of a block's area in its page. The block begins with token `first`. Blocks
  * begin at multiples of c->block.
  */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
@@ -227,19 +235,19 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
  * with a fraction of a bit): the chosen channels [0] and the other channels [1]. A page has a
  * record for each `group` of its tokens. All tokens of a group belong to one block.
  *
- * The parts of a record are: a bit for each key channel, 1 if it is chosen, and for turboquant for
- * each channel of values, in words that are padded to 16 bytes; codes and scales of keys, of the
- * chosen channels and of the others; codes and scales of values. Channels of a part are in rising
- * order. A channel with n bits has n bit planes of group / 8 bytes each, in which token t is bit t
- * % 8 of byte t / 8.
+ * The parts of a record are, in this order: a bit for each key channel, 1 if the channel is chosen;
+ * for turboquant, such a bit for each channel of values; codes and scales of keys, first of the
+ * chosen channels; codes and scales of values. The bits are in words, padded to 16 bytes. Channels
+ * of a part are in rising order. A channel with n bits has n bit planes of group / 8 bytes each, in
+ * which token t is bit t % 8 of byte t / 8.
  *
  *   vidkv
  *     chosen keys  2 bits; a word per channel with the float16 step and the zero point above it
  *     other keys   1 bit per coefficient of their Fourier transform, 1 if it is negative; the
  *                  float16 mean magnitude of each coefficient
- *     values       as chosen keys; if ternary: five per byte, the first one the lowest ternary
- *                  digit (0, 1: s, 2: -s), channel after channel, and the float16 number s of each
- *                  channel
+ *     values       as chosen keys. If `ternary` is set, a byte holds five ternary digits, the first
+ *                  one the lowest, channel by channel. With the float16 number s of the channel,
+ *                  digit 0 means 0, 1 means s, 2 means -s.
  *   turboquant     indices of levels of the rotated part; the float16 norms of the tokens. With a
  *                  sketch, the highest bit of a key is the sign of its sketched residual, and the
  *                  float16 norms of the residuals follow.
@@ -252,12 +260,15 @@ typedef struct {
     bool sketch;  /* turboquant: keys store signs of their sketched residuals */
 } kvd_packed_split;
 
-/* Sizes and byte offsets of the parts of a record, of keys and of values. */
+/*
+ * Layout of a record: numbers of channels, sizes and byte offsets of its parts, for keys [0] and
+ * values [1]. The second index is 0 for chosen channels and 1 for other channels.
+ */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
     int32_t v_mask; /* offset of the bits of channels of values */
     int32_t codes[2][2], scales[2][2];
-    int32_t bytes; /* of a record, a multiple of 16 */
+    int32_t bytes; /* bytes of a record, a multiple of 16 */
 } kvd_packed_split_record;
 
 /* Returns the number of chosen channels of d channels of keys (side 0) or values (side 1). */
@@ -338,7 +349,8 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
 }
 
 /*
- * Returns the index of the first word of a unit in a lane, from the start of the codes of K or V.
+ * Returns the index of a lane's first word of a unit, counted from the start of the codes of K or
+ * V.
  */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
@@ -384,8 +396,8 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 }
 
 /*
- * Location of some bits of a code. Bits `below` .. below + width - 1 of the code are in words[word]
- * from bit `shift` on. The next piece starts at bit below + width.
+ * Piece of a code that is in one word: bits `below` .. below + width - 1 of the code are in
+ * words[word] from bit `shift` on. The next piece of the code starts at bit below + width.
  */
 typedef struct {
     int word, shift, width;

@@ -32,9 +32,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /*
-     * The rounding error is added to the most frequent symbols, because that costs the fewest bits.
-     */
+    /* Adding the rounding error to the most frequent symbols costs the fewest bits. */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -82,8 +80,9 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Writes the last symbol with a frequency above 0, in 8 bits. Then, for each symbol up to that one,
- * writes the bit length of its frequency in 4 bits, and the frequency without its highest bit.
+ * Writes the index of the last symbol with a frequency above 0, in 8 bits. For each symbol from 0
+ * to this one, then writes the bit length of the symbol's frequency, in 4 bits, and the frequency
+ * without its highest bit.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -234,7 +233,10 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
             }
 }
 
-/* Decodes the symbols of one group. A second pass pops words, in the order of the lanes. */
+/*
+ * Decodes the symbols of one group of lanes. After this first pass over the lanes, a second pass in
+ * the order of the lanes pops a word for each state that needs one.
+ */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
 {
@@ -298,7 +300,10 @@ double kvd_streams_begin(int32_t kept, uint32_t *state)
     return (double)n * KVD_STREAM_HEADER_BITS;
 }
 
-/* Numbers of 32 bits that kvd_streams_token needs: two copies of the states, counts, integers. */
+/*
+ * Returns the number of uint32_t of scratch that kvd_streams_token needs: two copies of the states,
+ * numbers of words, and integers.
+ */
 static size_t scratch_numbers(int32_t kept)
 {
     return (size_t)kvd_stream_count(kept) * (2 * KVD_LANES + 1) + (size_t)kept;
@@ -347,7 +352,10 @@ typedef struct {
     uint32_t lanes; /* number of lanes with tables of their own; 1: all lanes share a table */
 } lookup_group;
 
-/* Returns how many numbers of a component are two or more rows after the first one of a bucket. */
+/*
+ * Returns how many of the numbers 0 .. 2^14 - 1 of a component need a search: their row is two or
+ * more rows after the first row of their bucket.
+ */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;
@@ -369,7 +377,7 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns the shift of the largest buckets with which searches are rare. */
+/* Returns log2 of the size of the largest buckets with which searches are rare. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -379,7 +387,10 @@ static uint32_t shift_of(const lookup_group *g)
     return shift;
 }
 
-/* Writes the rows and buckets of one lane, whose elements are g->lanes elements apart. */
+/*
+ * Writes the rows and buckets of one lane. Elements that follow each other in a lane's table are
+ * g->lanes elements apart in memory.
+ */
 static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
                       uint32_t *row)
 {
@@ -397,7 +408,10 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
     }
 }
 
-/* Images that are being written or, if `to` is NULL, counted. */
+/*
+ * Lookup tables (images, one per stream) that are being written. If `to` is NULL, only their size
+ * is computed.
+ */
 typedef struct {
     uint32_t *to;
     size_t room, bytes; /* bytes: size of the image so far */
@@ -409,7 +423,7 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the tables of group k to the image, unless it would be larger than the room. */
+/* Appends the lookup table of group k to the image, unless the image would then exceed m->room. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;
@@ -440,7 +454,7 @@ static void add_group(lookup_images *m, const lookup_group *g, int k)
     m->size.whole = m->size.whole && fits;
 }
 
-/* Begins n images, after their index. */
+/* Begins to write n images to `to`. They follow their index, which says where each image begins. */
 static lookup_images begin_images(uint32_t *to, size_t n, size_t room)
 {
     const lookup_images m = {to, room, 0, {(n + 1 + 3) / 4 * 4, 0, true}};

@@ -200,7 +200,7 @@ static void quantise(float *x, size_t n, int bits, float clip)
             x[i] = kvd_round_f16(lo);
         return;
     }
-    /* A zero point takes 16 bits. */
+    /* The zero point is limited to 16 bits, in which it is stored. */
     const float zero = fminf(fmaxf(rintf(-clip * lo / step), -32767), 32767);
     for (size_t i = 0; i < n; i++)
         x[i] = step * (fminf(fmaxf(rintf(x[i] / step) + zero, 0), top) - zero);

@@ -4,10 +4,11 @@
  *
  * A block has the integers q [tokens][kept] of consecutive tokens. Components are divided into
  * groups of KVD_LANES. Group c belongs to stream c % n_streams and component 32 c + i to lane i. A
- * lane is a rANS coder with a 32-bit state x in [2^16, 2^32). The lanes of a stream share one array
- * of 16-bit words (Giesen 2014, "Interleaved entropy coders", arXiv 1402.3392), which works as a
- * stack. The encoder codes token after token and, of a token, the groups of a stream from the last
- * to the first. In each group:
+ * lane is a rANS coder with a 32-bit state x in [2^16, 2^32). An integer has the frequency f, and
+ * `start` is the sum of the frequencies of the smaller integers of its component. The lanes of a
+ * stream share one array of 16-bit words (Giesen 2014, "Interleaved entropy coders", arXiv
+ * 1402.3392), which works as a stack. The encoder codes token after token and, of a token, the
+ * groups of a stream from the last to the first. In each group:
  *
  *   encode  if x >= 2^18 f, push the low 16 bits of x and shift x right by 16;
  *           then x = (x / f) 2^14 + x % f + start
@@ -38,9 +39,10 @@
 
 enum {
     KVD_LANES = 32,
-    KVD_STREAM_GROUPS = 8,     /* largest number of groups of a stream */
-    KVD_STREAM_SHIFT = 14,     /* frequencies of a component add up to 2^14 */
-    KVD_STREAM_POSITIONS = 64, /* positions of a block of kvtc; the CUDA engine's pages */
+    KVD_STREAM_GROUPS = 8, /* largest number of groups of a stream */
+    KVD_STREAM_SHIFT = 14, /* frequencies of a component add up to 2^14 */
+    /* positions of a block of kvtc, and tokens of a page of the CUDA engine */
+    KVD_STREAM_POSITIONS = 64,
     KVD_STREAM_WORD_BITS = 16,
     KVD_STREAM_EXCEPTION_BITS = 64,
     KVD_STREAM_HEADER_BITS = 32 * KVD_LANES + 2 * 16
@@ -49,8 +51,9 @@ enum {
 #define KVD_STREAM_LEAST (1u << 16)
 
 /*
- * Integers of a component that have frequencies: least .. least + n - 1. Integer least + i has the
- * numbers start[at + i] .. start[at + i + 1] - 1 of kvd_stream_tables.start.
+ * Integers of a component that have frequencies: least .. least + n - 1. The numbers 0 .. 2^14 - 1
+ * are divided among the integers, in proportion to their frequencies. Integer least + i owns the
+ * numbers start[at + i] .. start[at + i + 1] - 1, where `start` is kvd_stream_tables.start.
  */
 typedef struct {
     uint32_t at;
@@ -58,7 +61,10 @@ typedef struct {
     uint16_t n;
 } kvd_stream_component;
 
-/* Frequencies of one layer and side. `start` rises within a component. 0 has a frequency. */
+/*
+ * Frequencies of one layer and side. Within a component, the elements of `start` rise. The integer
+ * 0 of every component has a frequency.
+ */
 typedef struct {
     int32_t kept;                          /* number of coded components */
     const kvd_stream_component *component; /* [kept] */
@@ -90,7 +96,10 @@ KVD_STREAM_INLINE int kvd_stream_count(int kept)
     return (kvd_stream_n_groups(kept) + KVD_STREAM_GROUPS - 1) / KVD_STREAM_GROUPS;
 }
 
-/* Returns the last group of stream s, of n streams. Its groups are s, s + n, ... */
+/*
+ * Returns the last group of stream s. With n streams, stream s has the groups s, s + n, s + 2 n,
+ * and so on.
+ */
 KVD_STREAM_INLINE int kvd_stream_last_group(int kept, int s, int n)
 {
     return s + (kvd_stream_n_groups(kept) - 1 - s) / n * n;
@@ -113,13 +122,20 @@ KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f
     return ((x / f) << KVD_STREAM_SHIFT) + x % f + start;
 }
 
-/* Returns the state after the symbol at the top of x, before a word is popped. */
+/*
+ * Returns the state after an integer is removed from the state x. The integer has the frequency f,
+ * and its numbers begin at `start`. If the result is below KVD_STREAM_LEAST, the caller must pop a
+ * word.
+ */
 KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t f)
 {
     return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
 }
 
-/* Returns the index i of the integer least + i at the top of x. */
+/*
+ * Returns the index i of the integer (least + i) that the state x encodes. Its numbers begin at
+ * start[i].
+ */
 KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 {
     const uint32_t number = x & ((1u << KVD_STREAM_SHIFT) - 1);
@@ -135,33 +151,39 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 }
 
 /*
- * Tables with which a warp finds the integer at the top of a state without a search, for the groups
- * of one stream. Each lane reads words of its own bank of shared memory. An image begins with one
- * of these for each group.
+ * Lookup table of one group of lanes, with which a warp finds the integer that a state encodes
+ * without a search. The tables of a stream form an image, which begins with a kvd_stream_lookup for
+ * each group. Each lane reads words of its own bank of shared memory.
  *
  * Numbers 0 .. 2^14 - 1 are divided into buckets of 2^shift numbers, and row i belongs to the
- * integer least + i. `lanes` is 1 if all lanes share a table, else KVD_LANES.
+ * integer least + i. `lanes` is 1 if all lanes share a table, otherwise KVD_LANES.
  */
 typedef struct {
     /*
-     * Byte offset in the image of uint16_t [buckets][lanes]: 4 * lanes * the row of the first
-     * number of each bucket. 0: the group has no tables.
+     * Byte offset in the image of an array uint16_t [buckets][lanes]. Its elements are 4 * lanes *
+     * r, where r is the row of the first number of the bucket. 0: the group has no tables.
      */
     uint32_t bucket;
-    uint32_t row;   /* byte offset in the image of uint32_t [rows][lanes]: start + 2^16 * end */
-    uint32_t shift; /* plus 2^8 * the last row */
+    /*
+     * byte offset in the image of uint32_t [rows][lanes]: start + 2^16 * end of the row's numbers
+     */
+    uint32_t row;
+    uint32_t shift; /* log2 of the size of a bucket, plus 2^8 * the last row */
     int32_t least;  /* from -KVD_STREAM_HALF */
 } kvd_stream_lookup;
 
-enum { KVD_STREAM_HALF = 256 /* tables have integers from -KVD_STREAM_HALF to below it */ };
+enum { KVD_STREAM_HALF = 256 /* integers in tables are -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
 
-/* Address in an image: in shared memory in kernels. */
+/* Address in an image. In kernels it is a shared-memory address, on the CPU a pointer. */
 #ifdef __CUDACC__
 typedef uint32_t kvd_stream_at;
 static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
 {
     uint32_t x;
-    /* Without volatile a load that is not always needed would wait for another one. */
+    /*
+     * volatile, because the compiler would otherwise make this load wait for a load that is not
+     * always needed
+     */
     asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(at));
     return x;
 }
@@ -188,8 +210,9 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #endif
 
 /*
- * Returns the offset of the first row after `offset` that is above `key`. `last` is the offset of
- * the last row, which is above `key`. Offsets are multiples of `pitch`, a power of 2.
+ * Returns the byte offset, relative to `row`, of the first row after `offset` whose word exceeds
+ * `key`. `last` is the offset of the last row, whose word must exceed `key`. Offsets are multiples
+ * of `pitch`, a power of 2.
  */
 #ifdef __CUDACC__
 __noinline__
@@ -201,7 +224,10 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* The row is here or before if each row has a number, and here if each has only one. */
+    /*
+     * Every row has at least one number, so the row is at most `rows` rows further on. If each row
+     * has exactly one number, it is exactly there.
+     */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -218,14 +244,14 @@ __noinline__
 }
 
 /*
- * Returns start + 2^16 * end of the integer at `number`, and sets `*offset` to 4 * lanes * its row.
- * The group must have tables.
+ * Returns start + 2^16 * end of the integer that owns `number`, and sets `*offset` to 4 * lanes *
+ * (row of the integer). The group must have tables.
  */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* Exactly the rows that end above `number` have words above `key`. */
+    /* A row's word exceeds `key` exactly if the row's numbers end above `number`. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -248,8 +274,8 @@ typedef struct {
 
 /*
  * Writes an index [n + 1] and then the images of the n = kvd_stream_count(kept) streams to `to`.
- * Image s is index[s] words after `to`, and ends at index[s + 1]. Leaves out the tables with which
- * an image would have more than `room` bytes. If `to` is NULL, only counts.
+ * Image s is index[s] words after `to`, and ends at index[s + 1]. A group's table is left out if
+ * the image would exceed `room` bytes with it. If `to` is NULL, only returns the size.
  */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
@@ -259,8 +285,8 @@ typedef struct {
 } kvd_stream_group;
 
 /*
- * The coder of K or V of one layer. A token x [wide] has the components y = (x - mean) * to
- * [streams.kept], which are coded as integers q:
+ * The coder of K or V of one layer. `to` and `from` are matrices. A token x [wide] is transformed
+ * to components y [streams.kept] by y = (x - mean) * to. The components are coded as integers q:
  *
  * waterfill  n_groups is 0; q are multiples of `step` (kvd_stream_multiple), and y_j = (q_j +
  *            sign(q_j) offset) step after decoding
@@ -313,7 +339,7 @@ typedef struct {
     bool drawn; /* true: the tables are drawn for timing and fit no data */
 } kvd_cachegen_coder;
 
-enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* group with the table of first tokens */ };
+enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* group whose table decodes anchor tokens */ };
 /*
  * Writes the images of the tables [n][1 + wide][KVD_STREAM_TABLE] of cachegen to `to`, as
  * kvd_stream_lookups does. All lanes share the table of group KVD_CACHEGEN_FIRST.

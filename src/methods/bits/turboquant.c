@@ -97,7 +97,7 @@ static int set_levels(size_t d, int bits, float *level, kvd_err *err)
         return kvd_no_memory(err, "a histogram", (BINS + 256) * sizeof *histogram);
     for (int b = 0; b < BINS; b++) {
         const double t = range * kvd_level_bin(b, BINS);
-        /* If d is 1, the coordinate is 1 or -1. */
+        /* In one dimension, a unit vector is 1 or -1, so only the first and the last bin count. */
         histogram[b] = d > 1 ? pow(1 - t * t, ((double)d - 3) / 2) : b == 0 || b == BINS - 1;
     }
     const int status = kvd_levels_find(histogram, BINS, 1 << bits, found, err);
@@ -217,9 +217,9 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
 }
 
 /*
- * Adds to the decoded unit vectors y [n][d] an estimate of their error, from the signs of S (u -
- * y). u [n][d] are the exact unit vectors, rotated as y is; u is overwritten. work [2][n][d] is
- * scratch.
+ * Adds to the decoded unit vectors y [n][d] an estimate of their error, computed from the signs of
+ * S (u - y). u [n][d] are the exact unit vectors, in the same rotated basis as y, and are
+ * overwritten. work [2][n][d] is scratch.
  */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
@@ -313,8 +313,8 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
 }
 
 /*
- * Copies the first m channels of `order` from x [n][d] to part [n][m] or, if `back`, from `part` to
- * x.
+ * Copies the first m channels of `order` from x [n][d] to part [n][m]. If `back` is true, copies
+ * from `part` to x instead.
  */
 static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
                           bool back)

@@ -2,9 +2,9 @@
  * Method waterfill: transform coding of all KV heads of a layer, with one quantisation step for the
  * whole cache.
  *
- * x is K (before RoPE) or V of all heads of a token, with mean m and covariance C. F = A^T A is the
- * second moment E[g^T g] of the gradient of the loss with respect to x. An error e of one token
- * costs (1/2) e F e^T nats to second order. With the eigenvectors U of A C A^T,
+ * x is K (before RoPE) or V of all heads of a token, with mean m and covariance C. Let g be the
+ * gradient of the loss with respect to x, and F = E[g^T g] = A^T A its second moment. An error e of
+ * one token costs (1/2) e F e^T nats to second order. With the eigenvectors U of A C A^T,
  *
  *   y = (x - m) A^T U,   x^ = m + y^ U^T A^{-T},   e F e^T = |y^ - y|^2
  *
@@ -42,8 +42,8 @@ static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
  */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
 /*
- * Fraction of the mean diagonal of the second moment of gradients that is added to the diagonal, so
- * that its Cholesky factor has an inverse.
+ * Ridge added to the diagonal of the second moment of gradients, as a fraction of the mean of the
+ * diagonal. It makes the Cholesky factor invertible.
  */
 static const double RIDGE = 1e-3;
 
@@ -57,13 +57,14 @@ typedef struct {
     /* [wide + 1] One frequency table per component, then the table of the bytes after ESCAPE. */
     kvd_rans_table *table;
     /*
-     * Mean of |y| / step - |q| over the calibration components y that are rounded to a multiple q
-     * other than 0. Decoding adds it to |q|.
+     * Mean of |y| / step - |q| over the calibration components y whose multiple q is not 0.
+     * Decoding adds the offset to |q|.
      */
     double offset;
     /*
-     * Frequencies of the multiples, for blocks. `component` [wide] and `start` [n_starts] are those
-     * of `table`; components after `kept` were always 0 in the calibration data.
+     * Frequencies of the multiples, for codes in blocks. `component` [wide] and `start` [n_starts]
+     * are made from the frequencies of `table`. Components from index `kept` on were always 0 in
+     * the calibration data.
      */
     kvd_stream_component *component;
     uint16_t *start;
@@ -79,7 +80,10 @@ typedef struct {
 } waterfill;
 
 typedef struct {
-    /* x and y are [n][wide], head is [2][n][d_head]. */
+    /*
+     * Buffers for the calibration data, for its components, and for one head: x and y are
+     * [n][wide], head is [2][n][d_head].
+     */
     float *x, *y, *head;
     /*
      * [wide][wide] Cholesky factor A, covariance C, eigenvectors U of A C A^T, and a matrix
@@ -97,8 +101,8 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
 }
 
 /*
- * Computes the matrices to->to and to->from. m->x [n][d] is calibration data minus its mean.
- * `moment` [d][d] is the second moment of the gradients.
+ * Computes the matrices of the transform and of its inverse, to->to and to->from. m->x [n][d] is
+ * calibration data minus its mean. `moment` [d][d] is the second moment of the gradients.
  */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
@@ -124,14 +128,14 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
     if (kvd_gram_svd(m->c, d, m->sigma, m->u, err))
         return -1;
-    /* to = A^T U */
+    /* The matrix of the transform is A^T U. */
     multiply(true, false, d, m->a, m->u, m->product);
     for (size_t i = 0; i < d * d; i++)
         to->to[i] = (float)m->product[i];
     if (LAPACKE_dtrtrs(LAPACK_ROW_MAJOR, 'U', 'N', 'N', (lapack_int)d, (lapack_int)d, m->a,
                        (lapack_int)d, m->u, (lapack_int)d))
         return kvd_fail(err, "the moment of gradients in --fisher has no inverse");
-    /* from = (A^{-1} U)^T */
+    /* The matrix of the inverse transform is (A^{-1} U)^T. */
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < d; j++)
             to->from[j * d + i] = (float)m->u[i * d + j];
@@ -246,7 +250,8 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
 
 /*
  * Standard deviations of the multiples of the first and of the last component of drawn tables.
- * Their logarithms fall evenly, with which a token takes about 1.4 bits per number of variance 1.
+ * Their logarithms fall linearly over the components. These values give about 1.4 bits per number,
+ * for numbers of variance 1.
  */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
@@ -264,10 +269,12 @@ static void draw_component(coder *to, size_t j, double sigma)
     make_component(to, j, count, ZERO - most, ZERO + most);
 }
 
-/* Draws a coder for timing, whose transform is a reflection I - 2 v v^T and a scale. */
+/*
+ * Draws a coder for timing. Its transform is a random reflection I - 2 v v^T times a scale factor.
+ */
 static void draw(coder *to, size_t d, double step, kvd_rng *r)
 {
-    float *const v = to->mean; /* the mean becomes 0 */
+    float *const v = to->mean; /* v is stored in place of the mean, which is set to 0 in the end */
     double square = 0;
     begin_tables(to, d);
     for (size_t i = 0; i < d; i++) {
@@ -295,7 +302,10 @@ static int draw_all(waterfill *w, const kvd_method_setup *s)
     return 0;
 }
 
-/* Fails unless --calibration and --fisher have what the method reads. */
+/*
+ * Fails unless --calibration and --fisher name files with the layers, heads and positions that the
+ * method needs.
+ */
 static int check_inputs(const kvd_method_setup *s, bool pre, kvd_err *err)
 {
     const kvd_config *const c = s->config;
@@ -421,7 +431,7 @@ static void read_symbols(const coder *c, buffers *w, size_t n, size_t wide, doub
     }
 }
 
-/* Codes the components w->y [n][wide] as part of one stream, and decodes them. */
+/* Codes the components w->y [n][wide] as the next part of one stream, and decodes this part. */
 static int code_stream(const coder *c, buffers *w, size_t n, size_t wide, double step,
                        uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {
@@ -448,8 +458,9 @@ static size_t n_states(size_t kept)
 }
 
 /*
- * Rounds the components y [wide] of one token to multiples and back. Writes the multiples that have
- * a frequency to q [c->kept], 0 for the others. Adds the bits of exceptions to *bits.
+ * Rounds the components y [wide] of one token to multiples of `step`, and replaces y by the decoded
+ * numbers. Writes each multiple to `to` [c->kept], or 0 if the multiple has no frequency. Adds the
+ * bits of exceptions to *bits.
  */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)

@@ -118,8 +118,8 @@ static void set_unit(float *x, size_t n)
 }
 
 /*
- * Replaces the weights m->up [wide][d_model] by two factors of the sizes that decompose gives, of
- * which one is the unit matrix. The factors suffice to measure times.
+ * Replaces the weights m->up [wide][d_model] by two factors of the sizes that decompose() computes.
+ * One of the factors is the unit matrix. Such factors suffice to measure times.
  */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
@@ -227,7 +227,8 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     else
         memcpy(x, b->input, n * d * sizeof *x);
     quantise(q, x, n, q->rank, q->latent && b->side == KVD_KEYS, count);
-    if (!q->latent) { /* K and V are both read from X, so each counts half of its bits */
+    /* K and V are both decoded from the codes of X, so each counts half of the bits of X */
+    if (!q->latent) {
         count->payload /= 2;
         count->side /= 2;
     }

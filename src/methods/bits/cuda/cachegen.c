@@ -1,7 +1,8 @@
 /*
  * Method cachegen in the CUDA engine (streams.h). Full pages are entropy codes, the newest page of
  * a request is bf16 in a ring of one page per slot. Decode steps restore the bf16 pages of a layer
- * before its attention. The slots of streams (kvd_stream_slots) are those of streams.c too.
+ * before its attention. The ring buffer and the lengths of the slots are kvd_stream_slots, as in
+ * streams.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -244,7 +245,10 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns the largest number of bits that the frequencies predict for a page of a head's side. */
+/*
+ * Returns the number of bits that the calibrated frequencies predict for K or V of a page of a
+ * head, the largest over `sides`.
+ */
 static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
 {
     const size_t anchors = KVD_PAGE_TOKENS / c->group;
@@ -260,7 +264,10 @@ static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
     return most;
 }
 
-/* Copies the tables of all layers with which kernels find codes to the device. */
+/*
+ * Copies the frequency tables of all layers, and the lookup tables with which kernels find codes,
+ * to the device.
+ */
 static int copy_lookups(cachegen *k, const kvd_cachegen_coder *c, size_t layers, size_t sides,
                         kvd_err *err)
 {
@@ -319,7 +326,7 @@ static int describe(cachegen *k, kvd_err *err)
     return copy_lookups(k, &coder, layers, each, err);
 }
 
-/* Returns true if lanes code blocks that are pages. */
+/* Returns true if the plan codes one stream per lane (lanes=1), in blocks of the size of a page. */
 static bool fits(const kvd_plan *plan)
 {
     return kvd_stream_value(plan, "lanes") > 0 &&
@@ -357,7 +364,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The cache releases the method, also after a failure. */
+    /* From here on the cache releases the method, also if describe() fails. */
     *m = &k->method;
     return describe(k, err);
 }

@@ -19,22 +19,22 @@ typedef struct {
     int32_t *table;
     /*
      * Device [slots + 1]: number of key outliers in each slot. The last element is the largest
-     * number of outliers for which a page had no room.
+     * number of outliers of a page that did not fit into the page's list.
      */
     uint32_t *counts;
     uint32_t *host_counts; /* pinned copy of `counts` */
     /*
-     * Prefix sums of the requests' page counts, device [max_slices + 2], in layers without a
-     * window [0] and with one [1]. NULL: attention reads restored bf16 pages instead of quantised
-     * pages, or there are no such layers.
+     * Prefix sums of the requests' page counts, device [max_slices + 2], in layers without a window
+     * [0] and with one [1]. NULL: the model has no such layers, or attention reads restored bf16
+     * pages instead of quantised pages.
      */
     int32_t *pages_before[2];
     float *partial;
     size_t slots;
     uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
-    uint32_t *prompt; /* [slots] number of tokens of its prompt */
+    uint32_t *prompt; /* [slots] number of tokens of the prompt of the slot's request */
     double held;
-    kvd_packed_salience salience; /* of a method with two classes of tokens */
+    kvd_packed_salience salience; /* probabilities for classes of tokens (zipcache) */
     kvd_device_memory memory;
 } packed;
 
@@ -49,8 +49,8 @@ static double held(const kvd_gpu_method *m)
 }
 
 /*
- * Returns the first token that a layer holds of n tokens. With a window, whole blocks of tokens
- * that no query sees any more are dropped.
+ * Returns the index of the first token that a layer still holds after n tokens. In a layer with a
+ * window, whole blocks of tokens that no query sees any more are dropped.
  */
 static size_t first_held(const packed *k, int layer, size_t n)
 {
@@ -278,8 +278,8 @@ static int forget_outliers(packed *k, const kvd_paged_rows *r, kvd_err *err)
 }
 
 /*
- * Quantises K and V of prompts after the attention of the prompts (turboquant). K and V of decode
- * steps are quantised before their attention.
+ * Quantises K and V of prompts after the attention of the prompts (turboquant). K and V of the
+ * tokens of decode steps are quantised before the attention of these steps.
  */
 static int turned(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -328,7 +328,7 @@ static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
                : NULL;
 }
 
-/* Returns the bytes of the right factors of a prompt in all KV heads (gear). */
+/* Returns the bytes of the right low-rank factors of one prompt in all KV heads (gear). */
 static size_t right_bytes(const kvd_packed_args *a)
 {
     return a->form.low_rank ? (size_t)a->map.page_elements / KVD_PAGE_TOKENS *
@@ -345,9 +345,9 @@ static size_t received_bytes(const kvd_packed_args *a)
 }
 
 /*
- * Allocates the numbers of tokens of the prompts (gear, zipcache, vidkv,
- * turboquant), and the memory for sums
- * over their rows (gear). A slot that was never written counts as a prompt alone.
+ * Allocates the numbers of tokens of the prompts (gear, zipcache, vidkv, turboquant), and memory
+ * for sums over the rows of K and V (gear). In a slot that was never written, all tokens count as
+ * tokens of the prompt.
  */
 static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -431,7 +431,10 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns true if keys are coded before RoPE, which no method does with keys that are cut. */
+/*
+ * Returns true if keys are coded before RoPE. Methods that do so are never combined with a dims
+ * method.
+ */
 static bool codes_before_rope(const kvd_plan *plan, const kvd_paged_cache *c)
 {
     return plan->bits->keys_before_rope && c->cosine && !plan->dims;
@@ -468,7 +471,7 @@ static bool has_group(const kvd_plan *plan)
            (m == &kvd_bits_comet && group % 64 == 0);
 }
 
-/* Returns true unless the plan is gear with parameters that the kernels do not support. */
+/* Returns false if the plan is gear with ranks or a buffer larger than the kernels support. */
 static bool has_ranks(const kvd_plan *plan)
 {
     if (plan->bits != &kvd_bits_gear)
@@ -598,9 +601,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
     /*
-     * Outliers of tokens that were never computed are at random places, so their restoring takes
-     * less time (gear). Under zipcache, vidkv and turboquant, pages that were never written hold no
-     * valid classes of tokens or channels.
+     * Attention cannot read slots that were never written (anywhere) if tokens are coded in blocks.
+     * In gear, outliers at random places would restore faster than real ones. In zipcache, vidkv
+     * and turboquant, unwritten pages hold no valid classes of tokens or channels.
      */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
@@ -619,8 +622,8 @@ static bool by_head(const kvd_plan *plan)
 }
 
 /*
- * Layers with a window need pages that are read and counted one by one. Outliers of keys, first
- * tokens in float16, and records of classes of tokens prevent it.
+ * Layers with a sliding window are supported only if pages can be read and counted one by one.
+ * Pages with key outliers, float16 first tokens, the layout of gear, or classes of tokens cannot.
  */
 static unsigned computes(const kvd_plan *plan)
 {

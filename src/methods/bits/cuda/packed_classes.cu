@@ -17,7 +17,10 @@ namespace
 
 enum { CHOOSE = 512, RANGE = 128, CODE = 256, LANES = CODE / KVD_PAGE_TOKENS, RECEIVE = 128 };
 
-/* KV head g of request b, whose first `prompt` tokens were coded together. */
+/*
+ * One KV head of one request: KV head g of request b. The first `prompt` tokens of the request were
+ * coded as one block.
+ */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt;
@@ -81,8 +84,8 @@ __device__ __forceinline__ float *received_of(const kvd_packed_args &a, int b, i
 /* ---- classes ---- */
 
 /*
- * Stores the sums over query heads of the probabilities that the tokens of a prompt received, of
- * the uncoded ones for later blocks too.
+ * Stores, for each token of a prompt, the sum over query heads of the probabilities that it
+ * received. The sums of uncoded tokens are stored too, because later blocks use them.
  */
 __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_span &s,
                            float *score)
@@ -145,11 +148,11 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
     }
 }
 
-/* ---- scales of channels ---- */
+/* ---- kernels that compute the scales of channels ---- */
 
 /*
- * Writes the scales of channels 8 u .. 8 u + 7 of the keys of a block in both classes, or the
- * largest magnitudes of its values.
+ * Writes the scales of both classes of tokens for key channels 8 u .. 8 u + 7 of a block or, in
+ * CTAs of values, the largest magnitudes of value channels 8 u .. 8 u + 7.
  */
 __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -262,7 +265,10 @@ __device__ __forceinline__ eight scaled(const head_of &o, int t, int u, const ui
     return r;
 }
 
-/* Ranges of the values of the tokens of a page, from each of the threads that share a token. */
+/*
+ * Range of the values of each token of a page. Each of the LANES threads that share a token writes
+ * the range of its channels.
+ */
 struct ranges {
     float lo[LANES][KVD_PAGE_TOKENS], hi[LANES][KVD_PAGE_TOKENS];
 };
@@ -318,7 +324,7 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
     const coded_span s = coded_now(a, b);
     const head_of o = make_head(a, b, g, s.prompt);
     const int d_qk = a.map.d_qk[g];
-    /* coded_now gives a prompt no coded tokens before it. Its own tokens are one block. */
+    /* If the tokens are those of a prompt, they are one block, which begins with token s.from. */
     const uint16_t *const most =
         s.from < s.to ? reinterpret_cast<const uint16_t *>(area_of(o, s.from) + 2 * d_qk) : nullptr;
     for (int p = s.from / KVD_PAGE_TOKENS + z; KVD_PAGE_TOKENS * p < s.to; p += (int)gridDim.z) {
@@ -339,7 +345,7 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
                     (int)gridDim.z * (CODE / 32), (int)threadIdx.x % 32);
 }
 
-/* ---- restored rows ---- */
+/* ---- kernels that restore bf16 rows ---- */
 
 /* Returns the code of number 8 u + e of a record. */
 __device__ __forceinline__ uint32_t code_at(const uint32_t *record, int bits, int u, int e)
@@ -355,7 +361,7 @@ __device__ __forceinline__ float decoded(uint32_t scale, uint32_t code)
     return __fadd_rn(__fmul_rn(half_of(scale, 0), (float)code), half_of(scale, 1));
 }
 
-/* Returns numbers 8 u .. 8 u + 7 of K or V of a coded token as bf16. */
+/* Returns elements 8 u .. 8 u + 7 of the K or V vector of a coded token as bf16. */
 template <int SIDE>
 __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, const uint32_t *record,
                                           const uint32_t *area, int u)
@@ -409,9 +415,12 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
     }
 }
 
-/* ---- probabilities of steps ---- */
+/* ---- kernels that sum the probabilities of decode steps ---- */
 
-/* Dynamic shared memory has the queries of a KV head in float32 [group][d_qk]. */
+/*
+ * Adds the probabilities that tokens received in decode steps. Dynamic shared memory has the
+ * queries of a KV head in float32 [group][d_qk].
+ */
 __global__ void __launch_bounds__(RECEIVE)
     receive_kernel(const __grid_constant__ kvd_packed_args a, const uint16_t *all, const float *lse)
 {

@@ -7,7 +7,8 @@
  *                       code = round((x - zero) / s), as in kvd_quantise_group
  * symmetric (comet)     s = max |x| / (2^(b-1) - 1); code = round(x / s) + 2^(b-1) - 1
  * own bits (allot)      code = index of the level nearest to (x - mean) / deviation
- * level table (kvquant) code = index of the level nearest to (x - middle) / half width of the range
+ * level table (kvquant) code = index of the level nearest to (x - m) / h, where m is the middle
+ *                       of the range and h half of its width
  */
 #include "methods/bits/cuda/packed_code_token.cuh"
 #include "methods/bits/cuda/packed_code_values.cuh"
@@ -19,8 +20,8 @@ namespace
 enum { WARPS = 8 };
 
 /*
- * Writes bits `below` .. below + W - 1 of a lane's 32 codes to the words at `at`. Codes whose bit
- * in the mask `put` is 0 are left unchanged in memory.
+ * Writes W bits of each of a lane's 32 codes, from bit `below` on, to the words at `at`. Codes
+ * whose bit in the mask `put` is 0 are left unchanged in memory.
  */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
@@ -103,15 +104,18 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
 }
 
 /*
- * Returns the index of a number among a lane's 32 codes (kvd_packed_key_number). j counts groups of
- * 8 tokens, e the lane's four dimensions.
+ * Returns the index of a number among a lane's 32 codes (kvd_packed_key_number). j is the number of
+ * a group of 8 tokens, e that of one of the lane's four dimensions.
  */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/* Extends a lane's ranges of four channels to the other pages whose tokens share their scales. */
+/*
+ * Extends a lane's ranges of four channels by the tokens of the other pages that share scales with
+ * the page.
+ */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -263,7 +267,10 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
               lane = (int)threadIdx.x % 32;
     const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
     const int k_from = keys_coded(a, before), k_to = keys_coded(a, m), v_to = values_coded(a, m);
-    /* A step codes no value that has left the window, because its page may have been freed. */
+    /*
+     * The value of a token that has left the window is not coded in a decode step, because its page
+     * may have been freed.
+     */
     const int v_from = max(values_coded(a, before), a.q_len ? 0 : min(first_seen(a, m), v_to));
     const int levels = 1 << a.form.bits;
     for (int i = (int)threadIdx.x; a.level && i < 2 * levels; i += 32 * WARPS) {
@@ -272,8 +279,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
     __syncthreads();
     /*
-     * True if at most one token's V is quantised, and no K. With a table of levels, one token's K
-     * may be quantised as well.
+     * True if there is little to quantise: the value of at most one token, and no key, or the key
+     * of one token if codes are indices of quantisation levels.
      */
     const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;

@@ -44,9 +44,9 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 }
 
 /*
- * Returns entry i of the list of outliers of a value vector of KV head g, which `one` is. An entry
- * after the last outlier is a zero in dimension KVD_WIDTH_NARROW - 1, which is padding in such a
- * head.
+ * Returns `one`, entry i of the list of outliers of a value vector of KV head g. An entry after the
+ * last outlier is a zero in dimension KVD_WIDTH_NARROW - 1, which is padding in a head with fewer
+ * outliers.
  */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
@@ -54,8 +54,8 @@ __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int
 }
 
 /*
- * Returns two adjacent dimensions of K (side 0) or V (side 1) of token t from the page `rows`. The
- * first is dimension 16 u + 8 h + 2 c.
+ * Returns two adjacent dimensions of K (side 0) or V (side 1) of token t from the page `rows`:
+ * dimensions 16 u + 8 h + 2 c and 16 u + 8 h + 2 c + 1.
  */
 __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *rows, int side,
                                              int u, int h, int t, int c)
@@ -67,7 +67,8 @@ __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *r
 }
 
 /*
- * Returns two adjacent dimensions of the key of token t. The first is dimension 16 u + 8 h + 2 c.
+ * Returns two adjacent dimensions of the key of token t: dimensions 16 u + 8 h + 2 c and 16 u + 8 h
+ * + 2 c + 1.
  */
 __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
 {
@@ -80,8 +81,9 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
 }
 
 /*
- * Appends outlier x of token t and dimension i to the page's list. If the list is full, x is only
- * counted, and o.a.beyond records the largest excess over all pages.
+ * Appends outlier x of token t and dimension i to the page's list. If the list is full, x is
+ * dropped, but the list's counter still rises, and o.a.beyond records the largest excess over all
+ * pages.
  */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {

@@ -1,7 +1,7 @@
 /*
  * Quantises the value of one token per decode step, and the key of the token if codes are indices
- * of quantisation levels. Used if no group of keys has become full. Included by packed_code.cu
- * only.
+ * of quantisation levels. Decode steps in which a group of keys becomes full use other code.
+ * Included by packed_code.cu only.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_TOKEN_CUH
@@ -41,8 +41,8 @@ __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lan
 }
 
 /*
- * Quantises dimensions 4 part .. 4 part + 3 of the value, one part per lane. Vectors with outliers
- * have at most 32 parts.
+ * Quantises dimensions 4 part .. 4 part + 3 of the value of token t. Each lane of the warp has
+ * another `part`. Vectors with outliers have at most 32 parts.
  */
 __device__ void code_value_part(const page_of &o, int t, int part, int lane)
 {
@@ -58,7 +58,10 @@ __device__ void code_value_part(const page_of &o, int t, int part, int lane)
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
-    /* Padding is in the mask from the start, so that it is neither an outlier nor in the range. */
+    /*
+     * Padding has its bits set in the mask `taken` from the start, so that it is neither an outlier
+     * nor in the range.
+     */
     uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * part, 0), 4);
     uint32_t *const list =
         reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;

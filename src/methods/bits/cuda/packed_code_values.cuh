@@ -9,7 +9,7 @@ namespace
 
 /*
  * V of 16 tokens in one lane, as A operand of mma. v[i] has dimensions 16 (u0 + i) .. 16 (u0 + i) +
- * 15. The lane's tokens are 2 c + e + 8 h, for c = lane % 4 and e, h = 0 or 1.
+ * 15. The tokens of the lane are 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, for c = lane % 4.
  */
 struct sixteen {
     uint32_t v[8][4];
@@ -26,7 +26,10 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
     return 16 * (s.u0 + i) + 8 * db + lane / 4;
 }
 
-/* Returns a mask like `taken` of range_of, of the lane's dimensions from `width` on (padding). */
+/*
+ * Returns a mask of the lane's dimensions that are padding (from `width` on), in the format of
+ * range_of's `taken`.
+ */
 __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int lane)
 {
     uint32_t mask = 0;
@@ -90,8 +93,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
 }
 
 /*
- * Stores bits `below` .. below + W - 1 of a lane's 8 codes. Code 4 h + 2 db + e is that of token 2
- * c + e + 8 h and dimension 8 db + lane / 4, for c = lane % 4 and db, e, h = 0 or 1.
+ * Stores bits `below` .. below + W - 1 of a lane's 8 codes. Code 4 h + 2 db + e belongs to token 2
+ * c + 8 h + e and dimension 8 db + lane / 4, where c = lane % 4 and db, e, h are 0 or 1.
  */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
@@ -140,8 +143,8 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
 }
 
 /*
- * Quantises tokens 16 k .. 16 k + 15 of the page that are in from .. to - 1, in one group of
- * channels.
+ * Quantises, in one group of channels, the values of tokens 16 k .. 16 k + 15 of the page, except
+ * those before token `from` or after token to - 1.
  */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {

@@ -2,15 +2,15 @@
  * Kernels that quantise KV cache pages (packed_layout.h) and restore bf16 pages. Lengths, slots and
  * page numbers are read on the device.
  *
- * In a request of m tokens, the keys of the first m / k_block * k_block tokens are quantised, and
- * the values of all but the newest v_newest tokens, or of as many tokens as keys if form.v_channels
- * is set. The newest tokens are bf16, in the ring buffer
- * of the request's slot, in pages of the layout of kernels/layout.h. Page p of the request is page
- * p % ring_pages of the ring buffer.
+ * In a request of m tokens, the keys of the first m / k_block * k_block tokens are quantised. If
+ * form.v_channels is set, the values of the same tokens are quantised, otherwise the values of all
+ * but the newest v_newest tokens. The tokens that are not quantised are bf16, in the ring buffer of
+ * the request's slot, in pages of the layout of kernels/layout.h. Page p of the request is page p %
+ * ring_pages of the ring buffer.
  *
  * In a layer with a sliding window (map.window) of W tokens, the pages before that of token m - W
- * are neither read nor written in decode steps, and their entries of the page table may be
- * anything. W must be at least k_block.
+ * are neither read nor written in decode steps, and their entries of the page table are not used. W
+ * must be at least k_block.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
@@ -27,33 +27,37 @@ extern "C" {
 /* Codes whose numbers of bits differ by dimension (allot). Device memory. */
 typedef struct {
     int32_t wide;
-    const uint8_t *bits;  /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
-    const uint16_t *word; /* [n_kv_heads][2][wide] first word of the dimension in a page's head */
-    const float *scale;   /* [n_kv_heads][2][wide][2] mean and standard deviation */
-    const float *level;   /* [2][9][256] quantisation levels of each number of bits, ascending */
+    const uint8_t *bits; /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
+    /*
+     * [n_kv_heads][2][wide] first word of the dimension, from the start of the KV head's codes in a
+     * page
+     */
+    const uint16_t *word;
+    const float *scale; /* [n_kv_heads][2][wide][2] mean and standard deviation */
+    const float *level; /* [2][9][256] quantisation levels of each number of bits, ascending */
 } kvd_packed_allot;
 
 /* Codes with low-rank parts (gear). */
 typedef struct {
     kvd_gear of;
-    /* Number of outliers of a key channel of a prompt for which a page has room. */
+    /* Number of outliers of one key channel of a prompt that fit in a page. */
     int32_t k_room;
     /*
-     * Right factors of prompts in float16, device [slots][map.page_elements / 64][columns]: KV head
-     * after KV head, keys before values.
+     * Right factors of the low-rank parts of prompts in float16, device [slots][map.page_elements /
+     * 64][columns]: KV head after KV head, keys before values.
      */
     uint16_t *right;
     /*
-     * Memory in which several CTAs exchange sums over the rows of a prompt, device [partial_room].
-     * If it is too small, one CTA reads all rows of a head.
+     * Device memory [partial_room] through which several CTAs add up their sums over the rows of a
+     * prompt. If it is too small, one CTA reads all rows of a head.
      */
     float *partial;
     size_t partial_room;
 } kvd_packed_gear;
 
 /*
- * Number of floats of the sums of a CTA in kvd_packed_gear.partial. K or V of a head whose rows n
- * CTAs read takes 2 (n + 1) times this number.
+ * Number of floats of one CTA's sums in kvd_packed_gear.partial. If n CTAs read the rows of K or V
+ * of a head, they need 2 (n + 1) times this number.
  */
 enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
 
@@ -77,9 +81,9 @@ typedef struct {
      */
     float *received;
     /*
-     * Members that must be set when prompts are coded. mass: sums of the probabilities that each
-     * token received in each query head, device [n_heads][n_q8]. q_start [n]: first row of each
-     * prompt in `mass`. score: scratch, device [n_kv_heads][n_q8].
+     * These members must be set when prompts are coded. mass [n_heads][n_q8]: device, sum of the
+     * probabilities that each token received in each query head. score [n_kv_heads][n_q8]: device,
+     * scratch. q_start [n]: first row of each prompt in `mass`.
      */
     const float *mass;
     float *score;
@@ -91,14 +95,14 @@ typedef struct {
 typedef struct {
     kvd_packed_split of;
     /*
-     * Cosines and then sines of 2 pi i / m for i < m, of every m up to KVD_WIDTH_MAX: device,
-     * from number m (m - 1) on.
+     * Device array. For every m up to KVD_WIDTH_MAX it has the cosines and then the sines of 2 pi i
+     * / m for i < m, from element m (m - 1) on.
      */
     const double *wave;
     /*
-     * Tables of turboquant for the chosen channels [0] and the others [1], m of them, device:
-     * matrices P [m][m] and S [m][m] (NULL without a sketch), and levels [3][256] of bits - 1, bits
-     * and bits + 1 bits, where `bits` is of.bits.
+     * Device tables of turboquant for the chosen channels [0] and the other channels [1]. With m
+     * channels, rotation and sketch are matrices [m][m] (sketch is NULL if there is none). level
+     * [3][256] has the levels of of.bits - 1, of.bits and of.bits + 1 bits.
      */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
@@ -124,9 +128,9 @@ typedef struct {
     kvd_packed_class_codes classes;
     kvd_packed_split_codes split;
     /*
-     * If kvd_packed_in_blocks(&form): number of tokens of each slot that were coded together at the
-     * end of the prompt, device [slots]. A number above the length of the request means all of its
-     * coded tokens.
+     * Number of tokens of each slot that were coded as one block at the end of the prompt, device
+     * [slots], if kvd_packed_in_blocks(&form). If the number exceeds the length of the request, all
+     * coded tokens of the request are one block.
      */
     int32_t *prompt;
     size_t page_bytes;
@@ -134,7 +138,10 @@ typedef struct {
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */
     uint16_t *rows; /* working pages in bf16, device [pages][map.page_elements] */
     int32_t ring_pages, k_block, v_newest;
-    /* Number of tokens of a channel that share a scale: form.k_group, or a multiple of 64. */
+    /*
+     * Number of tokens that share a scale in each key channel: form.k_group or, for longer groups,
+     * a multiple of 64.
+     */
     int32_t span;
     /* Number of requests, and length of each request's page table. */
     int32_t n, max_pages;
@@ -144,9 +151,9 @@ typedef struct {
     /* Number of CTAs among which the pages of a KV head of one request are divided. */
     int32_t pages_side_by_side;
     /*
-     * Quantisation levels, device [2][2][2^bits], keys then values; NULL: codes are equal steps.
-     * The first 2^bits numbers, ascending, choose the code; the second 2^bits are the decoded
-     * numbers.
+     * Quantisation levels, device [2][2][2^bits], keys then values; NULL: codes are equal steps. A
+     * number is coded with the first 2^bits numbers, ascending: its code is the index of the
+     * nearest one. The number at that index in the second 2^bits numbers is the decoded number.
      */
     const float *level;
     /* Scales of floating-point keys and values, device [n_kv_heads][2]. NULL: all scales are 1. */
@@ -187,9 +194,9 @@ typedef struct {
      */
     const float *turn_rows, *turn_outputs;
     /*
-     * With form.sketch, the matrix S [d][d] of residuals: sketch_rows is its transpose, which
-     * multiplies residuals; sketch_back multiplies their signs. The first 2^(bits - 1) numbers of
-     * `level` are then the levels of keys.
+     * If form.sketch is set, matrices [d][d] of the sketch of residuals: sketch_rows is the
+     * transpose of the matrix S and multiplies residuals; sketch_back multiplies their signs. The
+     * first 2^(bits - 1) numbers of `level` are then the levels of keys.
      */
     const float *sketch_rows, *sketch_back;
     /* RoPE rotations from kvd_packed_rope_table, device, or NULL. */
@@ -204,27 +211,32 @@ typedef struct {
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /*
  * Kernels for turboquant, for the head sizes that kvd_packed_decode supports.
- * kvd_packed_turn_prompts quantises whole prompts from a->rows. kvd_packed_turn_steps must run
- * before the attention of a decode step: it quantises the newest tokens and rotates them in the
- * ring buffer, and it rotates the queries q [n][q_pitch] bf16. kvd_packed_turn_outputs rotates the
- * attention outputs o [n][o_pitch] bf16 back.
+ * kvd_packed_turn_prompts quantises whole prompts from a->rows.
+ * kvd_packed_turn_steps must run before the attention of a decode step. It quantises the newest
+ * tokens, rotates them in the ring buffer, and rotates the queries q [n][q_pitch] bf16.
+ * kvd_packed_turn_outputs rotates the attention outputs o [n][o_pitch] bf16 back.
  */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, cudaStream_t stream);
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
 /*
- * kvd_packed_code and kvd_packed_restore of turboquant, for heads of one width, a multiple of 32.
+ * Do the work of kvd_packed_code and kvd_packed_restore for turboquant, for heads of one width, a
+ * multiple of 32.
  */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * kvd_packed_code of gear. Replaces outliers by NaN in a->rows of prompts, by 0 in the ring buffer.
+ * Does the work of kvd_packed_code for gear. Overwrites outliers: with NaN in a->rows of prompts,
+ * with 0 in the ring buffer.
  */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
-/* kvd_packed_code and kvd_packed_restore of vidkv, and of turboquant with a fraction of a bit. */
+/*
+ * Do the work of kvd_packed_code and kvd_packed_restore for vidkv, and for turboquant with a
+ * fraction of a bit.
+ */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream);
-/* kvd_packed_code and kvd_packed_restore of zipcache. */
+/* Do the work of kvd_packed_code and kvd_packed_restore for zipcache. */
 cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
 /*
@@ -234,7 +246,7 @@ cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t st
  */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
                                cudaStream_t stream);
-/* kvd_packed_code and kvd_packed_restore of hetero and rotatekv. */
+/* Do the work of kvd_packed_code and kvd_packed_restore for hetero and rotatekv. */
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
 /*

@@ -17,8 +17,8 @@ namespace
 {
 
 /*
- * Log2 of the factor by which the codes in registers 1 and 3 of an mma A operand are too large,
- * because they are not shifted to the lowest bits.
+ * Returns log2 of the factor by which the codes in registers 1 and 3 of an mma A operand are too
+ * large. They are not shifted down to the lowest bits.
  */
 template <int B> __device__ constexpr int twos()
 {
@@ -47,19 +47,19 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
 }
 
 /*
- * If FINE, 16 numbers share a scale of keys or of values; otherwise 32 or 64 numbers do. If
- * CHANNELS, values are stored as keys are, with scales per channel.
+ * Reads pages of equal quantisation steps. If FINE, a scale of keys or of values is shared by 16
+ * numbers, otherwise by 32 or 64. If CHANNELS, values have scales per channel, as keys do.
  */
 template <int B, int N, bool FINE, bool CHANNELS> struct even_page {
     /*
-     * UNITS is the number of blocks of 16 dimensions. SHARE is the number of adjacent tiles (16
-     * tokens of K or 16 dimensions of V) that have common scales with every supported group size.
+     * UNITS is the number of blocks of 16 dimensions. A tile is 16 tokens of K or 16 dimensions of
+     * V. SHARE is the number of adjacent tiles that share scales, whatever the group size is.
      */
     static constexpr int UNITS = N, WARPS = 8, SHARE = FINE ? 1 : 2;
     static constexpr bool BF = false, ZEROS = !CHANNELS, NEWEST = false;
     /*
-     * CODE is 2^-24, the float16 number with bit pattern 1. ROWS is the factor by which rows 8 ..
-     * 15 of an mma A operand are too large.
+     * CODE is 2^-24, the float16 number with bit pattern 1. Codes in rows 8 .. 15 of an mma A
+     * operand are too large by the factor ROWS.
      */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
@@ -153,8 +153,8 @@ template <int B, int N, bool FINE, bool CHANNELS> struct even_page {
 
     /*
      * Adds the values of SHARE tiles of 16 tokens from tile `first` on, in 16 dimensions. `scale`
-     * points to the scale of the lane's dimension lane / 4; its other dimension is 8 after that.
-     * `all` has the sums of the probabilities of the lane's two query heads.
+     * points to the scale of dimension lane / 4; the lane also has dimension lane / 4 + 8. `all`
+     * has the sums of the probabilities of the lane's two query heads.
      */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
                                                      int first, const uint32_t (&a)[4][4],
@@ -375,7 +375,10 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     if (a->map.group > HEADS || a->form.sketch || a->form.allotted || a->form.rows ||
         kvd_packed_in_blocks(&a->form))
         return NULL;
-    /* The kernels other than that of kivi expect all tokens but the newest to be quantised. */
+    /*
+     * The kernel of kivi also reads unquantised tokens. The other kernels expect that all tokens
+     * but the newest one are quantised.
+     */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (a->form.norms)
@@ -469,7 +472,10 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     if (e != cudaSuccess)
         return e;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
-    /* If there are few query heads, each has many partial results, which more warps then merge. */
+    /*
+     * With few query heads, the tokens of each head are split among many CTAs, so more warps merge
+     * their results.
+     */
     if (a->map.n_kv_heads * a->n * a->map.group <= 2 * d->n_ctas)
         merge_kernel<32><<<grid, 1024, 0, stream>>>(p);
     else

@@ -11,10 +11,10 @@ namespace
 {
 
 /*
- * Running softmax of a lane for query heads 2 c and 2 c + 1, c = lane % 4: the largest score as a
- * base-2 logarithm, and this lane's part of the sum of exponentials. `o` is the transposed output
- * at dimensions 16 u + lane / 4 and 16 u + lane / 4 + 8, without zero points. `zero` is the
- * contribution of zero points to the channels of group lane / 4.
+ * Softmax state of a lane for query heads 2 c and 2 c + 1, where c = lane % 4. `max` is the largest
+ * score so far as a base-2 logarithm, and `sum` is this lane's part of the sum of exponentials.
+ * o[u] is the transposed output at dimensions 16 u + lane / 4 and 16 u + lane / 4 + 8, without zero
+ * points. `zero` is what zero points add to the channels of group lane / 4.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -74,8 +74,8 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16
 }
 
 /*
- * Raises the running maximum to at least `top`, and rescales the state, if `top` exceeds the
- * maximum by more than LAZY for a query head of the warp.
+ * If `top` exceeds the running maximum by more than LAZY for any query head of the warp, raises the
+ * maximum to at least `top` and rescales the state.
  */
 template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, const float (&top)[2])
 {
@@ -207,7 +207,7 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
 
 /*
  * Returns what the query head's attention sink adds to the softmax denominator; 0 without sinks.
- * `max` is the largest score as a base-2 logarithm, which adds 2^TOP.
+ * `max` is the largest score as a base-2 logarithm. A score of `max` adds 2^TOP to the denominator.
  */
 __device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
 {
@@ -268,9 +268,9 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
 }
 
 /*
- * Adds a token to the softmax state. The lane's `score` is that of query head lane / 4, as a
- * base-2 logarithm. value(i) returns the value's dimension i, divided by the factor that outputs
- * are multiplied by.
+ * Adds a token to the softmax state. The lane's `score` is that of query head lane / 4, as a base-2
+ * logarithm. value(i) returns dimension i of the token's V, divided by the factor by which outputs
+ * are multiplied in the end.
  */
 template <int UNITS, class VALUE>
 __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lane, VALUE value)
@@ -281,7 +281,8 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = power_of_two(s[e] - (st.max[e] - TOP));
-        st.sum[e] += lane < 4 ? s[e] : 0; /* the sum is divided among lanes with equal lane % 4 */
+        /* each lane with the same lane % 4 holds a part of the sum */
+        st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; i++) {
@@ -349,14 +350,14 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
  * - ready(p, shared, scratch): waits for the constructor's loads. All threads of the CTA call it.
  *   The newest group of cp.async may still be under way.
  * - begin: called at the first page of a head.
- * - scores and values: process quantised tokens; they use up words and reload them, at the end
- *   from `next`.
+ * - scores and values: process quantised tokens. Each register of words that they have used is
+ *   reloaded, the last registers from the address `next`.
  * - BF: type of the probabilities that `values` gets, bfloat16 or float16.
  * - outputs: factor by which sums of values are too small.
  * - ZEROS: if true, the values have zero points or middles.
  * - NEWEST: if true, all tokens but the newest are quantised.
- * - skipped, others (if NEWEST): number of the page's first tokens that scores and values do not
- *   process, and the function that adds these tokens.
+ * - skipped and others (if NEWEST): skipped returns how many of the page's first tokens scores and
+ *   values leave out; others adds these tokens.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,

@@ -7,9 +7,9 @@
  *
  * R(t) is the RoPE rotation of the key's position t, the product of R(first position of the page)
  * and R(t % 64). The first factor is applied to the queries. The second comes from a table in
- * shared memory. The queries are also rotated by R(t % 64 / 16 * 16), and the table covers 16
- * tokens only. Every lane has a column of its own in the table of levels, so that no two
- * lanes access the same bank.
+ * shared memory. The queries are also rotated by R(t % 64 / 16 * 16), so the table needs R(t % 16)
+ * only. Every lane has a column of its own in the table of levels, so that no two lanes access the
+ * same bank.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -17,7 +17,7 @@
 namespace
 {
 
-/* Bytes of rotations in shared memory per 16 dimensions of a head; 256 bytes serve 8 tokens. */
+/* Bytes of rotations in shared memory per 16 dimensions of a head: 256 bytes for every 8 tokens. */
 enum { TURNS = 3 * 256 };
 
 template <int B, int N> struct levels_page {
@@ -30,8 +30,8 @@ template <int B, int N> struct levels_page {
      * 2 c and 2 c + 1, then those of dimensions 2 c + 8 and 2 c + 9.
      */
     const uint4 *turn;
-    const uint4 *tile; /* tile of outliers in shared memory */
-    uint32_t places;   /* shared-memory address of the tile */
+    const uint4 *tile; /* tile of mma operands in shared memory, filled with outliers */
+    uint32_t places;   /* shared-memory address of `tile` */
     uint32_t *query;   /* queries in shared memory, [2 N][32] float16, divided by a power of two */
     /*
      * Ranges of key channels in shared memory, [2 N][4]: half widths of dimensions 2 c and 2 c + 1,
@@ -39,7 +39,7 @@ template <int B, int N> struct levels_page {
      */
     uint2 *range;
     float *lowest; /* decoded number of code 0 of every key channel, in shared memory */
-    uint32_t quick_token[QUICK]; /* [k]: value_token() of outlier lane + 32 k of the values */
+    uint32_t quick_token[QUICK]; /* element k: value_token() of outlier lane + 32 k of V */
     float level;                 /* quantisation level that this lane loads into the table */
     float level_0[2];            /* level 0 of keys and of values, as float16 */
     uint32_t column; /* offset of this lane's column in the table of quantisation levels */
@@ -76,7 +76,7 @@ template <int B, int N> struct levels_page {
 
     __device__ __forceinline__ void ready(const packed_params &p, char *shared, char *scratch)
     {
-        /* The level is still being loaded here. */
+        /* This loop runs while `level` is still being loaded from memory. */
 #pragma unroll 4
         for (int i = (int)threadIdx.x % 32; i < PASS / 8; i += 32)
             reinterpret_cast<uint4 *>(scratch)[i] = make_uint4(0, 0, 0, 0);
@@ -191,7 +191,7 @@ template <int B, int N> struct levels_page {
         const uint2 low[2] = {ranges[0], ranges[4]}, high[2] = {ranges[4 * N], ranges[4 * N + 4]};
         const uint4 step = turn[2 * (N / 2) * 32 + u * 32 + lane % 4],
                     t[2] = {turn[u * 32 + lane], turn[(N / 2 + u) * 32 + lane]};
-        /* Middles after the rotation by the token's place in its 16 tokens. */
+        /* Middles of the ranges, rotated by the token's position in its block of 16 tokens. */
         uint32_t x_middle[4], y_middle[4];
 #pragma unroll
         for (int r = 0; r < 4; r++) {
@@ -224,7 +224,9 @@ template <int B, int N> struct levels_page {
         }
     }
 
-    /* Number of the page's first tokens that are stored in float16 instead. */
+    /*
+     * Returns the number of first tokens of the page that are stored in float16 and not quantised.
+     */
     static __device__ __forceinline__ int skipped(const packed_params &p, const cursor &at)
     {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
@@ -383,7 +385,7 @@ kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a)
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
 {
     const int d = p->a.map.d_qk[0], turned = p->a.before_rope ? 4 * d : 0;
-    /* A third of the page's room for outliers is almost always enough. */
+    /* A third of the room for outliers is loaded ahead, because few pages have more outliers. */
     p->n_listed = min(max(p->a.form.k_apart / 12 * 4, 32 * QUICK), p->a.form.k_apart);
     p->newest_at =
         p->parts.k_list - p->parts.k_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;

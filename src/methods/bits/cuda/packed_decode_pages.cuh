@@ -53,11 +53,11 @@ namespace
 enum {
     WARPS_MOST = 12, /* largest number of warps per CTA of any kernel */
     HEADS = 8,       /* largest number of query heads per KV head */
-    SHORT = 8,       /* a warp with at most this many pages first loads its bf16 tokens into L2 */
+    SHORT = 8, /* largest number of pages of a warp that first loads its bf16 tokens into L2 */
     /*
-     * Log2 of the scale of probabilities. P is 2^TOP at the running maximum, and may exceed it by a
-     * factor of 2^LAZY before the sums are rescaled. The range of float16 then suffices for scales
-     * under 2^8.
+     * TOP is log2 of the probability of a token whose score is the running maximum. A probability
+     * may grow to 2^(TOP + LAZY) before the sums are rescaled. With scales below 2^8, all products
+     * are then in the range of float16.
      */
     TOP = 6,
     LAZY = 2
@@ -66,10 +66,10 @@ enum {
 typedef kvd_packed_decode_params packed_params;
 
 /*
- * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request,
- * which reads its pages first_page .. pages - 1. m is the request's number of tokens; the first
- * `keys` keys and `values` values are quantised. `number` has the page numbers of 32 pages from a
- * multiple of 32 on, one per lane.
+ * Position of a warp in the list of all pages. The warp is at page `page` of request b and KV head
+ * g, and reads this request's pages up to pages - 1. m is the number of tokens of the request; the
+ * first `keys` keys and `values` values are quantised. `number` is a page number of the page table:
+ * lane i holds that of page i of an aligned group of 32 pages.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number;
@@ -96,7 +96,10 @@ __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const
            (size_t)at.g * (size_t)(2 * KVD_PAGE_TOKENS * p.width);
 }
 
-/* Returns the first page that the request reads: with a sliding window, that of its first token. */
+/*
+ * Returns the first page that the request reads. In a layer with a sliding window, it is the page
+ * of the first token of the window.
+ */
 __device__ __forceinline__ int first_page(const packed_params &p, const cursor &at)
 {
     return first_seen(p.a, at.m) / KVD_PAGE_TOKENS;
@@ -266,7 +269,8 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
 
 /*
  * Words of codes that a lane loads ahead, as many as fit in 32 registers. With PAIRS, K is
- * processed two blocks of 16 dimensions at a time, which RoPE rotates together.
+ * processed in pairs of blocks of 16 dimensions, because RoPE rotates a dimension of one block with
+ * a dimension of the other.
  */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
@@ -292,8 +296,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             load(i, unit(side, i), from);
     }
     /*
-     * Loads the next words into the registers of block i, which are no longer needed. `same` is the
-     * address of the current operand (K or V), `next` that of the operand after it.
+     * Loads the next words into the registers of block i, whose words are used up. `same` is the
+     * address of the operand of block i (K or V), `next` is the address of the operand after it.
      */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
     {
@@ -329,8 +333,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Exchanges numbers between lanes: lanes 4 h .. 4 h + 3 pass the number x of head h, and y receives
- * those of heads 2 c and 2 c + 1, for c = lane % 4.
+ * Exchanges numbers between lanes. Lanes 4 h .. 4 h + 3 pass the number x of head h. A lane
+ * receives in y the numbers of heads 2 c and 2 c + 1, where c = lane % 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
@@ -360,7 +364,8 @@ __device__ void load_queries(const packed_params &p, int b, int g, int lane, que
         w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
         most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
     }
-    const float unit = unit_of(most), over = 1 / unit; /* exact: powers of two */
+    /* the division is exact, because unit is a power of two */
+    const float unit = unit_of(most), over = 1 / unit;
     of_columns(unit, q.unit, lane);
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; i++) {

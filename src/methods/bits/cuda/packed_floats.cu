@@ -14,7 +14,7 @@ struct page_side {
     float tensor;      /* scale of all keys or all values of the head or layer */
     const uint16_t *from;
     uint16_t *to;
-    char *codes, *scales; /* scales: those of blocks of channels */
+    char *codes, *scales; /* codes of this side of the page, and scales of its blocks of channels */
 };
 
 __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side, int b, int g,
@@ -35,7 +35,10 @@ __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side,
             codes + (side ? parts.v_side : parts.k_side)};
 }
 
-/* Returns the index in a bf16 page of dimension 16 u + 8 h + 2 c of token t. */
+/*
+ * Returns the index of dimension 16 u + 8 h + 2 c of token t among the numbers of a bf16 page. h is
+ * 0 or 1, and c is 0 .. 3.
+ */
 __device__ __forceinline__ int element(const page_side &o, int u, int h, int t, int c)
 {
     return t / 8 * 8 * o.d + (2 * u + h) * 64 + t % 8 * 8 + 2 * c;
@@ -84,8 +87,8 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
     /*
-     * pair[u][2 j + h]: two numbers of token 8 j + lane / 4, as bf16 and later as codes. They are
-     * dimensions 2 c and 2 c + 1 of the h-th 8 dimensions, c = lane % 4.
+     * pair[u][2 j + h] has two numbers of token 8 j + lane / 4, as bf16 and later as codes:
+     * dimensions 16 u + 8 h + 2 c and 16 u + 8 h + 2 c + 1, where c = lane % 4.
      */
     uint32_t pair[UNITS][16];
 #pragma unroll
@@ -241,7 +244,9 @@ __global__ void __launch_bounds__(32 * WARPS)
     for (int p = first_seen(a, m) / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
          p += (int)gridDim.z) {
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
-                  /* the newest token is not yet quantised */
+                  /*
+                   * number of quantised tokens of the page; the newest token is not yet quantised
+                   */
             done = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
         for (int u = warp; u < k_units + v_units; u += WARPS) {
             const page_side o = side_of(a, u >= k_units, b, g, p, left, true);

@@ -1,7 +1,7 @@
 /*
  * Floating-point formats on the device, and conversions to and from float32. Included by
- * packed_*.cu only. The conversion instructions of sm_89 need adjacent codes, unlike
- * packed_layout.h.
+ * packed_*.cu only. The conversions are computed in software: the instructions of sm_89 convert
+ * adjacent codes, and packed_layout.h does not store codes adjacently.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
@@ -9,9 +9,9 @@
 #include "methods/bits/cuda/packed_words.cuh"
 
 /*
- * A sign, E bits of exponent and M of mantissa (kvd_minifloat). Blocks of BLOCK channels of a token
- * share a scale: a power of two (E8M0) if BLOCK is 32, an E4M3 number if BLOCK is 16. BLOCK 0: no
- * scales.
+ * Floating-point format with a sign, E bits of exponent and M of mantissa (kvd_minifloat). BLOCK_OF
+ * is the number of adjacent channels of a token that share a scale: a power of two (E8M0) for 32,
+ * an E4M3 number for 16. If it is 0, there are no scales.
  */
 template <int E, int M, int BLOCK_OF> struct packed_floats {
     static constexpr int EXPONENT = E, MANTISSA = M, BLOCK = BLOCK_OF, BITS = 1 + E + M,
@@ -51,8 +51,8 @@ template <class F> static __device__ __forceinline__ uint32_t float_code(float x
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
     /*
-     * q includes the leading 1 of the mantissa. In the sum below, this bit adds 1 to the exponent
-     * field.
+     * q includes the leading 1 of the mantissa, so adding q to the shifted exponent field adds 1 to
+     * the exponent.
      */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |

@@ -73,8 +73,8 @@ static double block_bits(const kvd_packed_form *f, int d)
 }
 
 /*
- * Returns the bits that a token takes in KV head g if tokens are coded one by one. Head 0 counts
- * the joint keys of all heads.
+ * Returns the bits that a token takes in KV head g if tokens are coded one by one. If the keys of
+ * all heads are coded as one vector, head 0 counts all its bits.
  */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
@@ -148,7 +148,10 @@ static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, i
            32.0 * d_qk * ((salient > 0) + (others > 0)) + 16.0 * d_v + 32.0 * n;
 }
 
-/* Returns the bits of a block of n coded tokens, or of all those of a prompt, in KV head g. */
+/*
+ * Returns the bits of one block of n coded tokens in KV head g. If `prompt` is true, the block is
+ * that of all coded tokens of a prompt.
+ */
 static double block_of_bits(const kvd_packed_args *a, int g, size_t n, bool prompt)
 {
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
@@ -175,8 +178,9 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
 }
 
 /*
- * Sets the numbers of records of both classes that a page holds. A class has at most r m + 1/2 of m
- * coded tokens, where r is the larger one of its shares of a prompt and of a later block.
+ * Sets the numbers of records of salient tokens and of other tokens that a page holds. A class has
+ * at most r m + 1/2 of m coded tokens. Here r is the class's share of a prompt or its share of a
+ * later block, whichever is larger.
  */
 static void set_class_room(kvd_packed_classes *c)
 {
@@ -185,12 +189,12 @@ static void set_class_room(kvd_packed_classes *c)
     c->room[1] = (int32_t)ceil(KVD_PAGE_TOKENS * most);
     c->room[0] = (int32_t)ceil(KVD_PAGE_TOKENS * (1 - least));
     for (int k = 0; k < 2; k++)
-        c->room[k] += c->room[k] == 0; /* kernels divide by it */
+        c->room[k] += c->room[k] == 0; /* at least 1, because kernels divide by the number */
 }
 
 /*
- * Sets the largest number of outliers of a key channel of a prompt that one of its pages holds, if
- * they are divided evenly.
+ * Sets the largest number of outliers of one key channel in a page, if the outliers of a prompt are
+ * divided evenly among its pages.
  */
 static void set_room(kvd_packed_gear *a)
 {
@@ -208,7 +212,10 @@ static int32_t area_bytes(const kvd_gear *s, const kvd_gear_page *p)
     for (int page = 0; page < s->buffer && page < KVD_PAGE_TOKENS; page++) {
         const int t = KVD_PAGE_TOKENS * page, skipped = kvd_gear_pieces(t, s->buffer),
                   blocks = kvd_gear_pieces(t + KVD_PAGE_TOKENS, s->buffer) - skipped,
-                  /* a page with tokens of the prompt does not begin with a later block */
+                  /*
+                   * number of later blocks in the page of the prompt's end, whose first tokens
+                   * belong to the prompt
+                   */
             mixed = blocks - (blocks && skipped * s->buffer == t);
         if (most < blocks * p->record)
             most = blocks * p->record;

@@ -4,13 +4,15 @@
  *
  * A line is a channel of the keys of a block, or a token's values. The outliers of a line are found
  * by their 16-bit patterns: a histogram of the upper bytes, then one of the lower bytes. Equal
- * numbers are taken in the order of their places, as on the CPU. In the bf16 rows an outlier is
- * then replaced by NaN, which the later passes skip and the last one clears in the ring buffer.
+ * numbers are taken in the order of their places, as on the CPU. In the bf16 rows, outliers are
+ * then replaced by NaN, so that later passes skip them. The last pass replaces the NaN in the ring
+ * buffer by 0.
  *
- * The power method needs no left factor between its passes. With the right factor B of a pass, E B
- * has the Gram matrix G, and M makes its columns orthonormal: Q = E B M. The next right factor is
- * E^T Q = (E^T E B) M. A pass over the rows therefore accumulates G and E^T E B. The additions have
- * another order than on the CPU.
+ * The power method finds the factors of the quantisation error E in several passes over its rows,
+ * and needs no left factor between them. Let B be the right factor of a pass, G the Gram matrix of
+ * E B, and M a matrix, computed from G, that makes the columns of Q = E B M orthonormal. The next
+ * right factor is E^T Q = (E^T E B) M. A pass therefore accumulates G and E^T E B. The additions
+ * have another order than on the CPU.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -35,9 +37,12 @@ __device__ __forceinline__ double sum_of_warp(double x)
     return x;
 }
 
-/* ---- outliers and codes ---- */
+/* ---- functions that find outliers and write codes ---- */
 
-/* Places from .. to - 1 of a line: tokens of channel `line`, or channels of token `line`. */
+/*
+ * Part of a line, which is the keys of channel `line` or the value of token `line`. Its numbers are
+ * counted from `from` to to - 1, by token in a line of keys and by channel in a line of values.
+ */
 struct line_of {
     const head_of &o;
     int side, line, from, to;
@@ -49,8 +54,9 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
 }
 
 /*
- * Calls f(place, there, number) for the places from .. to - 1 of a line, 32 at a time, aligned to
- * the words of codes. `there` is false in lanes without a place. Several numbers are read ahead.
+ * Calls f(place, there, number) for numbers from .. to - 1 of a line, 32 at a time. Each call
+ * begins at a multiple of 32, where a word of codes begins. In a lane outside the range, `there` is
+ * false. Several numbers are read ahead.
  */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
@@ -78,8 +84,8 @@ __device__ __forceinline__ int order_of(uint16_t x)
 }
 
 /*
- * Returns the bin of a histogram [256] that holds the k-th number from the bottom, or from the top.
- * *before receives the number of numbers in the bins before it.
+ * Returns the bin of a histogram [256] that holds the k-th smallest or, with `top`, the k-th
+ * largest number. *before receives the count of all bins that come before this bin in that order.
  */
 __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &before)
 {
@@ -102,7 +108,10 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Limits of the outliers of a line: equal numbers below `lows` and from `highs` on are taken. */
+/*
+ * Limits of the outliers of a line. Among numbers equal to `low`, the first `lows` are outliers.
+ * Among numbers equal to `high`, those from the one with index `highs` on are outliers.
+ */
 struct limits {
     int low, lows, high, highs;
 };
@@ -182,8 +191,8 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
 }
 
 /*
- * Replaces the NaN of an outlier in the ring buffer by 0. A request in the same slot that begins
- * with tokens that were never computed reads the ring buffer before it writes it.
+ * Replaces the NaN of an outlier in the ring buffer by 0. A request whose first tokens were never
+ * computed reads the ring buffer of its slot before it writes to it, and must not read NaN.
  */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
@@ -257,14 +266,17 @@ __global__ void __launch_bounds__(32 * WARPS)
         keep_newest(a, b, g, s.to, s.m, z * WARPS + warp, workers, lane);
 }
 
-/* ---- low rank ---- */
+/* ---- kernels of the low-rank part ---- */
 
 struct shared_factors {
     float right[D_MAX][RANK], sums[D_MAX][RANK];
     double of_warp[ROW_WARPS][RANK][RANK], gram[RANK][RANK], turn[RANK][RANK];
 };
 
-/* Makes the first r columns of x [d] orthonormal, as orthonormalise in gear.c. One warp. */
+/*
+ * Makes the first r columns of x [d] orthonormal, with the method of orthonormalise in gear.c. One
+ * warp calls it.
+ */
 __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 {
     for (int c = 0; c < r; c++) {
@@ -287,8 +299,9 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 }
 
 /*
- * Computes turn [r][r] such that A turn has orthonormal columns if A has the Gram matrix `gram`. A
- * column that depends on the columns before it becomes 0. One thread.
+ * Computes the matrix s.turn [r][r] from the Gram matrix s.gram of a matrix A, such that A * turn
+ * has orthonormal columns. A column of A that depends on the columns before it becomes 0. One
+ * thread calls it.
  */
 __device__ void orthonormal_turn(shared_factors &s, int r)
 {
@@ -314,7 +327,9 @@ __device__ void orthonormal_turn(shared_factors &s, int r)
     }
 }
 
-/* K or V of token t: its bf16 numbers, and codes and scales of channel 0. */
+/*
+ * Addresses in K or V of one token: its bf16 numbers, and the codes and scales from channel 0 on.
+ */
 struct row_of {
     const uint16_t *number;
     const uint32_t *planes, *scale;
@@ -338,7 +353,7 @@ __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int
     return bf16_of(pattern, 0) - decoded(r.scale[side ? i / o.a.gear.of.group : i], (float)code);
 }
 
-/* Returns element `at` of x, without an address that depends on it. */
+/* Returns x[at]. The loop has constant indices, so that x stays in registers. */
 __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
 {
     float y = 0;
@@ -349,8 +364,8 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
 }
 
 /*
- * Multiplies row t of the quantisation error by s.right. A lane receives its elements of the row in
- * e, and the whole product in x.
+ * Multiplies row t of the quantisation error by s.right. Each lane receives in e the elements of
+ * the row that it holds, and in x the whole product.
  */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
@@ -373,7 +388,10 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
             x[c] += __shfl_xor_sync(~0u, x[c], i);
 }
 
-/* Tokens of K or V whose rows a CTA multiplies. Each warp has every `every`-th of them. */
+/*
+ * Tokens of K or V whose rows a CTA multiplies. Warp w takes tokens from + w, from + w + every, and
+ * so on.
+ */
 struct rows_of {
     int side, from, to, every;
 };
@@ -397,8 +415,8 @@ __device__ void put_left(const shared_factors &s, const head_of &o, const rows_o
 }
 
 /*
- * Computes s.sums = E^T E s.right and the Gram matrix of E s.right, with some rows of the
- * quantisation error E. Ends with a barrier of the CTA.
+ * Accumulates over some rows of the quantisation error E: s.sums = E^T E B and the Gram matrix
+ * s.gram of E B, where B is s.right. Ends with a barrier of the CTA.
  */
 __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_of &rows)
 {
@@ -439,7 +457,7 @@ __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_o
     __syncthreads();
 }
 
-/* Returns element (i, c) of x turn. */
+/* Returns element (i, c) of the matrix product of x and s.turn [r][r]. */
 __device__ __forceinline__ float turned(const shared_factors &s, const float (*x)[RANK], int i,
                                         int c, int r)
 {
@@ -449,7 +467,7 @@ __device__ __forceinline__ float turned(const shared_factors &s, const float (*x
     return c < r ? (float)sum : 0;
 }
 
-/* Fills s.right with start values that are those of gear.c. */
+/* Fills s.right with the start values that gear.c uses. */
 __device__ void start(shared_factors &s, int d, int r)
 {
     for (int i = (int)threadIdx.x; i < D_MAX * RANK; i += 32 * ROW_WARPS) {
@@ -459,7 +477,7 @@ __device__ void start(shared_factors &s, int d, int r)
     __syncthreads();
 }
 
-/* Replaces s.right by x turn. */
+/* Replaces s.right by the matrix product of x and s.turn. */
 __device__ void turn_right(shared_factors &s, const float (*x)[RANK], int d, int r)
 {
     float y[D_MAX * RANK / (32 * ROW_WARPS)];
@@ -483,8 +501,9 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
 }
 
 /*
- * Memory in which the CTAs of a head exchange the results of a pass: its right factor, and sums and
- * Gram matrix of every CTA. The results of the pass before are in the other half.
+ * Memory in which the CTAs of a head exchange the results of a pass of the power method: its right
+ * factor, and the sums and Gram matrix of every CTA. Two halves take turns, so that the results of
+ * the previous pass remain readable.
  */
 struct exchange {
     float *right, *part;
@@ -512,7 +531,7 @@ __device__ void store(const shared_factors &s, const exchange &x, int part)
     }
 }
 
-/* Reads the right factor of a pass, and adds the sums of its CTAs. */
+/* Reads the right factor of a pass, and the total of the sums that its CTAs wrote. */
 __device__ void load(shared_factors &s, const exchange &x)
 {
     for (int i = (int)threadIdx.x; i < D_MAX * RANK; i += 32 * ROW_WARPS) {
@@ -532,9 +551,9 @@ __device__ void load(shared_factors &s, const exchange &x)
 }
 
 /*
- * Computes the passes first .. last of the low-rank part of the quantisation error of K or V of one
- * head. The last pass of all, number `iterations`, stores the factors. If several CTAs divide the
- * rows of a head, each launch has one pass.
+ * Computes passes first .. last of the power method for the quantisation error of K or V of one
+ * head. Pass number `iterations` is the final one and stores the factors. If several CTAs divide
+ * the rows of a head, each launch computes one pass.
  */
 __global__ void __launch_bounds__(32 * ROW_WARPS)
     low_rank_kernel(const __grid_constant__ kvd_packed_args a, int first, int last)

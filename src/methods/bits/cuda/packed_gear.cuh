@@ -40,7 +40,7 @@ __device__ __forceinline__ int block_of(const head_of &o, int t)
     return t / o.a.gear.of.buffer * o.a.gear.of.buffer;
 }
 
-/* Returns the scales [d_qk] of the group of key token t. */
+/* Returns the scales [d_qk] of the group of tokens that contains key token t. */
 __device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
 {
     const kvd_gear &s = o.a.gear.of;
@@ -113,7 +113,7 @@ __device__ __forceinline__ uint32_t code_in(const uint32_t *planes, int bits, in
     return code;
 }
 
-/* Returns the number of a code, rounded twice, as on the CPU. */
+/* Returns the number of a code. The product and the sum are rounded separately, as on the CPU. */
 __device__ __forceinline__ float decoded(uint32_t scale, float code)
 {
     return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));

@@ -27,9 +27,9 @@ template <int B> __device__ __forceinline__ float level_of_lane(const float *lev
 }
 
 /*
- * Fills the table of quantisation levels. An entry has the levels of two adjacent codes of 3 or 4
- * bits, or of four codes of 2 bits, for K and then for V. Lanes read copies of the entry in
- * different memory banks.
+ * Fills the table of quantisation levels. An entry decodes several adjacent codes at once: two
+ * codes of 3 or 4 bits, or four codes of 2 bits. It has the levels for K, then those for V. Lanes
+ * read copies of the entry in different memory banks.
  */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
@@ -89,8 +89,9 @@ enum {
 /*
  * Returns the place of a key in the tile of outliers, from its place in the list of outliers
  * (dimension + 128 token). Bits 0 .. 11 are the index in the tile [2 halves of the head][4 blocks
- * of 16 tokens][2 blocks of 16 dimensions][32 lanes][8]. Bit 12 + j is set if the tile holds the
- * key in pass j: blocks 2 j and 2 j + 1 of 16 dimensions of each half of the head.
+ * of 16 tokens][2 blocks of 16 dimensions][32 lanes][8]. The dimensions are processed in passes.
+ * Bit 12 + j is set if the key is in the tile in pass j, which has blocks 2 j and 2 j + 1 of 16
+ * dimensions of each half of the head.
  */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
@@ -100,10 +101,9 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 }
 
 /*
- * Return the parts of the place of a value in the tile of outliers that depend on the dimension and
- * on the token. The place is their sum. Bits 0 .. 11 are the index in the tile [4 blocks of 16
- * dimensions][4 blocks of 16 tokens][32 lanes][8]. Bit 12 + j is set if these are the j-th 64
- * dimensions.
+ * Return the two parts of a value's place in the tile of outliers, one from its dimension i and one
+ * from its token t. The place is their sum. Bits 0 .. 11 are the index in the tile [4 blocks of 16
+ * dimensions][4 blocks of 16 tokens][32 lanes][8]. Bit 12 + j is set if i is in 64 j .. 64 j + 63.
  */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
@@ -116,8 +116,8 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
 }
 
 /*
- * Returns an entry for the outlier x. The upper half is its place in the tile. The lower half is x
- * minus the decoded number of code 0, as float16.
+ * Returns a word that describes the outlier x. The upper half is its place in the tile. The lower
+ * half is x minus the decoded number of code 0, as float16.
  */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
@@ -125,8 +125,8 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float deco
 }
 
 /*
- * Writes the number of an entry to `address` in the tile or, with `away`, writes 0. Skips entries
- * of other passes than `pass`.
+ * Writes the number of an outlier (entry_of) to `address` in the tile. With `away`, erases it by
+ * writing 0. Does nothing for an outlier of another pass than `pass`.
  */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
@@ -188,8 +188,8 @@ __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool aw
 }
 
 /*
- * Turns queries of 16 tokens into those of the next 16 tokens. `step` has the cosines and sines of
- * 16 positions.
+ * Rotates queries that were rotated for 16 tokens further, for the next 16 tokens. `step` has the
+ * cosines and sines of 16 positions.
  */
 __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], uint32_t (&high)[2])
 {
@@ -201,7 +201,10 @@ __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], u
     }
 }
 
-/* Returns the address of K of first token t in a KV head, in float16; V follows. */
+/*
+ * Returns the address of K of token t in a KV head, in float16; V follows. Token t is one of the
+ * request's n_sink first tokens.
+ */
 __device__ __forceinline__ const uint16_t *sink_row(const packed_params &p, const cursor &at, int t)
 {
     const int wide = p.a.map.page_elements / KVD_PAGE_TOKENS;
@@ -230,8 +233,8 @@ __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cur
 }
 
 /*
- * Returns this lane's part of the score of first token t and query head lane / 4, without the scale
- * of scores.
+ * Returns this lane's part of the score of token t for query head lane / 4, without the scale of
+ * scores. Token t is one of the request's n_sink first tokens.
  */
 template <int D>
 __device__ __forceinline__ float sink_score(const packed_params &p, const cursor &at, int t,

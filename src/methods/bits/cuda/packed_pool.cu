@@ -48,8 +48,9 @@ __global__ void plausible_kernel(const __grid_constant__ kvd_packed_args a, int 
 }
 
 /*
- * Fills a table of RoPE rotations for positions 0 .. 63, in the layout of levels_page.turn. The
- * rotations have length 1 even if the model's RoPE tables include a factor.
+ * Fills a table of RoPE rotations for positions 0 .. 63, in the layout of levels_page.turn. Cosines
+ * and sines are divided by the length of the rotation, because the model's RoPE tables may include
+ * a factor.
  */
 __global__ void rope_table_kernel(const float *cosine, const float *sine, int half, uint4 *table)
 {

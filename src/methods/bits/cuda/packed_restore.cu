@@ -6,7 +6,7 @@
  * symmetric (comet)     x = s (code - (2^(b-1) - 1))
  * own bits (allot)      x = mean + deviation * level[code]
  * level table (kvquant) x = middle + half width * level[code]
- * low rank (gear)       x = s code + zero + a row of the left factor times a row of the right one
+ * low rank (gear)       x = s code + zero + element of the low-rank matrix
  */
 #include "methods/bits/cuda/packed_floats.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -273,11 +273,11 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* ---- own bits (allot) ---- */
+/* ---- restoring with a number of bits per dimension (allot) ---- */
 
 /*
- * Tables of a KV head in shared memory. The levels of n bits are from number 2^n on. The dimensions
- * have x = mean + deviation * level[code]; the deviation of a dimension without codes is 0.
+ * Tables of a KV head in shared memory. level[side][2^n] is the first level of n bits. A number is
+ * mean + deviation * level; a dimension without codes has deviation 0.
  */
 struct allot_tables {
     float level[2][2 << 8];
@@ -287,7 +287,7 @@ struct allot_tables {
     } of[2][KVD_WIDTH_NARROW];
 };
 
-/* All threads of the CTA call it. */
+/* Loads the tables of KV head g to shared memory. All threads of the CTA must call it. */
 __device__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
 {
     const kvd_packed_allot &from = a.allot;
@@ -308,9 +308,7 @@ __device__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
     __syncthreads();
 }
 
-/*
- * Decodes K or V of 8 tokens of a page, from token t0 on, to tile [8][TILE_PITCH]. One warp.
- */
+/* Decodes K or V of 8 tokens of a page, from token t0 on, to tile [8][TILE_PITCH] with one warp. */
 __device__ __forceinline__ void allotted_octet(const page_of &o, int side, int t0,
                                                const allot_tables &s, float *tile, int lane)
 {
@@ -335,7 +333,7 @@ __device__ __forceinline__ void allotted_octet(const page_of &o, int side, int t
             low = __funnelshift_r(low, high, (uint32_t)dim.bits);
             high >>= dim.bits;
         }
-        /* Rounded twice, as on the CPU. */
+        /* The product and the sum are rounded separately, as on the CPU. */
 #pragma unroll
         for (int t = 0; t < 8; t++)
             tile[t * TILE_PITCH + i] = __fadd_rn(dim.mean, __fmul_rn(dim.deviation, x[t]));
@@ -397,7 +395,7 @@ __device__ __forceinline__ group_of group_at(const head_of &o, int p, int t, int
             as_words(reinterpret_cast<char *>(right_factor(o, 0, whole)))};
 }
 
-/* Adds columns 2 q and 2 q + 1 of the low-rank part to y. */
+/* Adds the products of two columns of the left and the right low-rank factor to y. */
 __device__ __forceinline__ void add_columns(uint32_t left, uint32_t right, float &y)
 {
     y = fmaf(half_of(left, 0), half_of(right, 0), y);
@@ -405,10 +403,11 @@ __device__ __forceinline__ void add_columns(uint32_t left, uint32_t right, float
 }
 
 /*
- * Restores 8 channels from 8 u on of the keys of 32 tokens, of the tokens in s, without outliers.
- * One warp. Lane 4 r + c decodes tokens 2 c and 2 c + 1 of every 8 tokens of channel r, which is
- * at `planes`. Token 8 k + 2 c + e has row left[2 k + e]. The lane writes token 8 k + r to k blocks
- * after `to`. The first of the tokens is t0 of the page.
+ * Restores channels 8 u .. 8 u + 7 of the keys of 32 tokens, without outliers. Tokens outside s are
+ * left out. One warp calls it. Lane 4 r + c decodes tokens 2 c and 2 c + 1 of every 8 tokens of
+ * channel r, which is at `planes`. Token 8 k + 2 c + e has row left[2 k + e] of the left factor.
+ * The lane writes token 8 k + r to the k-th block of 8 tokens after `to`. Token 0 is token t0 of
+ * the page.
  */
 template <int PAIRS>
 __device__ __forceinline__ void
@@ -424,7 +423,7 @@ restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
 #pragma unroll
     for (int q = 0; q < PAIRS; q++)
         right[q] = s.right[i * PAIRS + q];
-        /* Byte k of code[e] becomes the code of token 8 k + 2 c + e. */
+        /* Byte k of code[e] becomes the code of token 8 k + 2 c + e, bit by bit. */
 #pragma unroll
     for (int j = 7; j >= 0; j--)
         if (j < bits)
@@ -527,7 +526,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const value_of &v, i
 
 /*
  * Restores the values of 8 tokens of page p from token t0 on, without outliers. `done` of the
- * page's `left` tokens are coded. One warp, of which lane l has token l % 8.
+ * page's `left` tokens are coded. One warp calls it; lane l restores token l % 8.
  */
 __device__ void restore_values(const head_of &o, int p, char *codes, uint16_t *rows, int t0,
                                int left, int done, int lane)
@@ -599,8 +598,8 @@ __device__ int first_outlier(const head_of &o, int channel, int t)
 }
 
 /*
- * Writes the outliers of the prompt's keys in page p. Thread i has channel i, whose first outlier
- * in the page is `next`, and sets `next` to the first one after the page.
+ * Writes the outliers of the prompt's keys in page p. Thread i has channel i. `next`, the index of
+ * its first outlier in the page, is advanced to its first outlier after the page.
  */
 __device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p, int &next)
 {
@@ -614,7 +613,7 @@ __device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p, int &ne
     }
 }
 
-/* Writes the outliers of the page's `done` coded tokens. `next` is that of put_prompt_keys. */
+/* Writes the outliers of the page's `done` coded tokens; `next` as in put_prompt_keys. */
 __device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done, int &next)
 {
     const int t0 = KVD_PAGE_TOKENS * p, d = o.a.width[0][o.g], each = o.page.k_later,

@@ -82,8 +82,9 @@ __device__ __forceinline__ vector_of vector_at(const token_of &o, int v, float *
 }
 
 /*
- * Multiplies each n of `all` numbers by the normalised Walsh-Hadamard matrix, which is its own
- * inverse. Begins and ends with a barrier of the CTA.
+ * Divides the numbers x [all] into vectors of n adjacent numbers, and multiplies each vector by the
+ * normalised Walsh-Hadamard matrix, which is its own inverse. Begins and ends with a barrier of the
+ * CTA.
  */
 __device__ void rotate(float *x, int all, int n)
 {
@@ -110,7 +111,10 @@ __device__ void rotate_token(const token_of &o, float *x)
         rotate(x, o.a.map.n_kv_heads * d, o.side ? d : heads * d);
 }
 
-/* Words that follow the codes hold a step as float16 and a zero point. */
+/*
+ * Returns the word that stores a scale: the step as float16 in its lower half, the zero point
+ * above.
+ */
 __device__ __forceinline__ uint32_t scale_word(float step, uint32_t zero)
 {
     return half_bits(step) | zero << 16;
@@ -173,7 +177,10 @@ __device__ __forceinline__ uint16_t *sink_at(const token_of &o, int g, int i)
     return in_sink(o.a, o.b, g, o.t) + (o.side ? o.a.map.d_qk[g] : 0) + i;
 }
 
-/* Reads the token's numbers to shared memory x. `before` is the request's length before. */
+/*
+ * Reads the token's numbers to shared memory x. `before` is the length of the request before this
+ * iteration.
+ */
 __device__ void load_token(const token_of &o, int before, float *x)
 {
     const kvd_packed_args &a = o.a;
@@ -209,12 +216,18 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A scale as numbers: x = step ((RAISED + code) - zero) + add. */
+/*
+ * A scale as floating-point numbers. A code c, read as the number RAISED + c, becomes x = step
+ * ((RAISED + c) - zero) + add.
+ */
 struct scale_of {
     float step, zero, add;
 };
 
-/* Adding -0 changes no number. */
+/*
+ * Converts the stored word of a scale. If no number is to be added, `add` is -0, because adding -0
+ * never changes a number.
+ */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);
@@ -227,7 +240,10 @@ __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_
 __device__ __forceinline__ int scale_at(const kvd_packed_args &a, int i)
 {
     const uint32_t group = (uint32_t)a.row.of.group;
-    /* The product is exact, because i and the group are below 2^16 and the group is above 1. */
+    /*
+     * Multiplying by the reciprocal gives the exact quotient, because i and the group are below
+     * 2^16 and the group is above 1.
+     */
     return group ? (int)__umulhi((uint32_t)i, 0xffffffffu / group + 1) : 0;
 }
 
@@ -255,14 +271,14 @@ __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t 
     for (int e = 0; e < 8; e++)
         y[e] =
             bits > 8 ? raised_pair(low[e / 4], high[e / 4], e % 4) : raised_byte(low[e / 4], e % 4);
-        /* Rounded twice, as on the CPU. */
+        /* The product and the sum are rounded separately, as on the CPU. */
 #pragma unroll
     for (int e = 0; e < 8; e++)
         y[e] = __fadd_rn(__fmul_rn(s.step, y[e] - s.zero), s.add);
 }
 
 /*
- * ---- restoring ----
+ * ---- kernels that restore bf16 rows ----
  *
  * A warp handles 8 adjacent tokens. Lane l has token l % 8 and q = l / 8, so that the stores of a
  * warp are blocks of 8 tokens x 8 channels.
@@ -386,7 +402,10 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/* Restores values, and keys unless they are joint. Grid: KV heads, requests, CTAs per head. */
+/*
+ * Restores values. Restores keys too, unless the keys of all heads are coded as one vector (joint
+ * keys). Grid: KV heads, requests, CTAs per head.
+ */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
@@ -402,8 +421,8 @@ __global__ void __launch_bounds__(THREADS, 3)
 }
 
 /*
- * Decodes the joint keys of `tokens` tokens from o.t on to shared memory x [tokens][pitch], in the
- * order of the channels. A warp handles a part of a token.
+ * Decodes joint keys (one vector for all KV heads) of `tokens` tokens, from o.t on, to shared
+ * memory x [tokens][pitch], in the order of the channels. Several warps share a token.
  */
 __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, float *x)
 {
@@ -461,8 +480,8 @@ __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, fl
 }
 
 /*
- * Rotates the keys in x over `heads` adjacent KV heads, after rotate_heads. Begins and ends with a
- * barrier of the CTA.
+ * Rotates the keys in x across groups of `heads` adjacent KV heads. rotate_heads must have rotated
+ * them within each head. Begins and ends with a barrier of the CTA.
  */
 __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int heads, int pitch,
                                   float *x)
@@ -487,7 +506,8 @@ struct channels_of {
 };
 
 /*
- * Reads the lane's channels of SPAN adjacent KV heads from x, and rotates them over the heads.
+ * Reads the lane's channels of SPAN adjacent KV heads from x, and rotates each channel across these
+ * heads.
  */
 template <int SPAN>
 __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
@@ -527,7 +547,10 @@ __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channel
     *reinterpret_cast<uint32_t *>(to + 4 * a.d_head) = bf16_pair(y.high[0], y.high[1]);
 }
 
-/* Copies channels from i on of the key of a token without codes, or stores zeros after the last. */
+/*
+ * Copies the channels from i on of the key of an uncoded token. If the token is after the request's
+ * last one, stores zeros.
+ */
 __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
 {
     const kvd_packed_args &a = o.a;
@@ -539,8 +562,8 @@ __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
 }
 
 /*
- * Stores the keys in x, from token `first` on. SPAN is the number of KV heads over which they are
- * still to be rotated. a.d_head is a power of two.
+ * Stores the keys in x, from token `first` on, after rotating them across SPAN KV heads. a.d_head
+ * must be a power of two.
  */
 template <int SPAN>
 __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens, int m, int pitch,
@@ -584,7 +607,10 @@ __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
     return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;
 }
 
-/* Restores joint keys. Grid: CTAs, requests. A CTA handles `tokens` adjacent tokens at a time. */
+/*
+ * Restores keys that are coded as one vector for all KV heads. Grid: CTAs, requests. A CTA handles
+ * `tokens` adjacent tokens at a time.
+ */
 __global__ void __launch_bounds__(THREADS, 3)
     restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)
 {

@@ -7,8 +7,8 @@
  *          other keys   signs of the discrete Fourier transform over these channels of a token;
  *                       x^ = the inverse transform of sign times mean magnitude
  *          values       s, 0 or -s with s = mean |x| of a channel, or 2 bits
- *   turboquant          both parts of K and V as in turboquant.c, one bit more for the channels
- *                       with the largest sums of squares
+ *   turboquant          both parts of K and V as in turboquant.c; the codes of channels with the
+ *                       largest sums of squares have one bit more
  *
  * Sums of vidkv are those of the CPU method in the same order, except those of the inverse
  * transform. Products with matrices are sums in float32 in another order than on the CPU.
@@ -41,7 +41,7 @@ __device__ __forceinline__ group_of make_group(const kvd_packed_args &a, int b, 
                 first % KVD_PAGE_TOKENS / a.split.of.group * part.bytes};
 }
 
-/* ---- chosen channels ---- */
+/* ---- functions that choose channels ---- */
 
 /* Returns the words of a record that mark its chosen channels of keys or of values. */
 __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
@@ -58,8 +58,9 @@ __device__ __forceinline__ double sum_of_warp(double x)
 }
 
 /*
- * Adds some tokens to the statistics of eight channels: with SQUARES `sum` receives the sums of
- * their squares, otherwise their ranges. Tokens begin with number `from`, `step` apart.
+ * Adds some tokens to the statistics of eight channels: to the sums of squares `sum` if SQUARES,
+ * otherwise to the ranges `lo` and `hi`. The tokens are from, from + step, from + 2 step, and so
+ * on, below `to`.
  */
 template <bool SQUARES>
 __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, int side, int u,
@@ -89,9 +90,9 @@ __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, 
 }
 
 /*
- * Chooses the channels of a block with the largest ranges, or with SQUARES those with the largest
- * sums of squares, and stores them in the records of its groups. The first one of equal
- * channels is chosen first.
+ * Chooses the channels of a block with the largest ranges or, with SQUARES, with the largest sums
+ * of squares. Stores the choice in the records of all groups of the block. Among equal channels,
+ * the one with the lowest index is chosen first.
  */
 template <bool SQUARES>
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
@@ -163,7 +164,7 @@ __device__ void list_channels(const group_of &o, int side, uint8_t *list)
 
 /* ---- codes ---- */
 
-/* Returns byte `at` of a bit plane of a channel of a part. */
+/* Returns byte `at` of a bit plane of a channel of a part (chosen channels or other channels). */
 __device__ __forceinline__ uint8_t *plane_at(const group_of &o, int side, int part, int channel,
                                              int plane, int at)
 {
@@ -252,7 +253,10 @@ __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, 
     return (float)sum;
 }
 
-/* x and y are scratch [channels][group] in shared memory. */
+/*
+ * Codes the keys of a group of tokens (vidkv). x and y are scratch [channels][group] in shared
+ * memory.
+ */
 __device__ void code_keys(const group_of &o, const uint8_t *list, float *x, float *y)
 {
     const int n = o.a.split.of.group, chosen = o.part.channels[0][0], m = o.part.channels[0][1];
@@ -300,7 +304,7 @@ __device__ void code_values(const group_of &o, float *x, uint8_t *digit)
     __syncthreads();
 }
 
-/* ---- rotated parts ---- */
+/* ---- functions that rotate the channels of a part (turboquant) ---- */
 
 /*
  * Computes y [m][n] = A x, or A^T x if `transposed`, of n tokens x [m][n] in shared memory and a
@@ -310,7 +314,8 @@ __device__ void multiply_part(const float *__restrict__ matrix, bool transposed,
                               float *y, int m, int n)
 {
     const int row = transposed ? 1 : m, column = transposed ? m : 1;
-    const bool whole = transposed && m % 8 == 0; /* rows 8 i .. 8 i + 7 are adjacent in A */
+    /* true: rows 8 i .. 8 i + 7 of a column of the product are adjacent in the memory of A */
+    const bool whole = transposed && m % 8 == 0;
     __syncthreads();
     for (int i = (int)threadIdx.x; i < (m + 7) / 8 * n; i += THREADS) {
         const int t = i % n, first = i / n * 8;
@@ -369,8 +374,8 @@ __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *nor
 }
 
 /*
- * Codes a part of K or V. x [m][n] are its numbers; x and y are overwritten. norm [n] is scratch.
- * Ends with a barrier of the CTA.
+ * Codes the chosen channels (part 0) or the other channels (part 1) of K or V of a group of tokens.
+ * x [m][n] has the numbers. x, y and norm [n] are overwritten. Ends with a barrier of the CTA.
  */
 __device__ void code_part(const group_of &o, int side, int part, float *x, float *y, float *norm)
 {
@@ -408,7 +413,10 @@ __device__ void code_part(const group_of &o, int side, int part, float *x, float
     __syncthreads();
 }
 
-/* `tile` is scratch [3][d_head][group] in shared memory. Ends with a barrier of the CTA. */
+/*
+ * Codes both parts of K or V of a group of tokens. `tile` is scratch [3][d_head][group] in shared
+ * memory. Ends with a barrier of the CTA.
+ */
 __device__ void code_side(const group_of &o, int side, uint8_t *list, float *tile, float *norm)
 {
     const int n = o.a.split.of.group;
@@ -449,7 +457,7 @@ __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ k
                     (int)gridDim.z * (THREADS / 32), (int)threadIdx.x % 32);
 }
 
-/* ---- restored rows ---- */
+/* ---- functions that restore bf16 rows ---- */
 
 __device__ __forceinline__ uint32_t code_of(const group_of &o, int side, int part, int channel,
                                             int t)
@@ -476,8 +484,8 @@ __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side,
 }
 
 /*
- * Writes four channels of the inverse transform of y [m][group], from number `first` of the list
- * on. `wave` has cosines and sines.
+ * Writes four channels of the inverse transform of y [m][group] to the rows. The channels are
+ * list[first] .. list[first + 3]. `wave` has cosines and sines.
  */
 __device__ void put_inverse(const group_of &o, uint16_t *rows, const float *y, const float2 *wave,
                             const uint8_t *list, int first, int t)
@@ -502,7 +510,9 @@ __device__ void put_inverse(const group_of &o, uint16_t *rows, const float *y, c
             put(o, rows, 0, t, list[first + e], (y[t] + sum[e]) / (float)m);
 }
 
-/* y is scratch [channels][group] in shared memory. */
+/*
+ * Restores the keys of a group of tokens (vidkv). y is scratch [channels][group] in shared memory.
+ */
 __device__ void restore_keys(const group_of &o, uint16_t *rows, float *y, float2 *wave,
                              uint8_t *list)
 {
@@ -578,7 +588,10 @@ __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int pa
     __syncthreads();
 }
 
-/* `tile` is scratch [3][d_head][group] in shared memory. Ends with a barrier of the CTA. */
+/*
+ * Restores K or V of a group of tokens (turboquant). `tile` is scratch [3][d_head][group] in shared
+ * memory. Ends with a barrier of the CTA.
+ */
 __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8_t *list,
                               float *tile)
 {
@@ -595,8 +608,8 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
 }
 
 /*
- * Writes K and V of the tokens `from` .. to - 1 of a page: those before `left` from the ring
- * buffer, zeros after them. `from` and `to` are multiples of 8.
+ * Writes K and V of the tokens `from` .. to - 1 of a page. Tokens below `left` are copied from the
+ * ring buffer, and later tokens become zeros. `from` and `to` are multiples of 8.
  */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
@@ -644,7 +657,7 @@ __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant_
     }
 }
 
-/* Launches a kernel whose dynamic shared memory has floats [tiles][d_head][group]. */
+/* Launches a kernel with dynamic shared memory for `tiles` arrays of floats [d_head][group]. */
 cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, int tiles,
                    cudaStream_t stream)
 {

@@ -1,6 +1,6 @@
 /*
- * Makes the device data of quantisation methods that are not in pages: tables (kvquant, fp8, nvfp4,
- * turboquant, allot, rotatekv), and the attention probabilities of prompts (zipcache).
+ * Makes the device data that quantisation methods keep outside the pages: tables (kvquant, fp8,
+ * nvfp4, turboquant, allot, rotatekv), and the attention probabilities of prompts (zipcache).
  */
 #include "methods/bits/cuda/packed.h"
 #include "methods/bits/cuda/packed_decode.h"
@@ -151,7 +151,10 @@ static int make_rope_table(const kvd_paged_cache *c, kvd_packed_args *layer,
     return 0;
 }
 
-/* Copies the tables of both parts of turboquant with a fraction of a bit. */
+/*
+ * Copies the tables of turboquant with a fraction of a bit to the device, for the chosen channels
+ * and for the other channels.
+ */
 static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                       kvd_device_memory *memory, kvd_err *err)
 {
@@ -175,7 +178,10 @@ static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed
     return kvd_cuda_check(cudaStreamSynchronize(NULL), what, err);
 }
 
-/* Makes the cosines and sines of kvd_packed_split_codes.wave. */
+/*
+ * Fills kvd_packed_split_codes.wave on the device: the cosines and sines of the Fourier transforms
+ * of vidkv.
+ */
 static int make_waves(const kvd_paged_cache *c, kvd_packed_args *layer, kvd_device_memory *memory,
                       kvd_err *err)
 {
@@ -227,7 +233,10 @@ int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salie
 {
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
-    /* As on the CPU, scores are those of whole keys, also if stored keys are cut. */
+    /*
+     * As on the CPU, scores are computed from whole keys, even if the cache stores fewer dimensions
+     * of the keys.
+     */
     kvd_evict_prompts_args of = {.map = c->whole ? c->whole[r->layer].map : a->map,
                                  .rule = {.ranking = KVD_EVICT_ATTENTION, .smooth = 1},
                                  .hopper = c->hopper,

@@ -3,9 +3,9 @@
  * the levels nearest to u = P x / |x|, with a random orthogonal matrix P. Attention of decode steps
  * uses (P q) . (P k) = q . k, and outputs are rotated back by P^T.
  *
- * With a sketch (qjl=1) a key has one bit less for the code y of u, and the signs of S (u - y).
- * Such pages, and those of heads that the attention on codes does not support, are restored:
- * x = |x| P^T (y + sqrt(pi / 2) / d |u - y| S^T sign).
+ * With a sketch (qjl=1) a key's code y of u has one bit less, and the signs of S (u - y) are stored
+ * too. Pages with a sketch, and pages of heads that the attention on codes does not support, are
+ * restored to bf16: x = |x| P^T (y + sqrt(pi / 2) / d |u - y| S^T sign).
  *
  * The additions have another order than on the CPU, so a number close to the middle between two
  * levels may get the other level.
@@ -17,7 +17,7 @@ namespace
 
 enum { ROWS = 16, D_MAX = KVD_WIDTH_NARROW };
 
-/* Vectors that a CTA rotates, transposed: number j of vector r is at x[j][r]. */
+/* The vectors that a CTA rotates. The layout is transposed: element j of vector r is x[j][r]. */
 struct shared_rows {
     float x[D_MAX][ROWS];
     double square[D_MAX / 32][ROWS];
@@ -25,8 +25,8 @@ struct shared_rows {
 };
 
 /*
- * Computes the lengths of the vectors into s.norm [ROWS]. Each thread passes number i of every
- * vector.
+ * Computes the lengths of the ROWS vectors into s.norm. Each thread passes element i of every
+ * vector in x.
  */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
@@ -50,8 +50,9 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
 }
 
 /*
- * Computes number i of matrix^T x for all vectors, with a matrix [d][d]. Begins and ends with a
- * barrier of the CTA.
+ * Multiplies each vector by the transpose of a matrix [d][d]. Each thread passes element i of every
+ * vector in x, and receives element i of every product in y. Begins and ends with a barrier of the
+ * CTA.
  */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
@@ -119,10 +120,10 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
-/* Codes of the ROWS vectors of a CTA: number i of each in thread i. */
+/* Codes of the ROWS vectors of a CTA. Thread i holds the code of element i of each vector. */
 struct coded_rows {
     uint32_t code[ROWS];
-    float norm, rest; /* in thread i < ROWS: the norms of vector i and of its residual */
+    float norm, rest; /* norm of vector i and norm of its residual, in thread i if i < ROWS */
 };
 
 /*
@@ -158,7 +159,10 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/* Stores the norm of a vector and, of a key with a sketch, the norm `rest` of its residual. */
+/*
+ * Stores the norm of a vector. For a key with a sketch, also stores the norm `rest` of its
+ * residual.
+ */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -334,7 +338,8 @@ __device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const cha
                                                                                                 : 1;
         turn(s, a.sketch_back, x, y, i);
     }
-    const float each = (float)(1.2533141373155003 / d); /* sqrt(pi / 2) / d */
+    /* sqrt(pi / 2) / d, factor of every element of the sketch's part */
+    const float each = (float)(1.2533141373155003 / d);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const bool there = t0 + r < coded;

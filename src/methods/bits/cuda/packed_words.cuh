@@ -53,7 +53,7 @@ static __device__ __forceinline__ int page_index(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the index in a bf16 page of channel i of K or V of token t of the page. */
+/* Returns the index of a number in a bf16 page: channel i of K or V of token t of the page. */
 static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, int g, int side,
                                                     int t, int i)
 {
@@ -74,14 +74,18 @@ static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, in
     return rows + place_in_page(a, g, side, t % KVD_PAGE_TOKENS, i);
 }
 
-/* Tokens from .. to - 1, which an iteration codes, of a request of m tokens with a coded prompt. */
+/*
+ * Tokens from .. to - 1 of a request, which are coded in this iteration. m is the number of tokens
+ * of the request, and `prompt` is the number of coded tokens of its prompt.
+ */
 struct coded_span {
     int from, to, prompt, m;
 };
 
 /*
- * Returns the tokens of request b that are coded as one block, if kvd_packed_in_blocks(&a.form). In
- * a layer with a sliding window, blocks of a prompt that no later token sees are not coded.
+ * Returns the tokens of request b that this iteration codes as one block, for methods that code in
+ * blocks (kvd_packed_in_blocks). In a layer with a sliding window, blocks of a prompt that no later
+ * token sees are not coded.
  */
 static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a, int b)
 {
@@ -129,7 +133,10 @@ static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, in
             __ldg(reinterpret_cast<const float2 *>(a.sine + row + (size_t)i))};
 }
 
-/* Rotates the channels of load_rope: i and i + 1 (low), and those d_head / 2 after them (high). */
+/*
+ * Rotates four channels by the RoPE rotation r from load_rope: channels i and i + 1 (low), and the
+ * channels d_head / 2 after them (high).
+ */
 static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, const rope_of &r,
                                                   float (&low)[2], float (&high)[2])
 {
@@ -152,7 +159,10 @@ static __device__ __forceinline__ uint32_t *as_words(char *at)
     return reinterpret_cast<uint32_t *>(at);
 }
 
-/* Returns byte q of up to four words, in order; `select` is 0x40 + 0x11 q. */
+/*
+ * Returns a word with byte q of each of up to four words, in their order. `select` is 0x40 + 0x11
+ * q, the selector of __byte_perm that picks byte q of two words.
+ */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
     const uint32_t second = n > 1 ? word[1] : 0, third = n > 2 ? word[2] : 0,
@@ -171,8 +181,8 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 }
 
 /*
- * Unpacks codes 8 q .. 8 q + 7 of 32 codes of at most 8 bits, of which planes[j] has bit j. Code e
- * is byte e % 4 of code[e / 4].
+ * Unpacks codes 8 q .. 8 q + 7 of 32 codes of at most 8 bits. planes[j] has bit j of all 32 codes.
+ * Code e of the eight becomes byte e % 4 of code[e / 4].
  */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
@@ -188,16 +198,19 @@ static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, i
     }
 }
 
-/* Is added to the numbers that raised_byte and raised_pair return. */
+/*
+ * Offset of the numbers that raised_byte and raised_pair return: they return RAISED + x instead of
+ * x.
+ */
 static constexpr float RAISED = 1 << 23;
 
-/* Returns byte e of x plus RAISED as a float, which is exact. */
+/* Returns RAISED + (byte e of x) as a float. The sum is exact. */
 static __device__ __forceinline__ float raised_byte(uint32_t x, int e)
 {
     return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7540u + (uint32_t)e));
 }
 
-/* Returns byte e of low plus 256 times byte e of high plus RAISED as a float, which is exact. */
+/* Returns RAISED + (byte e of `low`) + 256 (byte e of `high`) as a float. The sum is exact. */
 static __device__ __forceinline__ float raised_pair(uint32_t low, uint32_t high, int e)
 {
     const uint32_t both = __byte_perm(low, high, 0x40u + 0x11u * (uint32_t)e);
@@ -218,8 +231,8 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
 }
 
 /*
- * Unpacks the 32 codes of a lane: code 2 p to the lower half of pair[p], code 2 p + 1 to the upper
- * half.
+ * Unpacks the 32 codes of a lane. Code 2 p goes to the lower half of pair[p], and code 2 p + 1 to
+ * the upper half.
  */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
@@ -306,7 +319,7 @@ static __device__ __forceinline__ float number_of(const uint4 &eight, int e)
     return bf16_of(e / 4 ? e / 2 % 2 ? eight.w : eight.z : e / 2 ? eight.y : eight.x, e % 2);
 }
 
-/* Extends the ranges of eight channels to the numbers x. */
+/* Widens the ranges lo .. hi of eight channels so that they contain the numbers x. */
 static __device__ __forceinline__ void widen_ranges(float (&lo)[8], float (&hi)[8], const uint4 &x)
 {
 #pragma unroll

@@ -1,9 +1,10 @@
 /*
  * Methods waterfill and kvtc in the CUDA engine. Pages hold blocks of an entropy code (streams.h),
  * which the CPU method writes in the same format. A decode step restores the bf16 pages of one
- * layer after another: `decode` gives the components of all tokens, and the kernel that rebuilds
- * latents (dims/cuda/latents.h) multiplies them by the inverse transform. The mean is a row of that
- * matrix, whose component is always 1. New tokens are coded after their attention.
+ * layer after another: `decode` decodes the components of all tokens, and the kernel that rebuilds
+ * latents (dims/cuda/latents.h) multiplies the components by the matrix of the inverse transform.
+ * To add the mean, the matrix has the mean as a row, and its component is always 1. New tokens are
+ * coded after their attention.
  */
 #include "methods/bits/cuda/streams.h"
 
@@ -17,8 +18,8 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
     /*
-     * Matrix `to` as a sum of two bf16 matrices [2][wide][pitch], on the device, so that products
-     * with bf16 numbers have 16 bits of it.
+     * The matrix `to` as a sum of two bf16 matrices [2][wide][pitch], on the device. In products
+     * with bf16 numbers, the two matrices together carry 16 significant bits.
      */
     const uint16_t *to[KVD_N_SIDES];
     /*
@@ -34,16 +35,16 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, pitch;    /* pitch: elements of a row of `to` and of y */
     int32_t n_sink;
-    bool drawn;         /* true: tables are drawn for timing, so blocks may lack room */
-    bool joint;         /* kvd_latent_restore_joint restores the pages */
+    bool drawn; /* true: tables are drawn for timing, so blocks may lack room */
+    bool joint; /* true: kvd_latent_restore_joint restores the pages of all KV heads together */
     size_t lookup_room; /* for the tables of a stream in shared memory, in bytes */
     layer_of *layer;
     size_t latent_page; /* elements */
     uint16_t *latents;  /* components of the layer that is being restored */
     float *y;           /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
     /*
-     * Stream that decodes the next layer, and events: the latents have been multiplied, the next
-     * layer is decoded.
+     * Stream that decodes the next layer, and two events. `restored` is recorded when the latents
+     * have been multiplied, `decoded` when the next layer has been decoded.
      */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
@@ -103,7 +104,7 @@ static int32_t larger(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
-/* Queues that the components of a layer are decoded on `stream`. */
+/* Launches the decoding of a layer's components on `stream`. */
 static int decode(const streams *k, const kvd_paged_rows *r, int layer, cudaStream_t stream,
                   kvd_err *err)
 {
@@ -113,7 +114,7 @@ static int decode(const streams *k, const kvd_paged_rows *r, int layer, cudaStre
         err);
 }
 
-/* Queues that `later` waits for the work that `earlier` has now. */
+/* Makes stream `later` wait for all work that is in stream `earlier` at the time of the call. */
 static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, kvd_err *err)
 {
     return kvd_cuda_check(cudaEventRecord(event, earlier), what, err) ||
@@ -123,8 +124,9 @@ static int follow(cudaStream_t earlier, cudaEvent_t event, cudaStream_t later, k
 }
 
 /*
- * Multiplies the components by the inverse transform, into the pages. The next layer is decoded
- * meanwhile and during the rest of this layer, on a stream of its own.
+ * Multiplies the decoded components of a layer by the inverse transform, and writes the products to
+ * the pages. Meanwhile, and during the rest of this layer, the next layer is decoded on a stream of
+ * its own.
  */
 static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -170,7 +172,10 @@ static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Restores all tokens but the new one of each decode step, which is in its page already. */
+/*
+ * Called when new tokens have been appended. In decode steps, restores all tokens of the layer
+ * except the new ones, which are in the bf16 pages already.
+ */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     return !r->steps ? 0
@@ -186,7 +191,10 @@ static float *components(const streams *k, int side)
     return k->y + (size_t)side * k->method.cache->batch->max_tokens * k->pitch;
 }
 
-/* Computes y = x * to for n rows of K and of V, x in bf16. Components that are not kept are 0. */
+/*
+ * Multiplies n rows of K and of V, x in bf16, by the matrices `to` of the transform: y = x * to.
+ * Components that are not kept are 0.
+ */
 static int transform(const streams *k, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -358,7 +366,10 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
                 t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
-/* Device arrays of all layers, and the places in them of the next layer and side. */
+/*
+ * Device arrays with the tables of all layers. Each pointer moves on to the part of the next layer
+ * and side.
+ */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
     float *bias;
@@ -367,7 +378,10 @@ typedef struct {
     uint32_t *lookup;
 } device_tables;
 
-/* Copies the groups of one layer and side to the device. Does nothing if there are none. */
+/*
+ * Copies the groups of components that share a scale, of one layer and side, to the device. Does
+ * nothing if the code has no such groups.
+ */
 static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tables *at,
                        kvd_err *err)
 {
@@ -441,7 +455,7 @@ static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_c
     return status ? -1 : 0;
 }
 
-/* Fills the places of the KV heads of layer l in pages, latents and matrices. */
+/* Sets in `head` the offsets of the KV heads of layer l within pages, latents and matrices. */
 static void place_heads(const streams *k, int l, kvd_latent_head *head)
 {
     const kvd_attn_map *const map = &k->method.cache->layer[l].map;
@@ -541,7 +555,10 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/* Returns true if blocks are pages, and every token is coded as soon as it has been attended. */
+/*
+ * Returns true if the plan codes tokens in blocks of the size of a page, and codes every token
+ * directly after its attention.
+ */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc
@@ -621,7 +638,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     k->wide = (size_t)cache->config->n_kv_heads * (size_t)cache->config->d_head;
     k->n_sink = (int32_t)kvd_stream_value(plan, "sink");
     k->joint = kvd_latent_joins(cache->config->n_kv_heads, cache->config->d_head);
-    /* The cache releases the method, also after a failure. */
+    /* From here on the cache releases the method, also if copy_tables() fails. */
     *m = &k->method;
     return copy_tables(k, err);
 }

@@ -5,7 +5,9 @@ namespace
 
 enum { WARPS = 4 };
 
-/* Returns the number of tokens of request b, of m tokens, before its new ones. */
+/*
+ * Returns the number of tokens that request b, which now has m tokens, had before this iteration.
+ */
 __device__ __forceinline__ int older(const kvd_stream_batch &a, int b, int m)
 {
     return m - (a.q_len ? a.q_len[b] : 1);
@@ -21,13 +23,19 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
     return __popc(mask & ((1u << lane) - 1));
 }
 
-/* State of a lane, and numbers of words and of exceptions of its stream. */
+/*
+ * A stream of codes that grows: state of this lane, number of words of the stream, and number of
+ * its exceptions (integers too large for the tables).
+ */
 struct growing {
     uint32_t x;
     int words, exceptions;
 };
 
-/* Codes a symbol of frequency f in each lane with `here`. */
+/*
+ * Codes one symbol with cumulative frequency `low` and frequency f in each lane where `here` is
+ * true.
+ */
 __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
                                      int room, int lane, growing &g)
 {
@@ -59,8 +67,8 @@ __device__ __forceinline__ float *row_of(const code_args &a, int side, int b, in
 }
 
 /*
- * Returns scale and zero point of codes 0 .. top for numbers between lo and hi of a warp, and
- * code_of the code of x. Both round as kvd_quantise_codes does.
+ * Returns the scale and zero point for codes 0 .. top of numbers whose range is lo .. hi over the
+ * lanes of a warp. Rounds as kvd_quantise_codes does.
  */
 __device__ __forceinline__ __half2 scale_of(float lo, float hi, float top)
 {
@@ -115,7 +123,10 @@ __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_const
     }
 }
 
-/* Codes one group of a token: lane `lane` codes the component y of tables.component[j]. */
+/*
+ * Codes one group of components of a token. Each lane codes one component: element j of y, with
+ * tables.component[j].
+ */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
                                            int t, const float *y, int lane, growing &g)
 {
@@ -136,7 +147,7 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     push(here, low, f, to, side.room.words, lane, g);
 }
 
-/* Codes the new tokens of stream s of page p of request b, of K (z = 0) or V. */
+/* Codes the new tokens of stream s of page p of request b. z is 0 for K and 1 for V. */
 __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int lane)
 {
     const kvd_stream_side &side = a.side[z];
@@ -270,7 +281,10 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
     }
 }
 
-/* Pushes the codes of one token, with the tables of first tokens or of differences. */
+/*
+ * Pushes the codes of one token. If `first`, uses the frequency tables of anchor tokens (first
+ * tokens of a group), otherwise those of differences.
+ */
 __device__ __forceinline__ void push_token(const head_page &h, bool first,
                                            const int (&code)[CHANNELS], int lane, growing &g)
 {
@@ -346,7 +360,10 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the number of CTAs among which `items` warps of each of `times` requests are divided. */
+/*
+ * Returns the number of CTAs per request, for a launch in which each of `times` requests has work
+ * for `items` warps.
+ */
 unsigned ctas(size_t items, size_t times, int n_sms)
 {
     const size_t want = (items + WARPS - 1) / WARPS, most = (32 * (size_t)n_sms + times) / times;

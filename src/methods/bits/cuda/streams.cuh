@@ -101,7 +101,7 @@ inline bool bad(const kvd_stream_batch *b)
     return b->n < 1 || b->n > 65535 || b->max_pages < 1 || b->n_sink < 0 || b->n_sms < 1;
 }
 
-/* Returns true if heads or groups are not those of the kernels. */
+/* Returns true if the kernels do not support the layer's head widths or group size. */
 inline bool bad_layer(const kvd_cachegen_layer *l)
 {
     return l->room.n_streams != 1 || l->group < 2 || KVD_PAGE_TOKENS % l->group ||

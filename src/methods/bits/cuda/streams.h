@@ -50,9 +50,13 @@ typedef struct {
     kvd_stream_tables tables;
     kvd_stream_room room;
     double step;
-    float offset;      /* added to |q| of an integer q other than 0 when it is decoded */
-    const float *bias; /* [tables.kept] subtracted from y before it is rounded */
-    /* With room.scales: the groups, and the group of each component [tables.kept]. */
+    float offset; /* added to the magnitude of every decoded integer except 0 */
+    /* [tables.kept] subtracted from each component before the component is rounded */
+    const float *bias;
+    /*
+     * Groups of components with a common scale, and the group of each component [tables.kept]. Set
+     * if room.scales is set.
+     */
     const kvd_stream_group *group;
     const uint16_t *group_of;
     const uint32_t *lookup; /* what kvd_stream_lookups writes */
@@ -81,8 +85,9 @@ typedef struct {
 } kvd_stream_batch;
 
 /*
- * Sets `*bytes` to the room of the current device for an image of kvd_stream_lookups. The kernels
- * find components of groups that were left out by a search in global memory, which is slower.
+ * Sets `*bytes` to the shared memory that the current device has for the lookup tables of one
+ * stream (kvd_stream_lookups). If a group's table does not fit, kernels search its components in
+ * global memory, which is slower.
  */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
@@ -92,11 +97,11 @@ cudaError_t kvd_streams_lookup_room(size_t *bytes);
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 /*
- * Codes the components of the new tokens of each request, at most `most` of one request: y[0]
- * [rows][ld] are those of K, y[1] those of V. If components have scales, y is replaced by codes.
- * Adds the number of 16-bit units that the blocks grew by to units [slots]. Sets `*beyond` to the
- * largest number of words of a stream for which there was no room (an exception counts as
- * KVD_STREAM_WORDS_PER_EXCEPTION words), if that is larger.
+ * Codes the components of the new tokens of each request: y[0] [rows][ld] are those of K, y[1]
+ * those of V. A request has at most `most` new tokens. If components have scales, y is overwritten
+ * with codes. Adds the growth of the blocks, in 16-bit units, to units [slots]. If a stream has no
+ * room for all its words, raises `*beyond` to at least the number of words that the stream needed.
+ * An exception counts as KVD_STREAM_WORDS_PER_EXCEPTION words.
  */
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 };
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
@@ -115,11 +120,11 @@ cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map,
  */
 typedef struct {
     kvd_attn_map map;
-    kvd_stream_room room; /* of K or V of a head; it has one stream */
+    kvd_stream_room room; /* room for K or V of a head, which are coded as one stream */
     int32_t group, wide;
     /*
-     * Bytes of K or V of a head: those of kvd_stream_parts, then a scale and a zero point of each
-     * group.
+     * Bytes of K or V of a head in a page: the stream with the parts of kvd_stream_parts, then a
+     * scale and a zero point of each group.
      */
     size_t block_bytes;
     char *blocks;           /* [pages][n_kv_heads][2][block_bytes] */
@@ -127,7 +132,7 @@ typedef struct {
     uint16_t *rows;         /* [pages][map.page_elements] */
     const float *step;      /* [n_kv_heads][2][wide] */
     const uint16_t *table;  /* [n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] */
-    const uint32_t *lookup; /* what kvd_cachegen_lookups writes for n = 2 n_kv_heads */
+    const uint32_t *lookup; /* tables written by kvd_cachegen_lookups, with n = 2 n_kv_heads */
     kvd_stream_lookup_size lookup_size;
 } kvd_cachegen_layer;
 
@@ -143,8 +148,8 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
 /*
- * Fills the words and states of n blocks, `block_bytes` apart, with random bits, for timing. An
- * integer is then decoded as often as its frequency says.
+ * Fills the words and states of n blocks, `block_bytes` apart, with random bits, for timing.
+ * Decoding random bits yields each integer with its calibrated frequency.
  */
 cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
                                        kvd_stream_room room, cudaStream_t stream);
@@ -159,8 +164,8 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 /* Contents of the slots of a method. */
 typedef struct {
     /*
-     * Device [n + 1]: number of 16-bit units of the blocks of each slot. The last element is the
-     * largest number of words for which a stream had no room.
+     * Device [n + 1]: size of the blocks of each slot, in 16-bit units. The last element is the
+     * largest number of words of a stream that did not fit into its room.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -172,10 +177,10 @@ typedef struct {
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
                           cudaStream_t stream, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
-/* Queues that the units of the prompts' slots become 0, in layer 0. */
+/* In layer 0, launches a copy that sets the units of the prompts' slots to 0. */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
-/* Queues the copy of the units to the host, in the last layer. */
+/* In the last layer, launches the copy of the units to the host. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
 /*
@@ -190,7 +195,10 @@ int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kv
  */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
-/* Returns device memory filled with random numbers, for runs that time caches never written. */
+/*
+ * Returns device memory filled with random numbers. Runs for timing use it as a cache to which
+ * nothing was written.
+ */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the plan's quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);

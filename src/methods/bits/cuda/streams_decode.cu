@@ -1,8 +1,8 @@
 /*
  * Decoders of blocks of an entropy code. A warp decodes one stream of one page. CTAs decode the
  * same stream of many pages, with the stream's tables (kvd_stream_lookup) in shared memory. A warp
- * loads words ahead of their use to a ring, and collects 4 tokens, which go to global memory in
- * runs of 16 bytes.
+ * loads words to a ring buffer before it needs them. It collects the numbers of 4 decoded tokens,
+ * so that it can write them to global memory in pieces of 16 bytes.
  */
 #include <cuda_bf16.h>
 
@@ -34,8 +34,8 @@ enum {
 struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* address in shared memory; word i is at i % RING */
-    int end, at;   /* number of words at first, and of words that are left */
-    int low;       /* lowest chunk that has been requested */
+    int end, at;   /* number of words of the stream, and number of words not yet used */
+    int low;       /* lowest chunk (of CHUNK words) that has been requested */
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
@@ -73,8 +73,9 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
 }
 
 /*
- * Makes sure that the words of the next token, at most KVD_STREAM_GROUPS * KVD_LANES, are in the
- * ring: the chunk of the newest word and the two before it.
+ * Makes sure that the words of the next token are in the ring. A token uses at most
+ * KVD_STREAM_GROUPS * KVD_LANES words, which are in the chunk of the newest word or in one of the
+ * two chunks before.
  */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
@@ -100,8 +101,8 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
 }
 
 /*
- * Removes the integer at the top of x with the tables of a group. Returns the offset of its row, of
- * 4 * LANES bytes.
+ * Decodes one integer from the state x of a lane, with the lookup table g. Returns the offset of
+ * the integer's row of 4 * LANES bytes in the table.
  */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
@@ -120,7 +121,10 @@ __device__ __noinline__ int find(const uint16_t *start, int n, uint32_t x)
     return kvd_stream_find(start, n, x);
 }
 
-/* Removes the integer at the top of x with the tables in global memory. Returns its index. */
+/*
+ * Decodes one integer from the state x, with the frequency table `start` in global memory. Returns
+ * the integer's index.
+ */
 __device__ __forceinline__ uint32_t search(const uint16_t *start, int n, uint32_t &x)
 {
     const int i = find(start, n, x);
@@ -152,11 +156,11 @@ __device__ __forceinline__ uint16_t bf16_bits(float x)
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-/* Shared memory of a warp and of its CTA, which the kernels have as `memory`. */
+/* Parts of the kernels' dynamic shared memory (`memory`) that belong to one warp or to the CTA. */
 struct warp_memory {
-    uint32_t ring; /* address in shared memory */
+    uint32_t ring; /* shared-memory address of the warp's ring of words */
     uint16_t *tile;
-    unsigned char *rest; /* what follows the rings and tiles of all warps */
+    unsigned char *rest; /* memory of the CTA after the rings and tiles of all warps */
 };
 
 __device__ __forceinline__ warp_memory warp_memory_of(unsigned char *memory)
@@ -201,15 +205,19 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
-    uint32_t value;             /* address of bf16 [2 KVD_STREAM_HALF], the decoded multiples */
+    /* shared-memory address of bf16 numbers [2 KVD_STREAM_HALF]: decoded number of each integer */
+    uint32_t value;
     int page, s, n, first, end; /* n: number of streams */
     uint16_t *to;               /* latents of the page */
 };
 
-/* Returns component j of an octet of codes, scaled. `code` is the bits of a number below 2^16. */
+/*
+ * Returns the number of a code of component j: the code times the scale, plus the zero point.
+ * `code` is below 2^16.
+ */
 __device__ __forceinline__ float scaled_code(__half2 scale, uint32_t code)
 {
-    /* 2^23 + code, without a conversion. */
+    /* The bits 0x4b000000 | code are the float 2^23 + code. */
     return scaled(scale, __uint_as_float(0x4b000000 | code) - 8388608.0f);
 }
 
@@ -243,7 +251,10 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
-/* Writes the components of the tokens t0 .. t0 + 3 in the tile, which are codes if SCALES. */
+/*
+ * Writes the components of tokens t0 .. t0 + 3 from the tile to the latents. If SCALES, the tile
+ * has codes, which are converted to components.
+ */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
                                            int lane)
@@ -265,7 +276,10 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     }
 }
 
-/* Returns the integer at the top of x in group k, which has no tables, and removes it. */
+/*
+ * Decodes the integer of group k from the state x of a lane, by a search in global memory. The
+ * group has no lookup table.
+ */
 __device__ __forceinline__ int search_component(const page_stream &p, int k, int lane, uint32_t &x)
 {
     const int j = KVD_LANES * (p.s + k * p.n) + lane;
@@ -276,8 +290,8 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
 }
 
 /*
- * Removes the component of group k at the top of x. Returns its code if SCALES, else the decoded
- * multiple. WHOLE is true if all groups have tables.
+ * Decodes the component of group k from the state x of a lane. Returns its code if SCALES,
+ * otherwise its bf16 number. WHOLE is true if all groups have lookup tables.
  */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
@@ -307,7 +321,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
         uint16_t *const tile = m.tile + t % TILE * TILE_PITCH + lane;
         prepare_token(w, lane);
         kvd_stream_lookup g = group_at(p.image, 0);
-        /* A loop of few instructions, which stay in the cache next to a scheduler. */
+        /* The loop is not unrolled, so that its few instructions stay in the instruction cache. */
 #pragma unroll 1
         for (int k = 0; k < groups; k++) {
             tile[KVD_LANES * k] = component<SCALES, WHOLE>(p, g, k, lane, x);
@@ -340,7 +354,7 @@ struct decode_args {
     size_t latent_page;
 };
 
-/* Decoded multiples of a side, before the tables in shared memory. */
+/* Decoded numbers of all integers of K or V, which precede the tables in shared memory. */
 enum { VALUES = 2 * KVD_STREAM_HALF, VALUE_BYTES = VALUES * sizeof(uint16_t) };
 
 template <bool SCALES, bool WHOLE>
@@ -388,12 +402,12 @@ struct restore_args {
 };
 
 /*
- * Shared memory of a CTA that decodes cachegen, before the tables: steps, then anchors of the group
- * of each warp, both [KVD_WIDTH_NARROW] numbers.
+ * Bytes that precede the tables in the shared memory of a CTA that decodes cachegen: one row
+ * [KVD_WIDTH_NARROW] of quantisation steps, then for each warp one row of its group's anchor token.
  */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
-/* Returns the code of channel 32 k + lane at the top of x, and removes it. */
+/* Decodes the code of channel 32 k + lane from the state x of a lane. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_at image,
                                                  const kvd_stream_lookup &g, int k, int lane,
@@ -419,7 +433,10 @@ __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *t
             *reinterpret_cast<const uint4 *>(tile + 8 * octet);
 }
 
-/* Decodes token t of a page: the anchors of a group if FIRST, else a token with differences. */
+/*
+ * Decodes token t of a page. If FIRST, the token is the anchor token of a group, otherwise its
+ * codes are differences from the anchor token.
+ */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at image,
                                              const float *step, float *anchor, int t,
@@ -508,8 +525,8 @@ cudaError_t most_memory(size_t *bytes)
 }
 
 /*
- * Launches `kernel`, whose CTAs have `lookup` bytes of tables and decode pages of one of `tables`
- * streams, in a grid [CTAs of a stream][y][z].
+ * Launches `kernel` in a grid [CTAs of a stream][y][z]. There are `tables` = y * z streams per
+ * page. A CTA decodes the same stream of many pages, with `lookup` bytes of tables.
  */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
@@ -526,7 +543,7 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
     e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    /* CTAs that run at the same time, so that the tables are loaded once. */
+    /* At most as many CTAs as can run at the same time, because each CTA loads the tables anew. */
     const size_t at_once = most / bytes * sms / tables, want = (pages + warps - 1) / warps,
                  x = want < at_once ? want : at_once;
     kernel<<<dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes, stream>>>(a);

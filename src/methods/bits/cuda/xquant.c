@@ -25,8 +25,9 @@ typedef struct {
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
     /*
-     * Matrices of all layers in bf16, each `in_layer` elements: `down` of K and V [pitch][d_model]
-     * unless the vectors are the inputs themselves, then `up` of K and of V [wide][rank].
+     * Matrices of all layers in bf16, `in_layer` elements per layer: `down` for K and V
+     * [pitch][d_model], then `up` for K and for V [wide][rank]. There are no `down` matrices if the
+     * cache stores the inputs of the layers.
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
@@ -35,7 +36,9 @@ typedef struct {
      * model has none.
      */
     float *finish;
-    /* Vectors of new tokens [max_tokens][pitch], or NULL if these are the inputs. */
+    /*
+     * Vectors of new tokens [max_tokens][pitch]. NULL if the vectors are the inputs of the layers.
+     */
     uint16_t *rows;
     int32_t *table; /* page table of the ring buffers, device [max_slices][max_pages] */
     uint32_t *codes;
@@ -432,7 +435,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     q->w = cache->worker;
     cache->hook.wants_input = 1;
-    /* The cache releases the method, even after a failure. */
+    /* From here on the cache releases the method, even if describe() fails. */
     *m = &q->method;
     return describe(q, plan, err);
 }

@@ -64,8 +64,8 @@ __device__ __forceinline__ uint32_t scale_word(const scale &s)
 }
 
 /*
- * Codes numbers first .. first + 31 of a token, of which a lane has number `first` + lane in x. The
- * lanes `there` have a number.
+ * Codes numbers first .. first + 31 of token t. Each lane holds number first + lane in x. `there`
+ * is true in lanes that hold a number.
  */
 __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int bits, float x,
                                           const scale &s, bool there, int lane)
@@ -78,7 +78,10 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int
     }
 }
 
-/* Codes numbers from .. from + n - 1 of a token's last vector, n at least 32. One warp. */
+/*
+ * Codes numbers from .. from + n - 1 of the vector of token t whose scales belong to the token: the
+ * V vector with f.channels, otherwise the only vector. n must be at least 32. One warp calls it.
+ */
 __device__ void code_unit(const kvd_xquant_args &a, int b, int t, int from, int n, int lane)
 {
     const kvd_xquant_form &f = a.form;
@@ -115,7 +118,7 @@ __global__ void __launch_bounds__(THREADS) code_tokens(const __grid_constant__ k
         code_unit(a, b, before + task / units, task % units * n, n, lane);
 }
 
-/* Codes number i of the tokens first .. first + group - 1 of a request. */
+/* Codes channel i of the K vectors of tokens first .. first + group - 1 of a request. */
 __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
 {
     const int group = a.form.group, bits = a.form.bits, end = first + group,
@@ -151,8 +154,8 @@ __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
 }
 
 /*
- * Codes first vectors. A thread has one number of all tokens of a unit, which are as many tokens as
- * share a scale or a word.
+ * Codes the K vectors. Each thread codes one channel of a unit of tokens: the tokens that share a
+ * scale or, if these are fewer, the tokens that share a word.
  */
 __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__ kvd_xquant_args a)
 {
@@ -178,7 +181,9 @@ __device__ __forceinline__ float decoded(uint32_t word, uint32_t code)
     return __fadd_rn(__fmul_rn(half_of(word, 0), (float)code), half_of(word, 1));
 }
 
-/* Decodes numbers i .. i + 7 of the first vector of token t of a page. */
+/*
+ * Decodes numbers i .. i + 7 of the K vector of token t of a page, whose scales belong to channels.
+ */
 __device__ __forceinline__ void decode_channels(const kvd_xquant_args &a, const uint32_t *page,
                                                 int t, int i, float (&x)[8])
 {
@@ -194,7 +199,9 @@ __device__ __forceinline__ void decode_channels(const kvd_xquant_args &a, const 
     }
 }
 
-/* Decodes numbers i .. i + 7 of the last vector of token t of a page. */
+/*
+ * Decodes numbers i .. i + 7 of the vector of token t of a page whose scales belong to the token.
+ */
 __device__ __forceinline__ void decode_token(const kvd_xquant_args &a, const uint32_t *page, int t,
                                              int i, float (&x)[8])
 {
@@ -213,7 +220,10 @@ __device__ __forceinline__ void decode_token(const kvd_xquant_args &a, const uin
         x[e] = decoded(__ldg(scales + (i + e) / group * KVD_PAGE_TOKENS), code[e]);
 }
 
-/* A CTA has four runs of 8 numbers of the tokens of a page at a time. */
+/*
+ * Writes the bf16 vectors of all tokens to a->pages. A CTA decodes four runs of 8 numbers at a
+ * time, for all tokens of a page.
+ */
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_xquant_args a)
 {
     const int b = (int)blockIdx.y, m = a.kv_len[b], runs = pitch_of(a) / 8, parts = (runs + 3) / 4,
@@ -244,7 +254,10 @@ __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_x
     }
 }
 
-/* Returns the number of CTAs of a request for `tasks` tasks: no more than keep the device busy. */
+/*
+ * Returns the number of CTAs per request: one per task, but no more than are needed to keep the
+ * device busy.
+ */
 unsigned ctas(const kvd_xquant_args *a, size_t tasks)
 {
     const size_t enough = (size_t)(8 * a->n_sms / a->n + 1);

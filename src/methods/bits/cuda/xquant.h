@@ -5,9 +5,9 @@
  *
  * With `channels`, a token has two vectors of `rank` numbers, the first for K and the second for V.
  * In a request of m tokens, the first vectors of the first m / group * group tokens are quantised,
- * with a scale for `group` tokens of a channel. Later ones are bf16, in the ring buffer of the
- * request's slot. Without `channels`, a token has one vector for both. Vectors of V, and common
- * vectors, have a scale for `group` numbers of a token.
+ * with a scale for `group` tokens of a channel. The first vectors of later tokens are bf16, in the
+ * ring buffer of the request's slot. Without `channels`, a token has one vector for both K and V.
+ * Vectors of V, and vectors for both, have a scale for `group` numbers of a token.
  *
  * A page of codes has 64 tokens, in 32-bit words:
  *
@@ -37,7 +37,7 @@ extern "C" {
 typedef struct {
     int32_t rank; /* a multiple of 16 */
     int32_t bits; /* 1 .. 16 */
-    /* a multiple of KVD_PAGE_TOKENS, or a divisor */
+    /* a multiple or a divisor of KVD_PAGE_TOKENS */
     int32_t group;
     bool channels;
     int32_t ring_pages;
@@ -83,9 +83,9 @@ typedef struct {
 } kvd_xquant_args;
 
 /*
- * Quantises whole prompts, or the newest token of every decode step and, when it completes a group
- * of tokens, the first vectors of that group. Copies the first vectors of a prompt that are not
- * quantised to the ring buffer.
+ * In prompts, quantises all tokens. In a decode step, quantises the newest token and, if the newest
+ * token completes a group, the first vectors of the group. Copies the first vectors of a prompt
+ * that are not quantised to the ring buffer.
  */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
 /*
