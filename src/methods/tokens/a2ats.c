@@ -6,7 +6,8 @@
  *
  * A key is quantised to a centroid c of its KV head. Centroids minimise the sum over calibration
  * keys k of (k - c) H (k - c)^T, where H = L L^T is the second moment of queries. This is k-means
- * on the rows k L. Keys are before RoPE, queries at the RoPE position of parameter `relative`.
+ * on the rows k L. Keys are taken before RoPE. Queries are rotated as if they were `relative`
+ * positions after every key.
  */
 #include <cblas.h>
 #include <math.h>
@@ -38,7 +39,10 @@ typedef struct {
     size_t size, d;
     /* [n_layers][n_kv_heads][d][d] Cholesky factors L of the second moments of queries */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] centroids, multiplied by the Cholesky factor L */
+    /*
+     * [n_layers][n_kv_heads][size][d] centroids times the Cholesky factor L, in whose coordinates
+     * the k-means runs
+     */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;

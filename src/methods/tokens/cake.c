@@ -1,8 +1,9 @@
 /*
  * Method cake: gives larger token budgets to layers whose attention is spread more widely and
  * shifts more from row to row (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction
- * with Layer Preferences", arXiv 2503.12491, section 4, and its public code). A [window][n] are the
- * attention probabilities that the last `window` tokens of a prompt give to the older tokens:
+ * with Layer Preferences", arXiv 2503.12491, section 4, and its public code). Let A [window][n] be
+ * the attention probabilities that the last `window` tokens of a prompt give to the older tokens.
+ * For each layer:
  *
  *     H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
  *     budget of a layer ~ H^(1/tau1) V^(1/tau2),   score of a token = mean + gamma variance of A.
@@ -40,8 +41,8 @@ static size_t old_of(const kvd_tokens_shaped *c, size_t n)
 }
 
 /*
- * Number of doubles that `observe` writes for a layer: its preference H^(1/tau1) V^(1/tau2), then
- * token scores [n_kv_heads][old].
+ * Number of doubles that `observe` writes for a layer: the preference of the layer, H^(1/tau1)
+ * V^(1/tau2), then token scores [n_kv_heads][old].
  */
 static size_t observed(const void *self, size_t n)
 {

@@ -13,30 +13,30 @@ struct kvd_parameter_values;
 /*
  * Number of tokens that a request may keep in each KV head of one layer. After the prompt, the
  * `keep_new` newest tokens stay, and of the older tokens the `keep_old` with the largest scores. If
- * a head has more than `limit` entries after a step, the `drop` entries with the smallest scores
- * are dropped, or as many as are above `limit` if these are more. The `recent` newest entries are
- * exempt.
+ * a head has more than `limit` entries after a step, the entries with the smallest scores are
+ * dropped: `drop` entries, or more if more are needed to reach `limit`. The `recent` newest entries
+ * are never dropped.
  */
 typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
     int32_t drop; /* number of entries that a step drops at once; 0: one */
     /*
-     * With kvd_evict_rule.fixed: index, in the order of age, of the entry that a step drops. If
-     * `share` is above 0, `limit` is that fraction of the tokens so far, rounded up. `place` is set
-     * by the engine: place in the pages of the entry that the next step drops, -1: none.
+     * With kvd_evict_rule.fixed: `at` is the index, in the order of age, of the entry that a step
+     * drops. If `share` is above 0, `limit` is this fraction of the tokens so far, rounded up. The
+     * engine sets `place`: the place in the pages of the entry that the next step drops; -1: none.
      */
     int32_t at, place;
     double share;
     /*
-     * Number of prompt tokens, and of decode steps after the prompt. The temperature of
-     * kvd_evict_rule rises over these steps.
+     * Number of prompt tokens, and number of decode steps after the prompt over which the
+     * temperature of kvd_evict_rule rises.
      */
     int32_t prompt, steps;
     /*
-     * Number of the `keep_old` tokens that every KV head chooses by its own scores. The layer's
-     * remaining n_kv_heads (keep_old - keep_own) tokens have the largest scores of all its KV
-     * heads.
+     * Number of the `keep_old` tokens that every KV head chooses by its own scores. The n_kv_heads
+     * * (keep_old - keep_own) other tokens of the layer are those with the largest scores in any of
+     * its KV heads.
      */
     int32_t keep_own;
 } kvd_evict_budget;
@@ -45,8 +45,8 @@ typedef struct {
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of the attention probabilities received */
     /*
-     * No scores: the first limit - recent tokens always stay. In a step the newest token replaces
-     * the oldest of the last `recent` ones.
+     * No scores: the first (limit - recent) tokens always stay. In a step, the newest token
+     * replaces the oldest of the last `recent` tokens.
      */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key; at the end of prompts only */
@@ -66,14 +66,15 @@ typedef enum {
      */
     KVD_EVICT_SPREAD,
     /*
-     * Minus the number of queries that gave the token less than their mean probability: of the last
-     * `window` rows, prompt and steps together (scissorhands.c).
+     * Minus the number of queries that gave the token less than the mean probability. Only the last
+     * `window` rows count, of the prompt or of steps (scissorhands.c).
      */
     KVD_EVICT_PIVOTAL,
     /*
-     * Larger one of two means of the probabilities that the token receives, from the last `window`
-     * rows and from all rows that see it, each divided by its mean over the tokens, and summed over
-     * `smooth` neighbours (ems.c). At the end of prompts only.
+     * Larger one of two scores of the token: the mean probability that it receives from the last
+     * `window` rows, and the mean over all rows that see it. Each score is divided by its mean over
+     * the tokens. The result is summed over `smooth` neighbours (ems.c). At the end of prompts
+     * only.
      */
     KVD_EVICT_IMPORTANT,
     /*
@@ -88,26 +89,27 @@ typedef enum {
 typedef enum {
     KVD_MERGE_NONE,
     /*
-     * Into the token with the largest cosine u of keys, with weight exp(u), if u reaches a running
-     * mean of such cosines, after prompts and steps (d2o.c). The kept token has weight e.
+     * A dropped token is merged into the token with the most similar key (largest cosine u), if u
+     * reaches a running mean of such cosines. It has the weight exp(u), and the kept token has the
+     * weight e = 2.718... Merges after prompts and steps (d2o.c).
      */
     KVD_MERGE_LIKE,
     /*
-     * Into the token before the last `window` ones with the largest cosine of keys, if it reaches
-     * `cosine`, with the scores as weights: of the dropped tokens, the `most` keep_old with the
-     * largest scores (ems.c).
+     * A dropped token is merged into the token with the most similar key (largest cosine), outside
+     * the last `window` tokens, if the cosine reaches `cosine`. The scores are the weights. Only
+     * the `most` * keep_old dropped tokens with the largest scores are merged (ems.c).
      */
     KVD_MERGE_IMPORTANT,
     /*
-     * Into the nearest token by position, but not the first `sink` ones or the last
-     * (elasticcache.c).
+     * A dropped token is merged into the kept token nearest by position, except the first `sink`
+     * tokens and the last token (elasticcache.c).
      */
     KVD_MERGE_NEAREST,
     /*
-     * Runs of consecutive tokens whose neighbours have cosines of keys above `cosine` become one
-     * token each, the one with the largest score, with weights that fall with the distance of keys.
-     * The `keep_old` tokens with the largest scores and the `keep_new` newest are in no run, so KV
-     * heads keep different numbers of tokens (kvmerger.c).
+     * Consecutive tokens form a run if the cosines of neighbouring keys exceed `cosine`. Each run
+     * is merged into one token, that with the largest score. The weights fall with the distance of
+     * keys. The `keep_old` tokens with the largest scores and the `keep_new` newest tokens are
+     * never in a run. KV heads may keep different numbers of tokens (kvmerger.c).
      */
     KVD_MERGE_RUNS
 } kvd_merge_kind;
@@ -135,9 +137,9 @@ typedef struct {
     /* Number of first prompt tokens that always stay. With KVD_EVICT_ATTENTION and EXPECTED. */
     int32_t sink;
     /*
-     * Fraction of the KV heads of a layer that keep all tokens: those whose semantic vector is
-     * farthest from the mean of these vectors (taskkv.c). Requires KVD_EVICT_ATTENTION and a
-     * window.
+     * Fraction of the KV heads of a layer that keep all tokens. The semantic vector of a head is
+     * the sum of its values, weighted by attention. The heads whose vectors are farthest from the
+     * mean of the vectors keep all tokens (taskkv.c). Requires KVD_EVICT_ATTENTION and a window.
      */
     double whole_heads;
     /*
@@ -160,21 +162,23 @@ typedef struct {
      */
     int32_t layers;
     /*
-     * If review > 0: 1 ranks windows by the mean over the half of their tokens with the largest
-     * scores, 0 by the mean over all tokens.
+     * Score of a window of tokens, if review > 0. 1: mean score of the better half of its tokens,
+     * 0: mean score of all its tokens.
      */
     int32_t largest;
     /*
-     * With `whole_layer` and KVD_EVICT_ATTENTION, if not 0: of the `keep_old` tokens of a prompt,
-     * the fraction `crush` represents the tokens that would be dropped. 1: their bits are compared
-     * with 0 1 0 1 ... over the query heads, 2: with the more frequent bits (kvcrush.c).
+     * If `anchor` is not 0, with `whole_layer` and KVD_EVICT_ATTENTION: the fraction `crush` of the
+     * `keep_old` tokens of a prompt is chosen to represent the tokens that are dropped. A token has
+     * one bit per query head, and its bits are compared with an anchor. 1: the anchor is 0 1 0 1
+     * ...; 2: the anchor has the more frequent bit of each head (kvcrush.c).
      */
     int32_t anchor;
     double crush;
     int32_t merge; /* a kvd_merge_kind */
     double beta;   /* with KVD_MERGE_LIKE: weight of the newest mean in the running mean */
-    double cosine; /* with KVD_MERGE_IMPORTANT and KVD_MERGE_RUNS */
-    double most;   /* with KVD_MERGE_IMPORTANT */
+    /* with KVD_MERGE_IMPORTANT and KVD_MERGE_RUNS: smallest cosine of keys that are merged */
+    double cosine;
+    double most; /* with KVD_MERGE_IMPORTANT */
     /* 1: a step drops the entry at kvd_evict_budget.at, without scores (elasticcache.c). */
     int32_t fixed;
 } kvd_evict_rule;
@@ -186,8 +190,8 @@ typedef enum {
     /* tokens, by the products of a query with the centroids nearest to their keys (a2ats.c) */
     KVD_READ_CODES,
     /*
-     * clusters of tokens, at two levels, of the tokens that the prompt's last rows leave
-     * (mpcache.c)
+     * clusters of tokens at two levels, after the last rows of the prompt have dropped some of its
+     * tokens (mpcache.c)
      */
     KVD_READ_CLUSTERS,
     /*
@@ -205,7 +209,10 @@ typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
-    /* With KVD_READ_RECENT: fraction of the budget for the newest tokens, and number of rows. */
+    /*
+     * With KVD_READ_RECENT: `local` is the fraction of the budget for the newest tokens, and
+     * `history` the number of recent rows whose probabilities count.
+     */
     double local;
     int32_t history;
     /*
@@ -214,18 +221,20 @@ typedef struct {
      */
     int32_t sink, newest;
     /*
-     * With KVD_READ_CLUSTERS: `page` is the size of a small cluster and `large`, a multiple, that
-     * of a large one. `first` is the fraction of the large clusters whose small clusters are
-     * scored, and `alpha` the weight of the largest numbers of a cluster's keys. A token of the
-     * prompt stays if one of its last rows, the fraction `rows`, gives it the mean probability
-     * `threshold`.
+     * With KVD_READ_CLUSTERS: `page` is the number of tokens of a small cluster, and `large`, a
+     * multiple of it, that of a large cluster. `first` is the fraction of the large clusters whose
+     * small clusters are scored, and `alpha` the weight of the largest numbers of a cluster's keys.
+     * A token of the prompt stays if at least one of the prompt's last rows gives it a mean
+     * probability of at least `threshold`. `rows` is the fraction of the rows that count as last
+     * rows.
      */
     int32_t large;
     double first, alpha, rows, threshold;
     /*
-     * With KVD_READ_LANDMARKS: rank of the keys of a prompt, and the numbers of pages of the prompt
-     * whose keys stay exact, in addition to the `budget` tokens: those with the least alike keys,
-     * and the last whole ones. `budget` is a fraction of the prompt.
+     * With KVD_READ_LANDMARKS: rank of the keys of a prompt, and numbers of pages of the prompt
+     * whose keys stay exact. `outliers` pages have keys that are least similar to their mean,
+     * `last` pages are the last full ones. They are read in addition to the `budget` tokens.
+     * `budget` is a fraction of the prompt.
      */
     int32_t rank, outliers, last;
 } kvd_read_rule;
@@ -235,8 +244,8 @@ typedef struct {
     int32_t size;     /* number of centroids of a KV head */
     int32_t relative; /* RoPE position at which queries are compared with centroids */
     /*
-     * [n_layers][n_kv_heads][d][d] matrices L. The centroid nearest to a key k is the one whose
-     * product with L is nearest to k L.
+     * [n_layers][n_kv_heads][d][d] matrices L. Keys and centroids are compared after multiplication
+     * by L: the centroid c nearest to a key k is the one with the smallest |k L - c L|.
      */
     const float *factor;
     const float *moved;    /* [n_layers][n_kv_heads][size][d] centroids times L */
@@ -269,9 +278,9 @@ typedef struct {
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*
-     * Sets the budgets [n_layers] of a prompt from statistics of all its layers. NULL if `budget`
-     * alone gives the budgets. If not NULL, `budget` returns the mean over the layers, for timing
-     * runs that compute no prompt.
+     * Sets the budgets [n_layers] of a prompt from statistics of all its layers. For timing runs
+     * that compute no prompt, `budget` must then return the mean over the layers. NULL: `budget`
+     * alone gives the budgets.
      */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);

@@ -35,7 +35,10 @@ typedef struct {
     /* RoPE tables [n + future][d / 2], overwritten by the means over positions [d / 2] */
     float *cosine, *sine;
     float *x; /* [n][d] queries of one query head */
-    /* [n][d] R^T k and C R^T k of every key k (R and C: top of this file). */
+    /*
+     * [n][d] k has R^T k and y has C R^T k of every key k. R is the mean RoPE rotation, C the
+     * covariance of queries.
+     */
     float *k, *y;
     float *cov, *mean; /* covariance C [d][d] and mean mu [d] of the queries */
     /* [n] softmax argument z for one query head, and token scores summed over query heads. */
@@ -71,7 +74,7 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_err *err)
 
 /*
  * Writes R^T k to b->k for every key k, where R is the mean RoPE rotation. Then negates the sine
- * table, so that kvd_rope_apply undoes the rotation of queries.
+ * table, so that later calls of kvd_rope_apply rotate queries back to position 0.
  */
 static void turn_keys(const kvd_tokens_shaped *e, const kvd_prompt_attention *p, buffers *b)
 {
@@ -111,8 +114,8 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
         /*
-         * RoPE tables may include a constant factor. Rotating a query and undoing the rotation
-         * multiplies it by the square of the factor.
+         * RoPE tables may include a constant factor. Rotating a query and rotating it back then
+         * multiplies the query by the square of the factor.
          */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }

@@ -47,7 +47,8 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     const size_t recent = kvd_tokens_budget(v->value[RECENT], a->n_expected);
     double *const sum = state;
     (void)err;
-    sum[a->n - 1] = 0; /* the element held the sum of a dropped token */
+    /* the newest token has no sum yet; its element held the sum of a dropped token */
+    sum[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++)
         for (size_t i = 0; i < a->n; i++)
             sum[i] += (double)a->prob[(size_t)j * a->n + i];

@@ -74,7 +74,8 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double *const f = state, *const x = malloc(a->n * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
-    f[a->n - 1] = 0; /* the element held the score of a dropped token */
+    /* the newest token has no score yet; its element held the score of a dropped token */
+    f[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;
         const int head = a->kv_head * a->group + j;

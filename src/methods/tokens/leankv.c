@@ -1,7 +1,7 @@
 /*
  * Method leankv (registered as sparsity): every KV head of every request drops insignificant tokens
  * and stores less significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
- * L-1 to L-6 are ambiguities of the paper, decided in docs/readings.md.
+ * The paper is ambiguous in six places; docs/readings.md decides them under the names L-1 to L-6.
  *
  * The significance of a token is the mean probability that it received from later tokens (L-4),
  * over all query heads (L-6). It is normalised to sum 1 over the tokens outside a window of newest

@@ -64,8 +64,8 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
 }
 
 /*
- * The maxima and minima of keys in large clusters follow from those in small clusters, so only the
- * latter are stored.
+ * Returns the bits that a step reads to choose tokens: the maxima and minima of keys in small
+ * clusters. The numbers of large clusters are computed from them and not stored.
  */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
@@ -78,8 +78,8 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
 }
 
 /*
- * Writes the similarity (top of this file) of the queries and every cluster of `size` tokens.
- * Returns the number of clusters.
+ * Writes the similarity of the queries and every cluster of `size` tokens, by the formula at the
+ * top of this file. Returns the number of clusters.
  */
 static size_t compare(const kvd_tokens_shaped *m, const kvd_read_choice *c, size_t size,
                       double *likeness)

@@ -76,7 +76,7 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
  */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* The importances of a layer add up to 1, so the fraction 2 keeps all tokens. */
+    /* The importances of a layer add up to 1, so an upper limit of 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;

@@ -1,9 +1,9 @@
 /*
  * Method pyramidkv: like snapkv, but token budgets fall linearly from the first layer to the last
  * (Cai et al. 2024, "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information
- * Funneling", arXiv 2406.02069, section 3.2 and its public code). The last layer keeps budget /
- * beta of the prompt tokens before the last `window` ones, the first layer 2 budget - budget /
- * beta.
+ * Funneling", arXiv 2406.02069, section 3.2 and its public code). From the prompt tokens before the
+ * last `window` ones, the last layer keeps budget / beta tokens, and the first layer keeps 2 budget
+ * - budget / beta tokens.
  */
 #include <math.h>
 #include <stdlib.h>

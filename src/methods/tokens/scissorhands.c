@@ -58,9 +58,10 @@ static int count_bits(uint64_t x)
 }
 
 /*
- * Returns the number of the last `history` rows that found the token unimportant, times `group`
- * query heads and `history`. The prompt's rows count in the share that is still among these rows.
- * The number is whole, so that equal counts are equal scores.
+ * Returns how many of the last `history` rows gave the token less than the mean probability, times
+ * `group` query heads and `history`. If only a part of the prompt's rows is among the last rows,
+ * the prompt's count is multiplied by this part. The result is a whole number, so that equal counts
+ * give exactly equal scores.
  */
 static double unimportant(const entry *e, size_t history, int group)
 {

@@ -26,8 +26,8 @@ typedef struct {
     size_t window;
     const double *recent; /* [group][n] sum of probabilities from the last `window` rows */
     /*
-     * [n] Number of queries counted in `recent` (row and query head) that give the token less than
-     * their mean probability.
+     * [n] For each token, number of queries that give the token less than the mean probability. A
+     * query is a row that `recent` covers, in one query head.
      */
     const double *below;
     /* [n] Log of the softmax denominator of row t, averaged over the query heads. */
@@ -121,15 +121,18 @@ typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
     /*
-     * `lowers`: the method gives KVD_LEVEL_LOW to some cached tokens. `only_lowers`: it does so and
-     * drops no token.
+     * `lowers`: the method gives KVD_LEVEL_LOW to some cached tokens. `only_lowers`: the method
+     * gives KVD_LEVEL_LOW to some tokens and drops none.
      */
     bool lowers, only_lowers;
     /* Bits per cached token that the method stores in addition to K and V. */
     double entry_bits;
     /* Description for the CUDA engine. NULL if the engine cannot run the method. */
     const kvd_tokens_eviction *eviction;
-    /* Rule by which the CUDA engine does what `select` does. NULL if it cannot. */
+    /*
+     * Returns the rule with which the CUDA engine does the work of `select`. NULL if the engine
+     * cannot do it.
+     */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /* Returns the centroids of an open method whose rule is KVD_READ_CODES. */
     kvd_read_codes (*read_codes)(const void *self);
@@ -156,10 +159,10 @@ struct kvd_tokens_method {
      */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
-     * `observe` computes numbers by which `rank` chooses tokens, if not by softmax denominators.
-     * `observed` returns the number of doubles that `observe` writes per layer for a prompt of n
-     * tokens. `observe` must be thread-safe. If `repeats` is true, the model processes every prompt
-     * followed by a copy of the prompt.
+     * `repeats` is true if the model processes every prompt followed by a copy of the prompt.
+     * `observe` computes the numbers by which `rank` chooses tokens; if it is NULL, `rank` uses
+     * softmax denominators. `observed` returns the number of doubles that `observe` writes per
+     * layer for a prompt of n tokens. `observe` must be thread-safe.
      */
     bool repeats;
     size_t (*observed)(const void *self, size_t n);
@@ -167,8 +170,8 @@ struct kvd_tokens_method {
     /*
      * Chooses the level of every token in all layers, in a first pass over the prompt before it is
      * compressed. Writes level [n_layers][n] or, if the method has `observe`,
-     * [n_layers][n_kv_heads][n]. `prompt` reads these levels in kvd_prompt_attention.ranked. NULL:
-     * there is no first pass.
+     * [n_layers][n_kv_heads][n]. The function `prompt` finds these levels in
+     * kvd_prompt_attention.ranked. NULL: there is no first pass.
      */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
     /*
@@ -180,25 +183,28 @@ struct kvd_tokens_method {
     /*
      * Writes level [n] of a KV head after a decode step. On entry `level` has the current levels,
      * KVD_LEVEL_HIGH for the newest token. A level must not rise. If tokens are dropped, the cache
-     * then calls `forget`, which keeps the n tokens with old indices `kept` in the state.
+     * then calls `forget`. `forget` must reduce the state to the n tokens that remain, whose
+     * indices in the old state are kept [n].
      */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
     /*
-     * `prompt` and `step` for all n_heads KV heads of a layer; state, p, a and level have one
-     * element per KV head. A method has exactly one of `prompt` and `prompt_heads`, or has
-     * `select`. It has at most one of `step` and `step_heads`.
+     * prompt_heads and step_heads do the work of `prompt` and `step` for all n_heads KV heads of a
+     * layer at once. state, p, a and level have one element per KV head. A method has exactly one
+     * of `prompt` and `prompt_heads`, or has `select`. It has at most one of `step` and
+     * `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     /*
-     * Merges dropped tokens into kept ones, after the prompt and, if `merges_steps` is true, after
-     * every step that drops tokens. On entry each into[i] is n and each weight[i] is 1. To merge
-     * token i, `merge` sets into[i] to the index of a kept token. K and V of the kept token become
-     * the mean, with `weight`, of its own and of all tokens merged into it. Its position stays.
+     * `merge` merges dropped tokens into kept tokens. It is called after the prompt and, if
+     * `merges_steps` is true, after every step that drops tokens. On entry each into[i] is n and
+     * each weight[i] is 1. To merge token i, `merge` sets into[i] to the index of a kept token. K
+     * and V of the kept token become the weighted mean of its own K and V and those of all tokens
+     * merged into it, with the weights `weight`. The position of the kept token does not change.
      * NULL: dropped tokens are lost.
      */
     bool merges_steps;
@@ -206,9 +212,9 @@ struct kvd_tokens_method {
                  double *weight, kvd_err *err);
     /*
      * Replaces the keys of a KV head, at the end of a prompt, by an approximation that is stored in
-     * fewer bits. Writes these keys, before RoPE, to k [n][d], and their size to *bits. Sets
-     * exact[i] to 1 if the original key of token i stays. Also fills the state if the method has
-     * state_bytes. Requires `select` and keys before RoPE. May be NULL.
+     * fewer bits. Writes the approximate keys, before RoPE, to k [n][d], and the bits that they
+     * take to *bits. If token i keeps its original key, sets exact[i] to 1. Also fills the state if
+     * the method has state_bytes. Requires `select` and keys before RoPE. May be NULL.
      */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
@@ -261,8 +267,9 @@ typedef struct {
     const kvd_config *config;
 } kvd_tokens_shaped;
 /*
- * Implement `open` of methods whose private data is a kvd_tokens_shaped; their `close` must be
- * free(). kvd_tokens_open_shaped_budget also checks the budget as kvd_tokens_open_budget does.
+ * Implement `open` of methods whose private data is a kvd_tokens_shaped. `close` of such a method
+ * must be free(). kvd_tokens_open_shaped_budget also checks the budget, as kvd_tokens_open_budget
+ * does.
  */
 int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
@@ -273,13 +280,16 @@ int kvd_tokens_open_shaped_budget(const kvd_parameter_values *v, const kvd_metho
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
-/* Implement `state_bytes` and `forget` of methods whose state is one double per cached token. */
+/*
+ * kvd_tokens_sums_bytes implements `state_bytes`, and kvd_tokens_forget_sums implements `forget`,
+ * of methods whose state is one double per cached token.
+ */
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
 /*
- * Indices of the parameters `budget`, `window` and `kernel`, the first ones of methods snapkv,
- * pyramidkv and adakv. KVD_WINDOW_KEYS is the index of the next parameter.
+ * Indices of the parameters `budget`, `window` and `kernel`, which are the first parameters of
+ * methods snapkv, pyramidkv and adakv. KVD_WINDOW_KEYS is the index of the next parameter.
  */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
@@ -292,9 +302,9 @@ void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
  */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p);
 /*
- * Writes a score for each token before the last `window` rows of the prompt. The score is the sum,
- * over these rows and the query heads, of the probabilities given to the `kernel` tokens centred on
- * the token.
+ * Writes a score for each token that precedes the last `window` tokens of the prompt. The score is
+ * a sum of probabilities over the queries of the last `window` tokens, the query heads, and the
+ * `kernel` tokens centred on the scored token.
  */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
@@ -331,8 +341,8 @@ size_t kvd_tokens_least(const double *score, size_t n);
 /*
  * Implementations in the CUDA engine. evict: methods that drop equal numbers of tokens in every KV
  * head. uneven: methods that drop different numbers. selection: methods whose steps read a part of
- * the cache. zdc: method importance. leankv: method sparsity. lower: method lower. NULL if the
- * program is linked without GPU code.
+ * the cache. zdc: method importance. leankv: method sparsity. lower: method lower. The addresses
+ * are NULL if the program is linked without GPU code.
  */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_zdc_received KVD_IF_LINKED,

@@ -114,8 +114,8 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
 }
 
 /*
- * Sets level [old] of the tokens in windows that are dropped, which are the windows with the
- * smallest scores.
+ * Drops the windows with the smallest scores: sets level [old] of their tokens to
+ * KVD_LEVEL_DROPPED.
  */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
@@ -160,7 +160,10 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* The last window is counted as full, although it may have fewer tokens. */
+/*
+ * Returns the budget of a request. The last window counts as full, although it may have fewer
+ * tokens, so the budget may exceed the number of tokens that stay.
+ */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t rows = (size_t)v->value[WINDOW], review = (size_t)v->value[REVIEW],

@@ -20,8 +20,8 @@ typedef struct {
     double held;
     int32_t merged; /* kvd_evict_merging.merged before the request */
     /*
-     * With rule.fixed: ring [max_len] of the places of the entries that steps may drop, the oldest
-     * at `oldest`, and their number.
+     * With rule.fixed: ring [max_len] of the indices of the entries that steps may drop. `oldest`
+     * is the index in the ring of the oldest one, and `places` is their number.
      */
     int32_t *place;
     size_t oldest, places;
@@ -33,13 +33,19 @@ typedef struct {
     kvd_evict_state state;
     const char *name;
     bool steps;
-    /* True if steps choose the dropped token by score. Scores and positions are then stored. */
+    /*
+     * True if steps choose the token to drop by its score. Scores and positions of tokens are then
+     * stored.
+     */
     bool notes;
     size_t n_slots, max_len, n_q8;
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
-    /* Data of a rule that merges tokens. merged: host copy of merging.merged, pinned, [n_slots]. */
+    /*
+     * Data of a rule that merges tokens; `merged` [n_slots] is a host copy of merging.merged in
+     * pinned memory
+     */
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
@@ -101,7 +107,10 @@ static int set_budget(evict *e, const kvd_slice *s, size_t prompt, kvd_err *err)
     return 0;
 }
 
-/* Lists the places of the entries of a compressed prompt that steps may drop. */
+/*
+ * Fills the ring of the entries of a compressed prompt that steps may drop. There are none unless
+ * the rule has fixed indices.
+ */
 static void list_places(const evict *e, size_t slot)
 {
     evict_slot *const s = &e->slot[slot];
@@ -113,8 +122,9 @@ static void list_places(const evict *e, size_t slot)
 }
 
 /*
- * Chooses the place of the entry that a step drops, for rules with a fixed index: the oldest entry
- * that is not among the first `at` ones. The newest entry moves there, or else follows the others.
+ * For rules with fixed indices, chooses the entry that a step drops: the oldest entry that is not
+ * among the first `at` ones. The newest entry takes the place of the dropped entry. If no entry is
+ * dropped, the newest entry is stored after all others.
  */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
@@ -188,7 +198,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* room for the new token of the next step */
+        else /* keeps the pages that the entries and the new token of the next step need */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -288,8 +298,8 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     if (!c->whole)
         return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
     /*
-     * Scores are computed from keys with all d_head dimensions, as on the CPU. The rows moved in
-     * the cache are the projected ones.
+     * Scores are computed from keys with all d_head dimensions, as on the CPU. kvd_evict_choose
+     * moves the projected rows, which the cache holds.
      */
     kvd_evict_prompts_args whole = a;
     whole.map = c->whole[r->layer].map;
@@ -351,13 +361,16 @@ int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n
     return kvd_cuda_check(cudaMemsetAsync(g->merged, 0, bytes, stream), what, err);
 }
 
-/* Allocates what a rule that merges tokens keeps of slots. */
+/* Allocates the per-slot arrays of a rule that merges tokens. */
 static int make_merging(evict *e, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
     const size_t heads = e->n_slots * (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
     kvd_evict_merging *const g = &e->merging;
-    /* Bytes 0xff are NaN: no token was dropped yet. */
+    /*
+     * Every threshold is set to NaN (bytes 0xff), which means that the head has not dropped a token
+     * yet.
+     */
     return kvd_evict_merging_slots(g, &e->memory, e->n_slots, &e->merged, stream, err) ||
                    !(g->threshold =
                          kvd_device_new(&e->memory, heads * sizeof *g->threshold, what, err)) ||

@@ -28,8 +28,9 @@ typedef struct {
     float *score;
     uint32_t *position;
     /*
-     * With KVD_EVICT_PIVOTAL: one bit per decode step, 1 if the step gave the token less than its
-     * mean probability. Bit 0 is the newest step. `score` then counts the rows of the prompt alone.
+     * With KVD_EVICT_PIVOTAL: history of each token, one bit per decode step. The bit is 1 if the
+     * step gave the token less than the mean probability. Bit 0 is the newest step. `score` then
+     * counts only rows of the prompt, not decode steps.
      */
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
@@ -38,9 +39,10 @@ typedef struct {
 /* Data of a rule that merges tokens (kvd_evict_rule.merge), on the device. */
 typedef struct {
     /*
-     * Scratch [n_kv_heads][n_q8] each. `into` and `weight` have an element per element of `kept`.
-     * into: index in `kept` of the token that a dropped token is merged into, -1: none. weight:
-     * weight in the mean. length: 1 / |key| of every token.
+     * Scratch [n_kv_heads][n_q8] each. Elements of `into` and `weight` belong to the elements of
+     * `kept`. into: index in `kept` of the token into which a dropped token is merged; -1: none.
+     * weight: weight of the token in the mean of the merged tokens. length: 1 / |key| of every
+     * token.
      */
     int32_t *into;
     float *weight, *length;
@@ -48,8 +50,8 @@ typedef struct {
     double *threshold;
     int32_t *merged; /* [slot] number of merged tokens, which launches add to */
     /*
-     * [slot][n_kv_heads] number of tokens that stay, with KVD_MERGE_RUNS. NULL: it follows from the
-     * budgets.
+     * [slot][n_kv_heads] Number of tokens that stay, with KVD_MERGE_RUNS. NULL: the budgets say how
+     * many tokens stay.
      */
     int32_t *count;
     /* Scratch of steps, [batch][n_kv_heads]: place of the dropped token, -1: none. */
@@ -67,8 +69,8 @@ typedef struct {
     /* Tables of kvd_rope_tables, device [positions][half]. NULL if the model has no RoPE. */
     const float *cosine, *sine;
     /*
-     * Mean cosine and mean sine of each RoPE pair over the positions n .. n + rule.future - 1, for
-     * a prompt of n tokens: device [n][half][2].
+     * Device [positions][half][2]: row n is for a prompt of n tokens. It has the mean cosine and
+     * the mean sine of each RoPE pair over the positions n .. n + rule.future - 1.
      */
     const float *future;
     /* Square of the factor by which kvd_rope_tables multiplies all cosines and sines. */
@@ -89,8 +91,8 @@ typedef struct {
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
      * Device [batch]: first row in `q`, number of tokens and slot of each prompt. With
-     * KVD_EVICT_REPEATED, twice as many rows and cached tokens belong to the prompt, the second
-     * half to its copy.
+     * KVD_EVICT_REPEATED, `q` and the cache have twice as many rows of each prompt: those of the
+     * prompt, then those of its copy.
      */
     const int32_t *q_start, *q_len, *slot;
     /* Device [batch][max_pages]. */
@@ -140,12 +142,13 @@ cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStr
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Drops tokens by the probabilities that the last rows of a prompt give them, the same tokens in
- * all KV heads (mpcache.c). kvd_evict_mark sets mass [q_start + t] to 1 if one of the last rows,
- * the fraction `rows`, gives token t a probability of at least `threshold`, averaged over the query
- * heads, and to 0 otherwise. kvd_evict_marked drops the tokens with 0, but not the newest one. It
- * fills `kept`, writes the number of tokens that stay to length [batch] and to keep_old of budget
- * [slot] (that of `args`), and moves K and V of these tokens to the front of the pages.
+ * Drop tokens by the probabilities that the last rows of a prompt give them, the same tokens in all
+ * KV heads (mpcache.c). `rows` is the fraction of rows that count as last rows.
+ * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last rows gives token t a probability
+ * of at least `threshold`, averaged over the query heads. Otherwise it sets mass to 0.
+ * kvd_evict_marked drops the tokens with mass 0, but never the newest one. It fills `kept`, writes
+ * the number of tokens that stay to length [batch] and to keep_old of budget [slot] (which
+ * args->budget must point to), and moves K and V of these tokens to the front of the pages.
  */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
@@ -158,8 +161,9 @@ size_t kvd_evict_expected_bytes(int n_heads, int d_head);
  */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Finds the runs of KVD_MERGE_RUNS from `mass`, which it overwrites. Fills `kept`, `merging.count`
- * and the weights for kvd_evict_merge.
+ * With KVD_MERGE_RUNS, adjacent similar tokens form a run that is merged into one token. Finds the
+ * runs from `mass`, which is overwritten. Fills `kept`, `merging.count` and the weights for
+ * kvd_evict_merge.
  */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
@@ -191,22 +195,23 @@ typedef struct {
 
 /*
  * Adds the step's attention probabilities to the scores (not with KVD_EVICT_FIRST). If a KV head
- * then has too many tokens, its last tokens take the places of the dropped ones. `splits` CTAs
+ * then has too many tokens, drops some and moves the last tokens to the freed places. `splits` CTAs
  * divide the tokens of a KV head among them: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 /* Returns the size of kvd_evict_steps_args.work for at most `room` cached tokens per KV head. */
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);
 /*
- * Merges the token at `merging.victim` of every KV head into another one, then moves the newest
- * token to its place. kvd_evict_steps calls it.
+ * Merges the token at `merging.victim` of every KV head into another token, then moves the newest
+ * token to the freed place. kvd_evict_steps calls it.
  */
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
- * Allocate arrays of *g in *m: kvd_evict_merging_work the scratch of prompts, of n elements each,
- * and kvd_evict_merging_slots the numbers of merged tokens, 0 for every slot. *host receives an
- * array [n_slots] of zeros in pinned memory, which the caller must free with cudaFreeHost.
+ * kvd_evict_merging_work allocates the scratch arrays of *g for prompts, with n elements each.
+ * kvd_evict_merging_slots allocates the numbers of merged tokens, 0 for every slot. *host receives
+ * an array [n_slots] of zeros in pinned memory, which the caller must free with cudaFreeHost.
+ * Device memory belongs to *m.
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
@@ -223,7 +228,7 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* For tests: functions that read the state of methods of the tokens axis. */
+/* The functions from here on are for tests. They read the state of methods of the tokens axis. */
 
 /*
  * Copies the scores and positions of the cached tokens of one slot, layer and KV head to host
@@ -235,17 +240,18 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                        uint32_t *position, size_t *n, kvd_err *err);
 
 /*
- * Return the number of cached tokens, or of pages, of a KV head of a slot, if KV heads may hold
- * different numbers of tokens.
+ * kvd_gpu_uneven_entries returns the number of cached tokens of a KV head of a slot, and
+ * kvd_gpu_uneven_pages that of its pages. Only for methods whose KV heads may hold different
+ * numbers of tokens.
  */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
 /*
- * Copies the pages that the last layer read in the latest iteration to host array `page`, in rising
- * order, and sets `*n` to their number and `*tokens` to that of their tokens: of the KV head in the
- * iteration's decode step `step`. Only for methods that choose pages at every step. `page` must
- * have room for all pages of a request.
+ * Reads the pages that one KV head chose in decode step `step` of the latest iteration, in the last
+ * layer. Copies their page indices in rising order to the host array `page`. Sets `*n` to their
+ * number, and `*tokens` to the number of tokens in them. Only for methods that choose pages at
+ * every step. `page` must have room for all pages of a request.
  */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err);

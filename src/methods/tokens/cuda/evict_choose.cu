@@ -104,7 +104,10 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /* The larger score replaces the first query head's mass of the token. */
+    /*
+     * The score of a token is the larger one of two ratios. It overwrites the first query head's
+     * mass.
+     */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
@@ -112,8 +115,9 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Adds 1 to the distance of every token whose bit differs from the anchor's in one query head. The
- * bit is 1 if the token is among the `keep_old` largest of the head.
+ * Computes bits of the tokens in every query head: a token's bit is 1 if the token is among the
+ * `keep_old` largest of the head. Adds 1 to the token's distance for each query head in which its
+ * bit differs from the bit of the anchor.
  */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -134,9 +138,9 @@ __global__ void __launch_bounds__(BITS)
 }
 
 /*
- * Chooses the tokens that all KV heads of the layer keep: those with the largest scores, and of the
- * others, in the order of their distances, every k-th one. score[t] of KV head 0 becomes INFINITY
- * if token t stays.
+ * Chooses the tokens that all KV heads of the layer keep: the tokens with the largest scores, and
+ * every k-th of the other tokens, sorted by distance. score[t] of KV head 0 becomes INFINITY if
+ * token t stays.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -162,7 +166,10 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* A thread counts the dropped tokens of its part that have distance d, then numbers them. */
+    /*
+     * Each thread has a part of the tokens. It counts the dropped tokens with distance d in its
+     * part, then gives them consecutive numbers.
+     */
     for (int d = 0; d <= a.map.n_heads && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -260,7 +267,10 @@ void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
 
 } // namespace
 
-/* Chooses the tokens of a layer with representatives of those that are dropped. */
+/*
+ * Chooses the tokens that a layer keeps: those with large scores, and representatives of the other
+ * tokens.
+ */
 static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     if (!a->distance || !a->mass || a->rule.ranking != KVD_EVICT_ATTENTION || a->state.score)

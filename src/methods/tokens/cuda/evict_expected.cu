@@ -1,7 +1,8 @@
 /*
  * Scores the tokens of a prompt by the attention that later queries are expected to pay to them
- * (expectedattention.c). mu and C are mean and covariance of the queries of a head before RoPE, R
- * is the mean RoPE rotation of the `future` next positions:
+ * (expectedattention.c). mu and C are the mean and the covariance of the queries of a head before
+ * RoPE. R is the matrix of the mean RoPE rotation over the next `future` positions. k_t and v_t are
+ * the key and value of token t, and `scale` is the factor of scores:
  *
  *     z[t]     = k_t . R mu scale + k_t . R C R^T k_t scale^2 / 2
  *     score[t] = log(mean over the query heads of softmax(z)[t] + epsilon) + log |v_t|
@@ -34,8 +35,9 @@ enum {
 };
 
 /*
- * Returns the number of floats in which a CTA stores sums over its queries x: (x - y)(x - y)^T
- * [d][d], then x - y [d], then y [d]. y is the first query; subtracting it avoids cancellation.
+ * Returns the number of floats in which a CTA stores sums over its queries x. They are the sums of
+ * (x - y)(x - y)^T [d][d] and of x - y [d], followed by y [d]. y is the first query; subtracting y
+ * avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
@@ -368,7 +370,10 @@ template <int BLOCKS> struct part {
     float x[BLOCKS][8];
 };
 
-/* Keys of tokens n and later are read as 0. */
+/*
+ * Loads keys of 8 tokens, from token 8 t8 on, in the lane's blocks of dimensions. Keys of token n
+ * and later tokens are read as 0.
+ */
 template <int BLOCKS>
 __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, const int32_t *page,
                                              int g, int t8, int n, int lane)

@@ -30,12 +30,12 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* A KV head of a prompt of n tokens. list: the m tokens that stay, then all others, both rising. */
+/* A KV head of n tokens. `list` has the m tokens that stay, then the others, in rising order. */
 struct entries {
     int n, m;
     size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
     const int32_t *list, *page;
-    uint16_t *keys; /* of the KV head in page 0; values follow in the page */
+    uint16_t *keys; /* keys of the KV head in page 0 of the pool; values follow in the page */
 };
 
 __device__ __forceinline__ entries entries_of(const kvd_evict_prompts_args &a, int g, int b)
@@ -135,8 +135,8 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
 }
 
 /*
- * Returns the number of first elements of the list that tokens may be merged into because of the
- * cosine of keys. The last `window` tokens of a prompt stay as they are with KVD_MERGE_IMPORTANT.
+ * Returns how many tokens, the first of the list, may receive dropped tokens with similar keys.
+ * With KVD_MERGE_IMPORTANT, the last `window` tokens of a prompt receive none.
  */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
@@ -144,14 +144,14 @@ __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const
 }
 
 /*
- * For every dropped token: writes the index in the list of the kept token whose key has the largest
- * cosine with its own to `into`, and the cosine to `weight`. Among equal cosines the first one
- * counts, or, with KVD_MERGE_IMPORTANT, the last.
+ * Finds, for every dropped token, the kept token with the most similar key (largest cosine). Writes
+ * its index in the list to `into`, and the cosine to `weight`. Among equal cosines, the first one
+ * counts or, with KVD_MERGE_IMPORTANT, the last one.
  */
 __global__ void __launch_bounds__(THREADS, 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
-    /* ldmatrix reads up to 128 elements beyond the tile. */
+    /* ldmatrix reads up to 128 elements beyond a tile, hence the extra elements. */
     __shared__ __align__(128) uint16_t tiles[2][TILE * KVD_WIDTH_NARROW + 128];
     __shared__ float column[2][TILE];
     const int g = (int)blockIdx.y, d = a.map.d_qk[g], lane = (int)threadIdx.x % 32;
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + (size_t)p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums the heads' probabilities of every token. Writes 1 to `into` if it may be in no run. */
+/* Sums the heads' probabilities of every token. `into` is 1 if the token must not be merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(RANK)
         a.merging.into[row + (size_t)t] = key_of(score[t], t) >= least;
 }
 
-/* Writes 1 to `length` of a token if it is in one run with the token before it, else 0. */
+/* `length` of a token becomes 1 if it is merged into one run with the token before it, else 0. */
 __global__ void __launch_bounds__(THREADS)
     joined_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -346,12 +346,12 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + (size_t)t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run j of a KV head has tokens from .. to - 1, of which `pivot` stays. m tokens stay in all. */
+/* Run j of a KV head: tokens from .. to - 1 are merged into token `pivot`. m tokens stay in all. */
 struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the index in the list of token t of the run. */
+/* Returns the index in the list that token t of the run has. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
@@ -364,7 +364,7 @@ __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, i
                                        (size_t)a.q_start[b]);
 }
 
-/* Finds the runs of a KV head and their pivots. Fills the list, the counts and `into`. */
+/* Finds the runs of a KV head and their pivots. Fills the list, numbers of tokens, and `into`. */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -406,8 +406,8 @@ __global__ void __launch_bounds__(RANK)
 }
 
 /*
- * Writes the weights of all tokens in runs: exp(-x^2 / y^2), with x the distance of the key from
- * that of the pivot, and y the mean of x over the run.
+ * Writes the weights of all tokens in runs: exp(-x^2 / y^2), where x is the distance of the token's
+ * key from the key of the pivot, and y is the mean of x over the run.
  */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -510,11 +510,11 @@ __global__ void __launch_bounds__(MERGE)
 
 /* A token that the dropped token of a step may be merged into. */
 struct candidate {
-    u64 key; /* cosine in the upper half, rising; ~position in the lower half */
+    u64 key; /* cosine in the upper half, rising; inverted position in the lower half */
     int place, unused;
 };
 
-/* Returns the sort key of a cosine. Among equal cosines the earlier position is larger. */
+/* Returns the sort key of a cosine. Among equal cosines, earlier positions have larger keys. */
 __device__ __forceinline__ u64 key_at(float cosine, uint32_t position)
 {
     return (key_of(cosine, 0) & 0xffffffffull << 32) | (u64)(uint32_t)~position;
@@ -587,8 +587,8 @@ __global__ void __launch_bounds__(NEAR)
 }
 
 /*
- * Merges the victim into the nearest token if their cosine reaches the running mean, which then
- * includes it. Moves the newest token to the victim's place.
+ * Merges the victim (the dropped token) into the nearest token if their cosine reaches the running
+ * mean, and adds the cosine to the mean. Moves the newest token to the victim's place.
  */
 __global__ void __launch_bounds__(MERGE)
     merge_step_kernel(const __grid_constant__ kvd_evict_steps_args a, int splits)

@@ -1,7 +1,7 @@
 /*
  * Device functions that rank tokens, copy their rows of K and V, and multiply 32 rows by tiles of
- * other rows with mma.sync. All THREADS threads of a CTA must call those that have the parameter
- * THREADS.
+ * other rows with mma.sync. All threads of a CTA must call a function that has the template
+ * parameter THREADS.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
@@ -36,7 +36,10 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     __syncthreads();
 }
 
-/* Writes to to[t] the sum of the scores of the `width` tokens centred on token t. */
+/*
+ * Writes the sum of the scores of the `width` tokens centred on token t to element t of the array
+ * `to`.
+ */
 template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -64,8 +67,8 @@ template <int THREADS> static __device__ double sum_over(double x)
 }
 
 /*
- * Returns the index of dimensions 8 block .. 8 block + 7 of token t in K or V (of width d) of a
- * page.
+ * Returns the index of the first of 8 dimensions in K or V of a page: dimensions 8 block .. 8 block
+ * + 7 of token t. K or V has d dimensions.
  */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
@@ -110,10 +113,10 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies up to 64 rows of K (width d_k) and V (width d_v) to the page `to` of one KV head: those of
- * the tokens at places first .. m - 1 of a list of m tokens. The last group of 8 places is filled
- * up with zeros. at(i) returns the number of the token at place i, and keys(t) the address of K of
- * the KV head in the page of token t. All THREADS threads of the CTA must call it.
+ * Copies rows of K (width d_k) and V (width d_v) to one page `to` of a KV head. The source is a
+ * list of m tokens: its elements from `first` on are copied, up to 64. The last group of 8 rows is
+ * filled up with zeros. at(i) returns the token at index i of the list, and keys(t) returns the
+ * address of K of the KV head in the page of token t. All THREADS threads of the CTA must call it.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -135,8 +138,8 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
 }
 
 /*
- * Returns the index of dimensions 8 block .. 8 block + 7 of token t. It counts from the first
- * element of K or V (of width d) in page 0.
+ * Returns the index of the first of 8 dimensions in K or V of width d: dimensions 8 block .. 8
+ * block + 7 of token t. The index is relative to the first element of K or V in page 0.
  */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
@@ -145,7 +148,10 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
            (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
-/* Copies the c-th 16 bytes of K and V of token `newest` of KV head g to token index `place`. */
+/*
+ * Copies piece c of token `newest` of KV head g to token index `place`. The row of a token, K then
+ * V, is divided into pieces of 16 bytes.
+ */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                                   const int32_t *page, int newest, int place, int c)
 {
@@ -174,9 +180,10 @@ static __device__ __forceinline__ void copies_done()
 }
 
 /*
- * Multiplies the 32 rows in the fragments a [2][16 dimensions] by 16 rows of width d in shared
- * memory at `from` (of lane 0) plus 16 times the lane. acc[8 rows of `from`][16 rows of a]. Four
- * independent accumulator chains hide the latency of mma.sync.
+ * Multiplies 32 rows by 16 rows of width d, and writes the products to acc[8 of the 16 rows][16 of
+ * the 32 rows]. The 32 rows are in the fragments a [2][16 dimensions]. The 16 rows are in shared
+ * memory, where this lane's part begins at `from`. Four independent accumulator chains hide the
+ * latency of mma.sync.
  */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,

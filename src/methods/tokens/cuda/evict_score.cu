@@ -4,9 +4,9 @@
  *     mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
  *
  * With a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed first. With
- * KVD_EVICT_PIVOTAL, every exp(s_tk - lse_t) below the mean 1 / (t + 1) counts -1, all others 0.
- * With KVD_EVICT_REPEATED, the largest of exp(s_tk - lse_t) over the rows t of the prompt's copy
- * takes the place of the sum.
+ * KVD_EVICT_PIVOTAL, mass[k] is -1 times the number of rows t whose probability exp(s_tk - lse_t)
+ * is below the mean 1 / (t + 1). With KVD_EVICT_REPEATED, mass[k] is the largest probability over
+ * the rows t of the prompt's copy.
  *
  * A CTA holds 128 tokens of one operand (queries or keys) in registers, and tiles of 64 tokens of
  * the other operand (32 if heads are wider than 128) pass through shared memory. Every tile is
@@ -91,7 +91,10 @@ struct params {
     float lse_factor; /* factor of lse: log2(e), or 1 if lse is a base-2 logarithm */
 };
 
-/* Output: log-sum-exps of rows, or sums, counts or the largest of the probabilities of a key. */
+/*
+ * Result of a kernel: log-sum-exp of each row, or, for each key, the sum, the count of small ones,
+ * or the largest of its probabilities.
+ */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
 /* Returns -1 if p is below the mean probability of row t, else 0. Row 0 sees one token. */
@@ -258,8 +261,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
 }
 
 /*
- * A CTA has 128 keys and a tile of rows, and adds the probabilities of all query heads. A row of
- * the tile before the prompt's last `rows` does not count.
+ * Each CTA adds, for 128 keys and a tile of rows, the probabilities over all query heads. Only the
+ * prompt's last `rows` rows count; earlier rows of a tile are left out.
  */
 __global__ void __launch_bounds__(THREADS, 2)
     mark_kernel(const __grid_constant__ params p, double last, float threshold)

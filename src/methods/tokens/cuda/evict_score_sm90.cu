@@ -1,7 +1,8 @@
 /*
  * Computes the sums of evict_score.cu with instructions of sm_90: wgmma for products, bulk copies
  * for tiles. Tensor cores and the exponential unit take about equal time for a tile, and two CTAs
- * per SM keep both busy. Maxima over rows of the prompt's copy need no exponential per product.
+ * per SM keep both busy. For maxima over rows of the prompt's copy (KVD_EVICT_REPEATED), it
+ * computes one exponential per key.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"

@@ -25,7 +25,10 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/* A step adds probabilities to the scores, those of a softmax with noise, or bits to histories. */
+/*
+ * Kinds of steps: SUMS adds probabilities to the scores, TEMPERED adds probabilities of a softmax
+ * with noise, COUNTS appends a bit to the history of each token.
+ */
 enum kind { SUMS, TEMPERED, COUNTS };
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -93,8 +96,8 @@ __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head
 }
 
 /*
- * Queries of a KV head as mma.sync fragments, in HALVES groups of 8 query heads, of up to 32 BLOCKS
- * dimensions.
+ * Queries of a KV head as mma.sync fragments, in HALVES groups of 8 query heads. A head has at most
+ * 32 * BLOCKS dimensions.
  */
 template <int HALVES, int BLOCKS> struct queries {
     uint4 q[HALVES][BLOCKS];
@@ -117,9 +120,9 @@ template <int HALVES, int BLOCKS> struct queries {
 };
 
 /*
- * Multiplies the queries by the keys of tokens e .. e + 15. acc[half][c] belongs to query head 8
- * half + 2 (lane % 4) + c % 2 and to token e + lane / 4 + 8 (c / 2). The order of dimensions is
- * permuted in queries and keys, so that a lane reads 16 bytes at once.
+ * Multiplies the queries by the keys of tokens e .. e + 15. acc[half][c] is the product of query
+ * head 8 half + 2 (lane % 4) + c % 2 and token e + lane / 4 + 8 (c / 2). Queries and keys have
+ * their dimensions in the same permuted order, so that a lane reads 16 bytes at once.
  */
 template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
@@ -233,8 +236,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
 }
 
 /*
- * Adds probability p to the score of token i. If token i may be dropped and its score is below that
- * of `least`, it becomes `least`.
+ * Adds probability p to the score of token i. If the token may be dropped and its score is now
+ * below that of the candidate `least`, the token becomes `least`.
  */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
@@ -248,8 +251,8 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
 }
 
 /*
- * Adds the step's probabilities to the scores, for rules with a temperature, from the scores in
- * w.x. Returns this thread's candidate for eviction.
+ * For rules with a temperature: computes the step's probabilities from the attention scores in w.x
+ * and adds them to the tokens' scores. Returns this thread's candidate for eviction.
  */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
@@ -280,7 +283,10 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/* Appends the bit of this step to the history of token i, which is new if i is n - 1. */
+/*
+ * Appends the bit of this step to the history of token i. Token n - 1 is new, so its history begins
+ * with this bit.
+ */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -482,10 +488,11 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 }
 
 /*
- * Returns the sort key of the token at `at` for KVD_EVICT_PIVOTAL. The fewer of the last
- * rule.window rows found the token unimportant, the larger is the key. Rows of the prompt count in
- * the share that is among these rows. The `recent` newest tokens have the largest keys. All counts
- * are whole (scissorhands.c).
+ * Returns the sort key of the token at index `at` for KVD_EVICT_PIVOTAL. The key is larger if fewer
+ * of the last rule.window rows (steps and prompt rows) gave the token less than the mean
+ * probability. If only a part of the prompt's rows is among these rows, their count is multiplied
+ * by that part. The `recent` newest tokens have the largest keys. All counts are rounded to whole
+ * numbers, as in scissorhands.c.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -501,8 +508,8 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
 }
 
 /*
- * If a KV head has more than `limit` tokens, drops those with the smallest keys. If m tokens stay,
- * those of them at places m and later take the places of the dropped ones before m.
+ * If a KV head has more than `limit` tokens, drops the tokens with the smallest keys. If m tokens
+ * stay, staying tokens at index m and later move to the places of dropped tokens before index m.
  */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -539,7 +546,10 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* Positions that were never computed may be equal, and more tokens than `stay` then remain. */
+    /*
+     * In timing runs, positions were never computed and may be equal. More tokens than `stay` then
+     * remain, so the number of moves is limited.
+     */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
     const int32_t *const page = a.page_table + (size_t)b * (size_t)a.max_pages;

@@ -69,8 +69,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
 }
 
 /*
- * Returns scale and zero point of a vector, of which every lane of the warp passes N numbers. IEEE
- * divisions make the codes equal to those of kvd_quantise_group on the CPU.
+ * Returns the scale and zero point of a vector. Each lane of the warp passes N numbers of the
+ * vector. IEEE divisions make the codes equal to those of kvd_quantise_group on the CPU.
  */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
@@ -89,7 +89,10 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/* The rounded scale may put the largest number one code too high, so the code is clamped. */
+/*
+ * Returns the code of x. Because the scale is rounded, the largest number may get a code above the
+ * maximum, so the code is clamped.
+ */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -158,7 +161,7 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs key codes of token `row` into word number `at` of the lanes with lane % 4 = c. */
+/* Packs key codes of token `row` into one word: word `at` of the lanes with lane % 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -174,8 +177,8 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
 }
 
 /*
- * Returns the number of dimensions whose value codes are in word w of a lane, and sets *first to
- * the first of them. These dimensions are 8 apart.
+ * Returns the number of dimensions whose codes are in word w of a lane (for values), and sets
+ * *first to the first of these dimensions. They are 8 apart.
  */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
@@ -183,7 +186,10 @@ __device__ __forceinline__ int value_features(int bits, int lane, int w, int *fi
     return 8 / bits;
 }
 
-/* put_key and put_value write the codes of one token to row r of a tile. One warp calls them. */
+/*
+ * Writes the key codes of one token to row r of a tile; put_value does the same for value codes.
+ * One warp calls it.
+ */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {

@@ -61,8 +61,8 @@ int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_le
  * of mma.sync m16n8k16 fragments. The rows of a fragment are tokens for keys, and dimensions
  * (features) for values. Each lane owns w words, stored in chunks of 4, 2 or 1 words per lane.
  *
- * Keys: a lane with lane % 4 = c has features 16 s + 4 c .. 16 s + 4 c + 3 for every s. Values: a
- * lane with lane % 4 = c has tokens 2 c, 2 c + 1, 2 c + 8 and 2 c + 9.
+ * Keys: a lane with lane % 4 = c has features 16 s + 4 c .. 16 s + 4 c + 3, for s = 0, 1, and so
+ * on. Values: a lane with lane % 4 = c has tokens 2 c, 2 c + 1, 2 c + 8 and 2 c + 9.
  *
  * These are LeanKV's layouts [F / (K_vec K_group), N, K_group, K_vec] and [F / V_group, N / V_vec,
  * V_group, V_vec] (section 6 of the paper) with K_group 4, V_group 8, V_vec 4, within a tile of 16
@@ -117,8 +117,9 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Limits of significance, relative to the mean of the KV head. A token below cut[HIGH] is not
-     * stored at high precision. A token below cut[LOW] is dropped.
+     * Limits of a token's significance, relative to the mean significance in the KV head. A token
+     * below cut[KVD_LEANKV_HIGH] is not stored at high precision. A token below cut[KVD_LEANKV_LOW]
+     * is dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
@@ -132,8 +133,8 @@ typedef struct {
     /* number of cached tokens of high and of low precision */
     int64_t entries[KVD_LEANKV_LEVELS];
     /*
-     * Number of pages requested, and number of free pages, when pages first ran short. Both are 0
-     * if they never did.
+     * Number of pages requested and number of free pages at the first request for which the pool
+     * had too few pages. Both are 0 if there was no such request.
      */
     uint64_t wanted, left;
 } kvd_leankv_state;
@@ -183,9 +184,9 @@ cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, 
                                  cudaStream_t stream);
 
 /*
- * Arguments of one decode step in one layer. Row i of the batch is the new token of slot[i] at
- * position at[i]. Its K and V are row 0 of page page_table[i][0] of `fresh` (layout BLOCKED,
- * kernels/layout.h).
+ * Arguments of one decode step in one layer. Row i of the batch is one new token, at position at[i]
+ * of the request in slot[i]. K and V of the token are in the pages `fresh` (layout BLOCKED,
+ * kernels/layout.h): in row 0 of page page_table[i][0].
  */
 typedef struct {
     kvd_leankv_pool pool;
@@ -204,8 +205,8 @@ typedef struct {
     void *o;           /* attention output, in the shape of `q` */
     /*
      * Output, [n][n_kv_heads][room][columns]: attention scores times log2(e). Scores of
-     * high-precision tokens are at the front, those of low-precision tokens run backwards from the
-     * end. `columns` is `group` rounded up to an even number.
+     * high-precision tokens begin at the front and run forwards. Scores of low-precision tokens
+     * begin at the end and run backwards. `columns` is `group` rounded up to an even number.
      */
     float *score;
     /* Output, [n][n_kv_heads][8]: log2 of the softmax denominators. */
@@ -245,8 +246,9 @@ typedef struct {
     int32_t window;
     float scale;
     /*
-     * Limits of the cumulative significance, over tokens in rising order, as fractions of a KV
-     * head's total. Below `th` a token is not kept at high precision; below `tl` it is dropped.
+     * Limits of the precision levels. Tokens are sorted by rising significance, and their
+     * significance is summed up, as a fraction of the KV head's total. Tokens whose sum is below
+     * `th` are not kept at high precision; tokens whose sum is below `tl` are dropped.
      */
     double th, tl;
     /* Device [n]: slot, first row in `q` and number of tokens of each prompt. */
@@ -267,8 +269,9 @@ typedef struct {
 } kvd_leankv_prompts;
 
 /*
- * kvd_leankv_masses computes `mass`. kvd_leankv_compress then chooses the precision of each token,
- * assigns pages and writes codes.
+ * kvd_leankv_masses computes `mass`, the significance of each token.
+ * kvd_leankv_compress must be called after it. It chooses the precision of each token, assigns
+ * pages and writes codes.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

@@ -6,8 +6,9 @@
  *
  * c and c' are the codes of value and key, s and s' their scales, z and z' their zero points.
  * Tensor cores multiply the codes themselves: integers up to 255 are exact in float16 and bf16. A
- * code is converted by writing it into the last bits of 1024 (float16) or 128 (bf16). This offset
- * is subtracted together with the zero points.
+ * code is converted by writing it into the low bits of the number 1024 (float16) or 128 (bf16),
+ * which gives 1024 + code or 128 + code. The 1024 or 128 is subtracted together with the zero
+ * points.
  *
  * The kernel is bound by reading the codes and scales. Tiles of 16 tokens are distributed in turn
  * over the warps of all CTAs of a KV head (section 6 of the paper). Results are merged in a fixed
@@ -64,8 +65,8 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 }
 
 /*
- * Returns two of a lane's four value codes (tokens) as bf16, for dimensions 16 m + 8 u .. 16 m + 8
- * u + 7. b selects which two.
+ * Returns two of the four value codes that a lane has in a dimension, one per token, as bf16. The
+ * dimension is among 16 m + 8 u .. 16 m + 8 u + 7. b selects which two tokens.
  */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
@@ -142,8 +143,9 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
 }
 
 /*
- * Adds the first `rows` tokens of a tile to the running softmax. Writes their attention scores to
- * `score`, which is NULL in lanes without a query head, `step` floats apart.
+ * Adds the first `rows` tokens of a tile to the running softmax. Writes the attention score of each
+ * token to `score`, with `step` floats from one token to the next. `score` is NULL in lanes without
+ * a query head.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
@@ -223,8 +225,8 @@ struct tiles {
 };
 
 /*
- * Returns the offset in a page of segment k of tile `in`. k is 0 for key codes, 1 for value codes,
- * 2 for scales and zero points of keys, 3 for those of values.
+ * Returns the offset in a page of segment k of the tile with index `in`. k is 0 for key codes, 1
+ * for value codes, 2 for scales and zero points of keys, and 3 for those of values.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -369,8 +371,8 @@ struct part {
 };
 
 /*
- * Writes a query to q as float16, divided by a power of 2 so that no bit is lost, and to x as
- * float32. *factor is `scale` times that power of 2.
+ * Writes a query to x as float32, and to q as float16. The float16 numbers are divided by a power
+ * of 2, so that they lose no bit of the bf16 numbers. *factor is `scale` times this power of 2.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -584,7 +586,10 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* Rounding the reciprocal up makes the quotients exact for fewer than 2^16 tiles. */
+    /*
+     * The reciprocals of the numbers of tiles per page are rounded up. Quotients by them are exact
+     * for fewer than 2^16 tiles.
+     */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];

@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
 }
 
 /*
- * Threshold of significance. Below it are all tokens with less significance than `value`, and the
- * first `ties` tokens with exactly `value`.
+ * Threshold of significance. The tokens below the threshold are all tokens with less significance
+ * than `value`, and the first `ties` tokens whose significance is exactly `value`.
  */
 struct border {
     uint32_t value; /* bits of a non-negative float */
@@ -112,12 +112,13 @@ struct border {
 };
 
 /*
- * Finds the thresholds below which the significances sum to less than the targets. Bisects the bits
- * of non-negative floats, which are ordered as the floats are. All threads get the result.
+ * Finds, for each k, the threshold such that the significances below it sum to less than target[k].
+ * Bisects the bits of the floats: non-negative floats are in the same order as their bits. All
+ * threads get the result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* The significances up to hi[k] always sum to at least target[k]. */
+    /* Invariant of the bisection: the significances of at most hi[k] sum to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -149,7 +150,8 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
     /*
-     * Largest significance of a dropped token, and of a token that is not kept at high precision.
+     * most[KVD_LEANKV_LOW] is the largest significance of a dropped token. most[KVD_LEANKV_HIGH] is
+     * that of a token that is not kept at high precision.
      */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
@@ -342,7 +344,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/* Removes from *h the tokens for which the KV head has no pages. */
+/* Reduces h->n to the numbers of tokens that fit into the KV head's pages. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {

@@ -12,7 +12,7 @@ enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
 /*
  * Least significant token of one precision, among the tokens outside the window of newest tokens.
- * Among equals it is the oldest.
+ * Among equally significant tokens, it is the oldest.
  */
 struct least {
     /* Significance (float bits) in the upper 32 bits, position in the lower 32 bits. */
@@ -73,7 +73,10 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Only thread 0 gets the results. */
+/*
+ * Adds `sum` over the threads of the CTA, and finds the least significant token of each precision
+ * in `x`. Only thread 0 gets the results.
+ */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -105,8 +108,8 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 }
 
 /*
- * `sum` is the sum of the significances of the `body` cached tokens outside the window of newest
- * tokens.
+ * Decides which tokens the step lowers to low precision or drops. `sum` is the sum of the
+ * significances of the `body` cached tokens outside the window of newest tokens.
  */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
@@ -200,7 +203,7 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 
 /*
  * Warps 0 and 1 write the key and value of token d.lowered at low precision. Warps 2 and 3 then
- * write those of the new token, possibly to the place where token d.lowered was.
+ * write the key and value of the new token, possibly to the place where token d.lowered was.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -259,8 +262,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the attention probabilities of this step to the scores. In thread 0, *sum and `mine` get the
- * sum and the minima of significances outside the window of newest tokens.
+ * Adds the attention probabilities of this step to the scores. Thread 0 receives, over the tokens
+ * outside the window of newest tokens, the sum of their significances in *sum and the least
+ * significant ones in `mine`.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
@@ -320,7 +324,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
     const size_t at = (size_t)(row * s.pool.n_kv_heads + g);
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         if (h.n[l] >= h.pages[l] * s.pool.layout.level[l].tokens)
-            return; /* no free page; kvd_leankv_state reports it */
+            return; /* there is no free page, which kvd_leankv_state tells the host */
     if (threadIdx.x < HEADS)
         lse2[threadIdx.x] = s.lse2[at * HEADS + threadIdx.x];
     if (threadIdx.x == 0)

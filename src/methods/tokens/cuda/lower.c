@@ -149,7 +149,10 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/* Returns the bits of K and V of a token, as hetero counts them. */
+/*
+ * Returns the bits of K and V of a token: codes, and 32 bits for the scale and zero point of each
+ * vector that is not float16.
+ */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;
@@ -178,7 +181,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->held;
 }
 
-/* Levels and scores count as bytes that the cache holds, as those of h2o do. */
+/* Sets the bytes that each slot holds. They include levels and scores of tokens. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = of(m);
@@ -276,7 +279,10 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* Memory that was never written is no valid code of 16 bits. */
+    /*
+     * Attention may read slots to which nothing was written (anywhere), unless codes have 16 bits:
+     * random bits need not be valid float16 numbers.
+     */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;
@@ -298,7 +304,7 @@ static int make_scratch(lower *k, kvd_err *err)
     return 0;
 }
 
-/* Returns true if the kernels run the plan. */
+/* Returns true if the kernels support the plan. */
 static bool generates(const kvd_plan *p)
 {
     static const int key[] = {HIGH_K, HIGH_V, LOW_K, LOW_V};

@@ -1,7 +1,7 @@
 /*
- * Kernels of lower.h. Steps and roundings are those of kvd_quantise_group. If a warp reads or
- * writes rows in groups of 8 tokens, lane l has token l % 8 and every fourth run of 8 numbers, from
- * run l / 8 on.
+ * Kernels of lower.h. Quantisation steps and roundings are those of kvd_quantise_group. If a warp
+ * reads or writes rows in groups of 8 tokens, lane l has token l % 8. Its numbers are in runs of 8;
+ * the lane handles runs l / 8, l / 8 + 4, l / 8 + 8, and so on.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -64,7 +64,10 @@ __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/* Returns the factors of a vector's channels, or NULL if its codes have none. */
+/*
+ * Returns the factors by which the channels of a vector are multiplied before coding, or NULL if
+ * there are none.
+ */
 __device__ __forceinline__ const uint16_t *factors_of(const kvd_lower_args &a, const vector_of &v,
                                                       int level)
 {
@@ -82,7 +85,7 @@ __device__ __forceinline__ float min_of_warp(float x)
     return x;
 }
 
-/* Codes a vector from `rows`. One warp. */
+/* Codes a vector, which is read from a.rows. One warp calls it. */
 __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int level)
 {
     const int lane = static_cast<int>(threadIdx.x) % 32, d = a.d_head, bits = a.bits[v.side][level],
@@ -210,7 +213,7 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || (k > 0 && key(t) >= least) ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/* Raises `most` to the magnitudes of 8 numbers. */
+/* Raises most[e] to the magnitude of number e, if that is larger, for 8 numbers. */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
@@ -295,7 +298,10 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Codes the newest token of a KV head. Then lowers the high token with the smallest score. */
+/*
+ * Codes the newest token of a KV head. Then lowers the precision of one token: of the tokens at
+ * high precision, the one with the smallest score.
+ */
 __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_lower_args a)
 {
     __shared__ unsigned long long least;

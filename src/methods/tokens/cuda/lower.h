@@ -39,16 +39,17 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
-    int32_t bits[2][KVD_LOWER_LEVELS]; /* of K and of V, 1 .. 8 or 16; 16: float16 numbers */
+    /* bits of K and of V at each level: 1 .. 8, or 16 for float16 numbers */
+    int32_t bits[2][KVD_LOWER_LEVELS];
     int32_t n, max_pages, n_sms;
     const int32_t *kv_len, *slot; /* [n] */
     const int32_t *page_table;    /* [n][max_pages] */
     /* bf16 pages of the layer. In a decode step they hold the newest token. */
     uint16_t *rows;
     /*
-     * Records of vectors, [pages][n_kv_heads][2][KVD_PAGE_TOKENS] of kvd_lower_words words. For
-     * each 32 numbers, word j has bit j of their codes. Then follows a word with the float16 step
-     * in its lower half and the zero point above. Codes of 16 bits have no such word.
+     * Records of vectors, [pages][n_kv_heads][2][KVD_PAGE_TOKENS]. Each record has kvd_lower_words
+     * words: for every 32 numbers, word j has bit j of their codes; the last word has the float16
+     * step in its lower half and the zero point above. Codes of 16 bits have no such last word.
      */
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
@@ -90,10 +91,11 @@ cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_a
  */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
- * Adds the probabilities of decode steps to the scores, codes the newest token, and lowers a token
- * of every KV head that then has more than `heavy` high tokens before the newest `recent`. q
- * [n][q_pitch] are the queries in bf16, lse [n][n_heads] the natural logarithms of the softmax
- * denominators. Must follow kvd_lower_restore and the attention of the steps.
+ * Adds the probabilities of decode steps to the scores and codes the newest token. A KV head may
+ * then have more than `heavy` high-precision tokens before its `recent` newest tokens. If so,
+ * lowers the one with the smallest score. q [n][q_pitch] are the queries in bf16, lse [n][n_heads]
+ * the natural logarithms of the softmax denominators. Must follow kvd_lower_restore and the
+ * attention of the steps.
  */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);

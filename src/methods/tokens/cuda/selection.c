@@ -35,7 +35,10 @@ static bool looks_up(const selection *e)
     return e->rule.ranking == KVD_READ_CODES;
 }
 
-/* Returns true if the number of tokens that a step reads follows from the choice. */
+/*
+ * Returns true if a step chooses how many tokens it reads, so that the number is not known
+ * beforehand.
+ */
 static bool varies(const selection *e)
 {
     return kvd_selection_varies(&e->rule);
@@ -46,12 +49,16 @@ static bool copies(const selection *e)
     return e->rule.page < KVD_PAGE_TOKENS;
 }
 
-/* Returns the bytes by which steps choose among the tokens of a page in one layer. */
+/*
+ * Returns the bytes of side information for the tokens of a page in one layer, from which steps
+ * choose tokens.
+ */
 static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    if (kvd_selection_has_shadow(e)) /* mean keys, and a byte each, in whole 16 bytes */
+    /* mean keys and one byte per selection page, padded to 16 bytes */
+    if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
                     : looks_up(e) ? KVD_PAGE_TOKENS * sizeof(uint16_t)
@@ -96,8 +103,9 @@ static void drop(kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Returns the bits by which steps choose among n tokens, over all KV heads of a layer: as stored on
- * the device, or as the method counts them.
+ * Returns the bits of side information for n tokens, over all KV heads of a layer, from which steps
+ * choose tokens. If `stored` is true, counts what is stored on the device, otherwise what the
+ * method counts.
  */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
@@ -183,7 +191,10 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/* Computes the bounds, or the codes, of the last q_len tokens, at most `longest`. */
+/*
+ * Computes the bounds or the codes of the last q_len[b] tokens of each request b. `longest` is the
+ * largest q_len.
+ */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -275,8 +286,8 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
 }
 
 /*
- * Chooses the tokens that steps read. If their number follows from the choice, also plans their
- * attention, and after the last layer copies the numbers of tokens to the host.
+ * Chooses the tokens that steps read. If the choice determines how many tokens are read, also plans
+ * their attention, and after the last layer copies the numbers of tokens to the host.
  */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
@@ -323,7 +334,10 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                : 0;
 }
 
-/* Fills `sides` with zeros, which timing runs read if no prompt was computed. */
+/*
+ * Allocates the memory of the pools and slots. `sides` is filled with zeros, because timing runs
+ * read it without computing a prompt.
+ */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = of(m);
@@ -492,7 +506,9 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
     /*
-     * Without a prompt all codes would be equal, and the query heads would choose the same tokens.
+     * Timing runs may leave out the prompt (anywhere) unless steps choose how many tokens they
+     * read. Without a prompt, all codes would be equal, and all query heads would choose the same
+     * tokens.
      */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;

@@ -1,6 +1,7 @@
 /*
  * Selection at read time. A group of d_qk / 8 threads computes the bounds of a selection page, a
- * warp its score, and a CTA the choice of a KV head. Sums are float32.
+ * warp computes the score of a selection page, and a CTA makes the choice of a KV head. Sums are
+ * float32.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -130,8 +131,9 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
 }
 
 /*
- * Writes the factors of the largest (rise) and of the smallest numbers (fall) of a selection page's
- * keys in its score. All SCORE threads of the CTA must call it.
+ * Writes the factors `rise` and `fall`. The score of a selection page is the sum of rise times its
+ * largest and fall times its smallest numbers of every channel. All SCORE threads of the CTA must
+ * call it.
  */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
@@ -155,8 +157,9 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
 }
 
 /*
- * With KVD_READ_BOUNDS, the sum over the query heads of max(q low, q high) is `rise` high + `fall`
- * low, where rise and fall are the sums of the positive and of the negative q.
+ * Computes the scores of selection pages. With KVD_READ_BOUNDS, a score is the sum over channels
+ * and query heads of max(q low, q high). It is computed as rise high + fall low, where rise and
+ * fall are the sums of the positive and of the negative q.
  */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
@@ -193,7 +196,10 @@ __global__ void __launch_bounds__(SCORE)
     }
 }
 
-/* Scores large clusters. Their bounds are those of all their small clusters. */
+/*
+ * Scores large clusters. The bounds of a large cluster are the extremes of the bounds of its small
+ * clusters.
+ */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -338,7 +344,10 @@ __global__ void __launch_bounds__(COPY)
         [&](int t) { return pool + keys_at(s, b, g, t); });
 }
 
-/* Returns the probabilities of row 0 of token t; those of row r are 64 r elements further. */
+/*
+ * Returns the address of the probability that row 0 gave to token t. The probability of row r is 64
+ * r elements further.
+ */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page =
@@ -372,8 +381,9 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
 }
 
 /*
- * A thread has one key. Queries are numbered by row and, within a row, by query head of the group.
- * Element `row` of `recent` belongs to the newest position t of which t % history is `row`.
+ * Computes the probabilities that the last rows gave to the tokens. A thread has one key. Queries
+ * are numbered by row and, within a row, by query head of the group. Rows are reused in turn:
+ * element r of `recent` belongs to the newest position t with t % history = r.
  */
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -422,7 +432,10 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* Rows before this chunk keep what they gave to the tokens before it. */
+            /*
+             * Rows before this chunk have already written their probabilities for tokens before the
+             * chunk.
+             */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -430,7 +443,10 @@ __global__ void __launch_bounds__(KEYS)
     }
 }
 
-/* Sets the row of the newest token to 0, and all rows of its own probabilities. */
+/*
+ * Prepares `recent` for a new token: sets the element of the newest row to 0 for every token, and
+ * all elements of the newest token to 0.
+ */
 __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, i = (int)(blockIdx.x * KEYS + threadIdx.x);

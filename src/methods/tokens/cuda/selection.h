@@ -14,22 +14,22 @@
  * by the product of its query with the centroid nearest to the token's key (a2ats.c). A step reads
  * the tokens that any query head chose.
  *
- * With KVD_READ_CLUSTERS, the bounds give the likeness of the queries and of clusters of tokens at
- * two levels (mpcache.c). The last rows of a prompt have dropped some of its tokens before, in
- * every layer other ones.
+ * With KVD_READ_CLUSTERS, the bounds estimate how similar the queries are to clusters of tokens, at
+ * two levels (mpcache.c). At the end of the prompt, each layer has dropped some tokens of the
+ * prompt, and different layers may have dropped different tokens.
  *
  * With KVD_READ_LANDMARKS, the score of a selection page of the prompt is the largest share, over
  * the query heads, that its mean key has in a softmax over all such pages (shadowkv.c). Pages with
  * unlike keys, the last ones of the prompt and all later tokens are always read, with exact keys.
  * The keys of other tokens are latent vectors, from which `rows` are rebuilt after the choice.
  *
- * With KVD_READ_BOUNDS, KVD_READ_RECENT and KVD_READ_LANDMARKS, the number of tokens that a step
- * reads follows from the numbers of tokens of the request and its prompt alone, so the attention of
- * all layers has one plan. Otherwise it follows from the choice, and every layer has a plan.
- * Attention treats each KV head as a request, whose page_table lists the chosen pages. A page of
- * the cache (64 tokens) that has KV heads of one width is a sequence of pages of one KV head. If
- * `page` is 64, attention therefore reads the chosen pages in place. Otherwise their rows are
- * copied to `rows` first.
+ * With KVD_READ_BOUNDS, KVD_READ_RECENT and KVD_READ_LANDMARKS, the lengths of the request and its
+ * prompt determine how many tokens a step reads, so the attention of all layers has one plan. In
+ * the other modes, each layer's choice determines the number, and every layer has a plan. Attention
+ * treats each KV head as a request, whose page_table lists the chosen pages. A page of the cache
+ * (64 tokens) that has KV heads of one width is a sequence of pages of one KV head. If `page` is
+ * 64, attention therefore reads the chosen pages in place. Otherwise their rows are copied to
+ * `rows` first.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
@@ -94,8 +94,8 @@ cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_row
 
 /*
  * Writes the number of tokens that each KV head reads to len [batch * n_kv_heads], and the number
- * of KV heads of all `live[0]` requests to heads[0]. All arrays are on the device. Does not use
- * pool, bounds and page_table.
+ * of KV heads of the live[0] requests to heads[0]. All arrays are on the device. Does not use pool,
+ * bounds and page_table.
  */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
@@ -111,24 +111,24 @@ typedef struct {
     /* [batch * n_kv_heads][max_pages * 64 / page]: chosen selection pages, in rising order. */
     int32_t *chosen;
     /*
-     * [batch * n_kv_heads][max_pages]: pages that attention reads. Written only if `page` is 64:
-     * the pages are those of the pool, counted by KV head.
+     * [batch * n_kv_heads][max_pages] Pages that attention reads. Written only if `page` is 64. A
+     * page of the pool counts as n_kv_heads pages, one per KV head.
      */
     int32_t *table;
     /*
      * Pages of one KV head, bf16, to which the rows of the chosen selection pages are copied if
-     * `page` is below 64. Row i has the row_pages pages from page i * row_pages on.
+     * `page` is below 64. Row i has row_pages pages, the first of which is page i * row_pages.
      */
     void *rows;
     int32_t row_pages;
     /*
-     * Device [batch * n_kv_heads]: number of tokens that are read. An output if it follows from the
-     * choice (kvd_selection_varies).
+     * Device [batch * n_kv_heads]: number of tokens that are read. It is an output if the choice
+     * determines how many tokens are read (kvd_selection_varies), otherwise an input.
      */
     int32_t *len;
     /*
-     * Device [batch]. If the number of tokens follows from the choice, the choice adds it here,
-     * summed over the KV heads.
+     * Device [batch]. If the choice determines how many tokens are read, kvd_selection_choose adds
+     * each request's number to its element, summed over the KV heads.
      */
     unsigned long long *read;
 } kvd_selected;
@@ -152,7 +152,10 @@ typedef struct {
      */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle of a pair of dimensions per position */
-    /* [n_kv_heads][d][d], [n_kv_heads][size][d] and [n_kv_heads][size][d], as in kvd_read_codes */
+    /*
+     * factor [n_kv_heads][d][d]: Cholesky factors; moved [n_kv_heads][size][d]: centroids times
+     * these factors; centroid [n_kv_heads][size][d]. They are those of kvd_read_codes.
+     */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] index of the centroid of every token */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
@@ -171,14 +174,18 @@ cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *t
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
 /*
- * State of a layer with KVD_READ_LANDMARKS, on the device. `bounds` of kvd_selection has, for each
- * page of the pool, the mean keys in bf16 [n_kv_heads][64 / page][d_qk], then a byte
- * [n_kv_heads][64 / page] that is 1 if the keys of a selection page are exact; `side` bytes in all.
+ * State of a layer with KVD_READ_LANDMARKS, on the device. For each page of the pool, `bounds` of
+ * kvd_selection has `side` bytes: the mean keys in bf16 [n_kv_heads][64 / page][d_qk], then a byte
+ * for each selection page [n_kv_heads][64 / page], which is 1 if the selection page's keys are
+ * exact.
  */
 typedef struct {
     int32_t *prompt; /* [n_slots] number of tokens of the prompt */
     size_t side;
-    /* Elements of a latent vector, and latents, [page of the pool][64 * rank] (latents.h). */
+    /*
+     * rank: number of elements of a latent vector. latents: device [page of the pool][64 * rank]
+     * (latents.h).
+     */
     int32_t rank;
     const uint16_t *latents;
     /*
@@ -188,7 +195,8 @@ typedef struct {
     uint16_t *gathered;
     int32_t *position;
     /*
-     * Output of kvd_selection_landmark_lengths: slot * n_layers * n_kv_heads + KV head of each row.
+     * Output of kvd_selection_landmark_lengths: index of each row's matrix, slot * n_layers *
+     * n_kv_heads + KV head.
      */
     int32_t *matrix;
     int32_t n_layers;
@@ -206,8 +214,8 @@ cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_sel
                                            cudaStream_t stream);
 /*
  * Does the work of kvd_selection_choose with KVD_READ_LANDMARKS, and gathers the latents of the
- * chosen tokens. The keys in `rows` of tokens with a position in x->position are not yet those of
- * the method. `score` has a row for every query head.
+ * chosen tokens. Keys in `rows` whose tokens have a position in x->position are not final: the
+ * caller must rebuild them from the latents. `score` has a row for every query head.
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
@@ -243,8 +251,8 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
 }
 
 /*
- * With KVD_READ_LANDMARKS: numbers of selection pages of a prompt that have a mean key, of those
- * with exact keys among them, and of the others that a step chooses.
+ * Numbers of selection pages of a prompt with KVD_READ_LANDMARKS: `all` have a mean key, `outliers`
+ * of these have exact keys, and a step chooses `chosen` of the remaining ones.
  */
 typedef struct {
     size_t all, outliers, chosen;
@@ -271,7 +279,10 @@ KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, si
     return n - (m.all - m.outliers - m.chosen) * r->page;
 }
 
-/* Returns true if the number of tokens that a step reads follows from the choice. */
+/*
+ * Returns true if a step chooses how many tokens it reads, so that the number is not known
+ * beforehand.
+ */
 KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
 {
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
@@ -285,8 +296,8 @@ KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, si
 }
 
 /*
- * Returns the number of tokens that a step reads of n cached ones, unless it follows from the
- * choice.
+ * Returns the number of tokens that a step reads of n cached tokens. Must not be used if
+ * kvd_selection_varies(r) is true.
  */
 KVD_ON_BOTH static inline size_t kvd_selection_tokens(const kvd_read_rule *r, size_t n)
 {

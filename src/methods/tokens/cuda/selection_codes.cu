@@ -18,7 +18,7 @@ namespace
 enum { TOKENS = 32, ENCODE = 256, AT_ONCE = 4, PRODUCT = 256, SCORE = 256, CHOOSE = 512 };
 enum {
     WIDE = KVD_WIDTH_NARROW + 1
-}; /* an odd row length, so that a column has no bank conflicts */
+}; /* WIDE is an odd row length, so that reading a column has no bank conflicts */
 typedef unsigned long long u64;
 
 /* Returns the index of the two dimensions that pair p of RoPE rotates together. */
@@ -44,7 +44,10 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
     *b = v * cf + u * sf;
 }
 
-/* Returns the page of the pool that has token t of request b, times n_kv_heads, plus g. */
+/*
+ * Returns the index of a KV head's page: (page of the pool that has token t of request b) *
+ * n_kv_heads + g.
+ */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(t / KVD_PAGE_TOKENS)] *
@@ -94,7 +97,7 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
     }
 }
 
-/* Finds the nearest of the centroids that the warp compares with the token of the lane. */
+/* Finds the centroid nearest to the lane's token, among the centroids that this warp compares. */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {
@@ -281,7 +284,10 @@ __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
 }
 
-/* Returns the index of selection page i of KV head g among those of its page of the pool. */
+/*
+ * Returns the index of a selection page within its page of the pool: selection page i of the
+ * request, KV head g.
+ */
 __device__ __forceinline__ size_t in_page(const kvd_selection &s, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
@@ -306,7 +312,10 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
            in_page(s, g, i);
 }
 
-/* Writes the mean keys, and the negative of the least cosine of a key with its mean key. */
+/*
+ * Computes the mean key of every selection page. Writes to `score` the negative of the smallest
+ * cosine between a key of the page and its mean key.
+ */
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
                 const __grid_constant__ kvd_selection_shadow x, float *score)
@@ -401,7 +410,10 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/* Writes the scaled products of every query of a group with the mean keys; exact pages get -INF. */
+/*
+ * Writes the scaled products of every query of a group with the mean keys. Selection pages with
+ * exact keys get the score -INFINITY.
+ */
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
                           const __grid_constant__ kvd_selection_shadow x,
@@ -453,8 +465,8 @@ __device__ float largest_of(float x)
 }
 
 /*
- * Replaces the scores of the first query head by the largest logarithm, over the query heads, of a
- * page's share in the softmax over all pages.
+ * Computes, for each query head, the logarithm of every page's share in the softmax over all pages.
+ * Replaces the scores of the first query head by the largest of these logarithms.
  */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {

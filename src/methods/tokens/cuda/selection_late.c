@@ -1,13 +1,14 @@
 /*
  * Methods that compress prompts and whose steps read a part of what stays, in the CUDA engine.
  *
- * mpcache drops tokens, the same ones in all KV heads of a layer, and reads clusters of the others.
- * All layers share page numbers, and the pages of a request have room for the layer with the most
- * tokens.
+ * mpcache drops tokens of the prompt, the same ones in all KV heads of a layer. Steps read clusters
+ * of the remaining tokens. All layers share page numbers, and the pages of a request have room for
+ * the layer with the most tokens.
  *
- * shadowkv decomposes the keys of a prompt: phase compress. A step chooses selection pages (phase
- * compress), and rebuilds the keys of their tokens from latents (phase restore). The pages of the
- * cache keep the exact keys of all tokens, of which steps read those that the method keeps exact.
+ * shadowkv decomposes the keys of a prompt. A step chooses selection pages, and rebuilds the keys
+ * of their tokens from latents. Decomposing and choosing are timed as phase compress, rebuilding as
+ * phase restore. The pages of the cache keep the exact keys of all tokens, but steps read only
+ * those that the method keeps exact.
  */
 #include <stdlib.h>
 
@@ -40,7 +41,10 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/* Returns the largest number of cached tokens of a layer. New tokens have pages after these. */
+/*
+ * Returns the number of cached tokens of the layer that has the most. New tokens are stored in
+ * pages after these tokens.
+ */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = of_const(m);
@@ -104,7 +108,7 @@ void kvd_selection_late_ended(selection *e, const kvd_slice *s, size_t i)
         kvd_pages_keep(e->method.cache->pages, s->slot, entries(&e->method, s->slot, 1) + 1);
 }
 
-/* Stores steps after the cached tokens of the layer. */
+/* Stores K and V of decode steps after the cached tokens of the layer. */
 static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
@@ -361,9 +365,7 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
                : 0;
 }
 
-/*
- * Numbers of tokens of a slot with n tokens: with keys in low rank, and of those read by no step.
- */
+/* in_low_rank returns the number of tokens of a slot whose keys are stored in low rank. */
 static size_t in_low_rank(const selection *e, size_t slot)
 {
     const kvd_selection_marks m = kvd_selection_marks_of(&e->rule, e->shadow.prompt[slot]);
@@ -376,7 +378,10 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/* Counts as the CPU does: keys in low rank, and the bases of the request. */
+/*
+ * Returns the bits of a slot, counted as on the CPU: values, exact keys, keys in low rank, and the
+ * bases of the request.
+ */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = of_const(m);
@@ -389,8 +394,8 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Keys in low rank have fewer bits than an entry of the cache. The difference of those that a step
- * does not read is negative.
+ * Corrects the bits that a step does not read, which are counted with full keys elsewhere. An
+ * unread key in low rank has fewer bits, so the correction is negative.
  */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {

@@ -1,7 +1,8 @@
 /*
  * State of methods whose decode steps read a part of the cache, shared by selection.c and
- * selection_late.c. The latter compresses prompts: with KVD_READ_CLUSTERS it drops tokens, so that
- * layers hold different numbers of tokens; with KVD_READ_LANDMARKS it stores keys in low rank.
+ * selection_late.c. The methods of selection_late.c also compress prompts. With KVD_READ_CLUSTERS
+ * tokens are dropped, so that layers hold different numbers of tokens. With KVD_READ_LANDMARKS keys
+ * are stored in low rank.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
@@ -14,7 +15,10 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_attn_map one;      /* shape of one KV head with its query heads */
     kvd_read_rule rule;
-    /* layers: number of layers without a sliding window, on which alone the method acts. */
+    /*
+     * layers: number of layers without a sliding window, the only layers on which the method acts.
+     * kv: number of KV heads. max_len: largest number of tokens of a request.
+     */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
     /* [n_slots] Number of tokens that a request has, between iterations. */
@@ -26,16 +30,17 @@ typedef struct {
     size_t *held;
     size_t rows, row_pages, max_pages;
     /*
-     * Device: [layers][pool_pages] elements of `side` bytes, the bounds or the recent probabilities
-     * of the tokens of a page (kvd_selection).
+     * Device [layers][pool_pages]: for each page, `side` bytes of side information, from which
+     * steps choose. It is the bounds or the recent probabilities of the page's tokens
+     * (kvd_selection).
      */
     char *sides;
     size_t side;
     float *lse; /* device, of decode steps: [rows][group] */
     /*
-     * If the number of tokens that a step reads follows from the choice: pinned memory,
-     * [max_slices], number of tokens that each step of the latest iteration read, summed over all
-     * layers and KV heads.
+     * Pinned memory [max_slices], used if the choice determines how many tokens a step reads:
+     * number of tokens that each step of the latest iteration read, summed over all layers and KV
+     * heads.
      */
     unsigned long long *read;
     double *unread; /* [n_slots] mean number of cached tokens that the latest step did not read */
@@ -91,7 +96,10 @@ static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_CLUSTERS;
 }
-/* Returns the number of tokens that a layer has cached of a slot with n tokens. */
+/*
+ * Returns the number of tokens that one layer has cached for a slot, if the request in the slot has
+ * n tokens.
+ */
 size_t kvd_selection_cached(const kvd_selection_method *e, size_t slot, size_t layer, size_t n);
 
 /* Returns the numbers of cached tokens of a layer on the device, one for each row of a batch. */
@@ -114,17 +122,22 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 /*
  * kvd_selection_shadow_make allocates the arrays of e->shadow that depend on the slots and the
- * pages of the pool, kvd_selection_shadow_work all others. The latter requires rows and row_pages.
+ * pages of the pool.
+ * kvd_selection_shadow_work allocates all other arrays of e->shadow. It requires that `rows` and
+ * row_pages are set.
  */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_shadow_free(kvd_selection_method *e);
 /* Fails if a decomposition failed, else stores the lengths of the iteration's prompts. */
 int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it, kvd_err *err);
-/* Writes the numbers of tokens that steps read. */
+/* Writes the number of tokens that each step reads to device memory (e->shadow). */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
-/* Chooses what steps read and rebuilds its keys. Marks the ends of the phases. */
+/*
+ * Chooses the tokens that steps read, and rebuilds the keys of these tokens. Marks the ends of the
+ * timed phases.
+ */
 int kvd_selection_shadow_choose(const kvd_selection_method *e, const kvd_selection *s,
                                 const kvd_selected *to, const kvd_paged_rows *r, kvd_err *err);
 

@@ -19,7 +19,7 @@ typedef struct {
      * iteration.
      */
     double held;
-    int32_t merged; /* kvd_evict_merging.merged before the request */
+    int32_t merged; /* kvd_evict_merging.merged at the start of the request */
 } uneven_slot;
 
 typedef struct {
@@ -28,8 +28,8 @@ typedef struct {
     kvd_evict_rule rule;
     const char *name;
     /*
-     * Number of layers without a sliding window, on which alone the method acts, and of KV heads.
-     * Arrays have an element for each of these layers.
+     * Number of layers without a sliding window, and number of KV heads. The method acts on these
+     * layers only, and arrays have an element for each of them.
      */
     size_t layers, kv;
     size_t n_slots, max_len;
@@ -98,7 +98,7 @@ static const uneven *of_const(const kvd_gpu_method *m)
     return (const uneven *)(const void *)m;
 }
 
-/* Returns the index of a layer without a window among these layers. */
+/* Returns the index of a layer without a window, counting only layers without a window. */
 static size_t index_of(const uneven *e, int layer)
 {
     return (size_t)e->method.cache->kind_index[layer];
@@ -139,9 +139,9 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 }
 
 /*
- * Assigns pages to the KV heads of slice i (new tokens of one request). If the budgets of a prompt
- * are computed after the last layer, if any KV head may keep all tokens, or if the keys decide how
- * many tokens stay, the pages hold the whole prompt.
+ * Assigns pages to the KV heads of slice i (new tokens of one request). The pages must have room
+ * for the whole prompt in three cases: the budgets are computed after the last layer, a KV head may
+ * keep all tokens, or the keys determine how many tokens stay.
  */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
@@ -162,8 +162,8 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
 }
 
 /*
- * For timing runs that compute no prompt: sets the numbers of cached tokens as if it had been
- * computed.
+ * For timing runs that compute no prompt: sets the numbers of cached tokens to those that a
+ * computed prompt would have.
  */
 static void assume(uneven *e, const kvd_slice *s)
 {
@@ -652,7 +652,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err))
         return -1;
-    /* The keys of a prompt decide how many tokens stay, so timing runs must compute it. */
+    /* If tokens are merged, the keys determine how many stay, so timing runs need prompts. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;
@@ -665,8 +665,8 @@ static bool generates(const kvd_plan *plan)
 }
 
 /*
- * Layers with a window take part in the budgets of prefixkv and cake, and in the groups of
- * windowkv, but their entries have no scores here. The kernels of these three methods take heads of
+ * Returns the features of models that the kernels support. prefixkv, cake and windowkv exclude
+ * sliding windows, because the kernels have no scores of layers with a window. They take heads of
  * up to KVD_WIDTH_NARROW dimensions.
  */
 static unsigned computes(const kvd_plan *plan)

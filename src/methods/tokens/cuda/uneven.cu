@@ -33,7 +33,10 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     const kvd_evict_prompts_args &a = u.prompt;
     head h;
     h.budget = a.budget[a.slot[b]];
-    /* A budget below the number of first tokens keeps as many of the first tokens (taskkv.c). */
+    /*
+     * With a budget below rule.sink, only as many first tokens are kept as the budget allows
+     * (taskkv.c).
+     */
     h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
@@ -58,8 +61,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
 }
 
 /*
- * Returns the sort key of token t of KV head g among the tokens of all KV heads that share a
- * budget. g counts the KV heads of all of them.
+ * Returns the sort key of token t among the tokens of all KV heads that share a budget. g is the
+ * index of the token's KV head among these KV heads.
  */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
@@ -69,8 +72,8 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
 }
 
 /*
- * Writes the sum over the tokens of their values, each weighted by the attention that the query
- * heads of the group gave it.
+ * Writes the weighted sum of the values of all tokens. The weight of a token is the attention that
+ * the query heads of the group gave to it.
  */
 __global__ void __launch_bounds__(VECTOR)
     vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
@@ -112,7 +115,10 @@ __global__ void __launch_bounds__(VECTOR)
              (size_t)me] = all;
 }
 
-/* With two KV heads, both vectors are equally far from their mean, and the later head is whole. */
+/*
+ * Finds the KV heads that keep all tokens (taskkv). With two KV heads, both vectors are equally far
+ * from their mean, and the later head keeps all tokens.
+ */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -410,7 +416,10 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + row);
 }
 
-/* Writes the largest score over the query heads of the group; 2, above all, for first tokens. */
+/*
+ * Writes for each token the largest score over the query heads of the group. First tokens get 2,
+ * which exceeds every score.
+ */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

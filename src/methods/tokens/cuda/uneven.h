@@ -3,14 +3,19 @@
  * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv, kvmerger, kvzip). The rows that stay
  * are copied from the pages of a layer to pages of one KV head each.
  *
- * If the budget of a layer depends on all layers (prefixkv, cake), each layer calls kvd_uneven_rank
- * and kvd_uneven_store. After the last layer, kvd_uneven_choose runs for every layer, with `stored`
- * set to 1. If several layers keep the same tokens (windowkv), the first of them calls
- * kvd_uneven_windows, and each of them kvd_uneven_copy. If some KV heads of a layer keep all tokens
- * (taskkv), kvd_uneven_choose finds them by their semantic vectors. If the KV heads of all layers
- * share one budget (kvzip), each layer calls kvd_uneven_rank and kvd_uneven_store. After the last
- * layer, kvd_uneven_threshold runs once, then kvd_uneven_choose for every layer, with `stored` and
- * `decided` set to 1.
+ * The caller must call these functions:
+ *
+ * prefixkv, cake (the budget of a layer depends on all layers): in each layer kvd_uneven_rank and
+ * kvd_uneven_store. After the last layer kvd_uneven_choose for every layer, with `stored` set to 1.
+ * kvzip (the KV heads of all layers share one budget): in each layer kvd_uneven_rank and
+ * kvd_uneven_store. After the last layer kvd_uneven_threshold once, then kvd_uneven_choose for
+ * every layer, with `stored` and `decided` set to 1.
+ * windowkv (several layers keep the same tokens): in the first of these layers kvd_uneven_windows,
+ * in each of them kvd_uneven_copy.
+ * taskkv (some KV heads of a layer keep all tokens): in each layer kvd_uneven_prompts, whose
+ * kvd_uneven_choose finds these heads by their semantic vectors.
+ * kvmerger: in each layer kvd_uneven_runs.
+ * other methods: in each layer kvd_uneven_prompts.
  *
  * A page of one KV head holds KVD_PAGE_TOKENS (64) tokens in layout BLOCKED: K [64][d_qk], then V
  * [64][d_v]. All KV heads have the same widths.
@@ -62,7 +67,7 @@ typedef struct {
     int32_t *is_whole; /* [batch][n_kv_heads] 1: the KV head keeps all tokens */
     /* 1 if the pages in `heads` already hold all tokens of the prompts. */
     int32_t stored;
-    /* 1 if kvd_uneven_threshold has filled `least`, which then holds for all layers. */
+    /* 1 if kvd_uneven_threshold has filled `least`. The threshold is then common to all layers. */
     int32_t decided;
     /* Number of KV heads of all earlier layers if `decided` is 1, else 0. */
     int32_t first_head;
@@ -83,17 +88,18 @@ cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t
  */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Merges runs of tokens with similar keys (kvmerger), with `count` as prompt.merging.count, and
- * copies the tokens that stay.
+ * Merges runs of tokens with similar keys (kvmerger), and copies the tokens that stay. The array
+ * prompt.merging.count must be `count`.
  */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Computes the scores in `rank`, and `statistic` if the rule is KVD_EVICT_SPREAD. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Fills `least` from the scores of all KV heads of n_layers layers, of which `args` describes the
- * first: `rank` has [n_layers][n_kv_heads][n_q8] elements. budget.keep_old is the mean number of
- * tokens that a KV head keeps. Among equal scores a later layer, KV head and token rank higher, in
- * this order (kvzip.c).
+ * Fills `least` from the scores of all KV heads of n_layers layers. `args` describes the first
+ * layer, but `rank` has the elements of all layers: [n_layers][n_kv_heads][n_q8]. budget.keep_old
+ * is the mean number of tokens that a KV head keeps. Among equal scores, the one of the later layer
+ * ranks higher; in a layer, that of the later KV head; in a head, that of the later token
+ * (kvzip.c).
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
@@ -103,8 +109,8 @@ cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_
  */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
- * Copy K and V of prompts to the pages in `heads`: kvd_uneven_store all tokens, kvd_uneven_copy the
- * tokens in `kept`.
+ * Copy K and V of prompts to the pages in `heads`. kvd_uneven_store copies all tokens.
+ * kvd_uneven_copy copies the tokens in `kept`.
  */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);

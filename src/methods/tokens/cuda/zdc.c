@@ -1,7 +1,7 @@
 /*
  * Methods zdc and think in the CUDA engine: functions that the engine calls in every iteration and
- * every layer (zdc.h). The pruned tokens of think are the less important ones: their keys have
- * fewer columns, and their values are whole.
+ * every layer (zdc.h). Method think prunes keys of all but the newest tokens. These tokens are
+ * treated as less important: their keys have fewer columns, and their values keep all columns.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -35,8 +35,9 @@ static int together(const kvd_zdc *z)
 }
 
 /*
- * Returns the layer whose token sets `layer` uses by the parameter `layers`. Does not consider
- * `overlap`, by which the device decides.
+ * Returns the layer whose token sets `layer` uses. Parameter `layers` is the number of adjacent
+ * layers that share their sets. Parameter `overlap` is not considered here, because the device
+ * decides by it.
  */
 static int first_of(const kvd_zdc *z, int layer)
 {
@@ -72,8 +73,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 s->request, s->n, s->before, m->plan->tokens->info.name);
         const size_t known = z->slot[s->slot].tokens;
         /*
-         * If `before` exceeds `known`, a timing run skipped tokens of the request. They are not
-         * part of the prompt.
+         * In a timing run, an iteration may begin after more tokens (`before`) than the slot has
+         * seen (`known`). Tokens skipped in this way are not part of the prompt.
          */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
@@ -86,7 +87,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                    : 0;
 }
 
-/* Returns the bytes of the orders of channels of a slot in a layer (think). */
+/* Returns the bytes of the channel orders that a slot stores in one layer (think). */
 static size_t order_bytes(const kvd_zdc *z)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -234,8 +235,9 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 }
 
 /*
- * If an earlier layer has already chosen the token sets (parameter `layers`), prompts attend to the
- * rows as they will be stored.
+ * Called when new K and V have been stored. If an earlier layer chose the token sets (parameter
+ * `layers`), the rows of prompts are narrowed at once, so that prompts attend to what the cache
+ * will keep.
  */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -451,16 +453,19 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     return open_zdc(z, err);
 }
 
-/* ---- method think ---- */
+/* ---- functions of method think only ---- */
 
-enum { P, WINDOW }; /* indices of parameters, as in think.c */
+enum { P, WINDOW }; /* indices of the parameters p and window in think.c */
 
 static size_t low_of(const kvd_zdc *z, size_t prompt)
 {
     return prompt > z->window ? prompt - z->window : 0;
 }
 
-/* As begin, for prompts whose last tokens are important in every layer. */
+/*
+ * Begins an iteration, for prompts whose last tokens are important in every layer. Timing runs may
+ * leave out prompts; the prompts of their requests are set here.
+ */
 static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_zdc *const z = of(m);
@@ -534,7 +539,10 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
                : 0;
 }
 
-/* Counts as methods/entries.c does: a bit for every channel of a KV head with pruned keys. */
+/*
+ * Returns the bits of a slot, counted as in methods/entries.c: K and V, and one bit for every
+ * channel of a KV head with pruned keys.
+ */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = of_const(m);
@@ -564,7 +572,9 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     int16_t *const order = malloc(bytes);
     if (!order)
         return kvd_no_memory(err, what, bytes);
-    /* Requests whose prompts were not computed have the channels in order. */
+    /*
+     * Requests without a computed prompt (timing runs) keep their channels in the original order.
+     */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
     const int status = !(z->order = kvd_device_new(&z->memory, bytes, what, err)) ||

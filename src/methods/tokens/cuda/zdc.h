@@ -12,8 +12,8 @@
  *
  * The attention of decode steps is one launch (kernels/cuda/decode.h, second_len), in which a layer
  * has twice its number of heads. The second half of the heads reads the less important tokens with
- * the first columns of the same queries. kvd_zdc_merge then adds the two outputs, weighted by their
- * softmax denominators.
+ * the first columns of the same queries. kvd_zdc_merge then computes the mean of the two outputs,
+ * with the softmax denominators as weights.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_H
@@ -30,7 +30,8 @@ extern "C" {
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
 /*
  * Bits of `level`. KVD_ZDC_RAW: this layer itself ranks the token as important. KVD_ZDC_USED: the
- * token is important in the token sets that the layer uses, which may be those of an earlier layer.
+ * layer treats the token as important. The second bit may come from an earlier layer, whose token
+ * sets this layer uses.
  */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
@@ -55,7 +56,10 @@ typedef struct {
     const int32_t *slot; /* device [batch] */
     /* Page numbers of each request, without the slot's own page: device [batch][pitch]. */
     const int32_t *table;
-    /* The page list of slot s starts with page own + s. */
+    /*
+     * The page list of slot s starts with page own + s of the pool. `pitch` is the length of a row
+     * of `table`.
+     */
     int32_t pitch, own;
     /* Device [slots][n_layers]: number of less important tokens. */
     int32_t *n_low;
@@ -70,7 +74,10 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* Natural logarithms of the softmax denominators, device [n_heads][n_q8]. */
     const float *lse;
-    /* 1: `lse` holds sums of attention that tokens received, which are added over query heads. */
+    /*
+     * 1: `lse` holds, for each query head, the sum of the attention that each token received. The
+     * sums are added over query heads.
+     */
     int32_t sums;
     int32_t mean; /* 1: a denominator is divided by the number of keys that the token sees */
     double share; /* fraction of the tokens that are important */
@@ -80,9 +87,9 @@ typedef struct {
      */
     int32_t span;
     /*
-     * Smallest overlap at which this layer uses the token sets of the preceding layer. The set of
-     * important tokens and the set of other tokens must both overlap by at least this fraction. A
-     * value above 1 disables the reuse.
+     * Smallest overlap at which this layer uses the token sets of the preceding layer. The
+     * important tokens of the two layers, and also their other tokens, must overlap by at least
+     * this fraction. A value above 1 disables the reuse.
      */
     double overlap;
     float *value; /* scratch, device [n_q8]: importance of every token */
@@ -96,14 +103,15 @@ typedef struct {
 } kvd_zdc_choose_args;
 
 /*
- * Chooses the important tokens of each prompt. They are the fraction `share` of tokens with the
- * largest log of the sum of exp(lse) over query heads. Among equal tokens the earlier ones are
- * chosen. If the layer uses the sets of an earlier layer, `share` has no effect.
+ * Chooses the important tokens of each prompt: the fraction `share` of its tokens with the largest
+ * importance. The importance of a token is the logarithm of the sum of exp(lse) over query heads.
+ * Among equally important tokens the earlier one is chosen. If the layer uses the sets of an
+ * earlier layer, `share` has no effect.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /*
  * Writes the importance of tokens, summed over the query heads of this GPU, to `to` [n_q8]. If
- * several GPUs share the heads, pass the arrays of all GPUs to kvd_zdc_choose in place of lse.
+ * several GPUs share the heads, give the arrays of all GPUs to kvd_zdc_choose as its `lse`.
  */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
@@ -114,18 +122,20 @@ cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream
  */
 typedef struct {
     kvd_zdc_pages pages;
-    kvd_attn_map map; /* of `from`; all KV heads have the same width */
+    kvd_attn_map map; /* layout of `from`; all KV heads have the same width */
     int32_t batch, n_q8, window;
     /* First row and number of tokens of each prompt, device [batch]. */
     const int32_t *q_start, *q_len;
     const void *q;    /* queries in the blocked layout, device */
     const void *from; /* pages that hold the prompts, device */
     /*
-     * Output, device [slots][n_layers][n_kv_heads][d_qk]: channel that each column of K has. Equal
-     * scores are in the order of their channels.
+     * Output, device [slots][n_layers][n_kv_heads][d_qk]: order[j] is the channel that column j of
+     * K holds. Channels with equal scores stay in rising order.
      */
     int16_t *order;
-    /* Outputs as those of kvd_zdc_choose: the last `window` tokens are important. */
+    /*
+     * Outputs in the format of kvd_zdc_choose. The last `window` tokens of a prompt are important.
+     */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
@@ -136,13 +146,16 @@ typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* of important tokens */
     int32_t batch, pitch;
-    const int32_t *end;   /* device [batch], as in kvd_zdc_lists_args */
+    const int32_t *end; /* device [batch]: end of each request's tokens, as in kvd_zdc_lists_args */
     const int32_t *table; /* device [batch][pitch] */
     const int16_t *order; /* output of kvd_zdc_channels */
     void *q;              /* device [batch][q_pitch]: queries */
     void *store;          /* device pages of the layer */
 } kvd_zdc_reorder_args;
-/* Puts the channels of the queries and of the newest key into the order of the request. */
+/*
+ * Sorts the channels of the queries and of the newest key by `order`, the order in which the
+ * request's keys are stored.
+ */
 cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *args, cudaStream_t stream);
 
 /* Arguments of kvd_zdc_move: the whole prompts of a batch, in one layer. */
@@ -156,8 +169,8 @@ typedef struct {
     const int16_t *order;     /* output of kvd_zdc_channels, or NULL: columns stay in their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     /*
-     * Device pages that hold the prompts before the move. All tokens have the columns of important
-     * tokens in them.
+     * Device pages that hold the prompts before the move. In these pages, all tokens have as many
+     * columns as important tokens.
      */
     const void *from;
     /* Device pages of the layer to which kvd_zdc_move copies the rows. */
@@ -171,8 +184,8 @@ typedef struct {
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /*
- * Sets to 0, in `pages` (the memory args->from), the columns that less important tokens do not
- * store.
+ * Sets to 0 the columns that less important tokens do not store, in `pages`. `pages` must be the
+ * memory args->from, which is const there.
  */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
@@ -211,15 +224,16 @@ cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
 typedef struct {
-    /* The member `layer` is ignored. */
+    /* Pages of the slots. The lists are for all layers, so the member `layer` is ignored. */
     kvd_zdc_pages pages;
-    int32_t batch, rows; /* rows: first dimension of the arrays below, at least batch */
+    /* rows: first dimension of `end`, `low_len` and `table`, at least `batch` */
+    int32_t batch, rows;
     /* Number of tokens of each request, the newest included, device [batch]. */
     const int32_t *kv_len;
     /*
-     * Outputs, device [n_layers][rows], for kvd_decode. `low_len` (second_len) is the number of
-     * less important tokens. `end` (kv_len) is the number of rows from the start of the page list
-     * to the newest token.
+     * Outputs, device [n_layers][rows]. `low_len` is the number of less important tokens;
+     * kvd_decode takes it as second_len. `end` is the number of rows from the start of the page
+     * list to the newest token; kvd_decode takes it as kv_len.
      */
     int32_t *end, *low_len;
     int32_t *table; /* output, device [rows][pitch + 1]: page list of each request */
@@ -262,7 +276,10 @@ cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 #endif
 
 #ifdef __CUDACC__
-/* Device functions that locate the row of a token in the pages of method zdc. */
+/*
+ * Returns the number of pages that hold `tokens` tokens. The functions from here on locate the row
+ * of a token in the pages of method zdc.
+ */
 
 static __device__ __forceinline__ int zdc_pages_of(int tokens)
 {
@@ -299,8 +316,8 @@ static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 }
 
 /*
- * Returns where the order of the d channels of keys of KV head g of request b begins
- * (kvd_zdc_channels).
+ * Returns the index in `order` (kvd_zdc_channels) of the first of the d key channels of KV head g
+ * of request b.
  */
 static __device__ __forceinline__ size_t zdc_order_at(const kvd_zdc_pages &p, int b, int n_kv_heads,
                                                       int g, int d)

@@ -22,13 +22,13 @@ typedef struct {
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
 /*
- * Returns the number of consecutive layers that use the token sets of the first of them (parameter
- * `layers` of method importance). Returns 0 if the parameter is not used.
+ * Returns the parameter `layers` of method importance: the number of consecutive layers that use
+ * the token sets chosen in the first of these layers. Returns 0 if the parameter is not used.
  */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /*
- * kvd_gpu_zdc_heads returns the layouts of this GPU's KV heads, a device array [n_kv_heads].
- * kvd_gpu_zdc_low_map returns the layout of the pages of less important tokens.
+ * Return layouts: kvd_gpu_zdc_heads those of this GPU's KV heads, a device array [n_kv_heads], and
+ * kvd_gpu_zdc_low_map that of the pages of less important tokens.
  */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
@@ -42,7 +42,7 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 /* For tests: returns the number of less important tokens of a slot in a layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
-/* The rest is for the files of method zdc only. */
+/* The declarations from here on are for the files of method zdc only. */
 
 typedef struct {
     /* Layout of the pages of less important tokens. */
@@ -61,7 +61,9 @@ typedef struct {
 
 typedef struct {
     size_t tokens;
-    /* `tokens` at the end of the latest iteration, even if the request finished in it. */
+    /*
+     * `tokens` at the end of the latest iteration, even if the request finished in that iteration.
+     */
     size_t counted;
     /*
      * Bytes of cache at the end of the latest iteration, even if the request finished in that
@@ -77,24 +79,32 @@ typedef struct {
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
     size_t n_slots;
-    /* Widths of less important tokens: those of the plan, or `own` of method think. */
+    /* Widths of less important tokens: those of the plan, or own_low for method think. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
     /*
-     * With method think: order of the channels of keys, device [slots][n_layers][n_kv_heads]
-     * [d_head]; number of newest prompt tokens that are important; number of channels that stay.
+     * For method think.
+     * order: order of the channels of keys, device [slots][n_layers][n_kv_heads][d_head].
+     * window: number of newest prompt tokens that are important.
+     * kept: number of channels that less important keys keep.
      */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [n_layers][n_kv_heads] */
     uint16_t *store;
-    /* The page list of slot s starts with page own + s. */
+    /* The page list of slot s starts with page own + s of the pool. */
     int32_t own;
     /* [slots][n_layers] Number of less important tokens, on the device and in pinned memory. */
     int32_t *n_low, *host_low;
-    /* Device arrays for the prompts of a batch (kvd_zdc_choose_args). */
+    /*
+     * Device arrays with which the important tokens of a batch's prompts are chosen
+     * (kvd_zdc_choose_args).
+     */
     float *lse, *value;
-    /* Attention that tokens received, [n_heads][rows]. NULL unless the method is `received`. */
+    /*
+     * Attention that tokens received, [n_heads][rows]. NULL unless the method of the tokens axis is
+     * `received`.
+     */
     float *mass;
     uint8_t *level;
     int32_t *place;

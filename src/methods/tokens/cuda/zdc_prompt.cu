@@ -105,8 +105,9 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of dimensions 8 block .. 8 block + 7 of the i-th important (or other) token.
- * The pages of these tokens begin at index `first` of the page list.
+ * Returns the index of the first of 8 dimensions, 8 block .. 8 block + 7, of the i-th important (or
+ * other) token. `first` is the index, in the page list, of the first page of important (or other)
+ * tokens.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
@@ -139,7 +140,10 @@ __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, i
     }
 }
 
-/* Returns columns 8 block .. 8 block + 7 of K of token i of a page, in the order of the request. */
+/*
+ * Returns columns 8 block .. 8 block + 7 of K of token i of a page, after its channels have been
+ * sorted by `order`.
+ */
 __device__ uint4 reordered(const uint16_t *keys, const int16_t *order, int i, int wide, int block)
 {
     uint32_t two[4];
