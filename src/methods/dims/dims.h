@@ -98,9 +98,10 @@ typedef struct {
     size_t n, d;
     const float *x;
     /*
-     * Rows that are decomposed together with x if the method stacks. For keys: queries of the n_q
-     * prompt tokens, `group` adjacent rows of d every ldq floats. For values: second moments [d][d]
-     * of the rows of W_O of the query heads. Otherwise n_q is 0 and `moment` is NULL.
+     * Rows that are decomposed together with x, if the method's member `stacks` is true. For keys
+     * they are queries: those of n_q prompt tokens, ldq floats apart, each with `group` adjacent
+     * rows of d numbers. For values, `moment` [d][d] has the second moments of the rows of W_O of
+     * the query heads. In all other cases n_q is 0 and `moment` is NULL.
      */
     size_t n_q, group, ldq;
     const float *q;
@@ -116,11 +117,11 @@ typedef struct {
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
-     * `width` returns the number of columns of A for heads of d dimensions; NULL if the widths are
-     * those of kvd_plan.widths. `project` computes A [d][width] from rows of the prompt; NULL if
-     * `shared`. A row x, also of later tokens, is stored as x A and read as (x A) A^T; a token at
-     * KVD_LEVEL_LOW stores fewer columns. K and V have different matrices A. Must be thread-safe.
-     * Both are NULL if the method prunes.
+     * `width` returns the number of columns of A for heads of d dimensions. NULL: the numbers are
+     * those of kvd_plan.widths, or the method prunes. `project` computes A [d][width] from rows of
+     * the prompt. NULL: `shared` is true, or the method prunes.
+     * A row x of any token is stored as x A and read as (x A) A^T. A token at KVD_LEVEL_LOW stores
+     * fewer columns. K and V have different matrices A. Both functions must be thread-safe.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
@@ -130,8 +131,8 @@ typedef struct {
     bool shared;
 } kvd_channels_method;
 /*
- * kvd_channels_online and kvd_channels_explicit are what the parameters online=1 and explicit=1 of
- * methods such as zack add to a plan.
+ * think and strawman are methods of their own. kvd_channels_online and kvd_channels_explicit are
+ * added to the plan of another method, such as zack, by its parameters online=1 and explicit=1.
  */
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
@@ -161,16 +162,16 @@ extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_
 
 /*
  * Keeps, in each KV head, as many leading columns of its rotation as *w says. Fails if the spectrum
- * lacks rotations of Q-K or V, has one rotation per query head, is of Q and K before RoPE, or
- * covers other layers. Also fails if a matrix is not finite.
+ * has no rotations of Q-K or of V, if it has one rotation per query head, if its rotations are for
+ * Q and K before RoPE, or if it covers other layers. Also fails if a matrix is not finite.
  */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
 /*
- * Like kvd_dims_build, but shortens only one side (0: Q-K, 1: V) of one head, to `width` dimensions
- * (1 .. d_head). All other heads keep d_head.
+ * Like kvd_dims_build, but shortens one side of one head only (side 0: Q-K, 1: V), to `width`
+ * dimensions (1 .. d_head). The other side and all other heads keep d_head dimensions.
  */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);

@@ -5,8 +5,8 @@
  *
  * The paper factors W_K of a group of heads as A B so that ||X W_K - X A B|| is minimal for the
  * inputs X. The minimum of rank r is the projection of the keys before RoPE, X W_K, on their
- * leading r right singular vectors. So this code applies these vectors after W_K, and B is their
- * transpose. Values are treated like keys.
+ * leading r right singular vectors. This code therefore leaves W_K unchanged and multiplies its
+ * output X W_K by these vectors. B is the transpose of the vectors. Values are treated like keys.
  *
  * `search` 1 and 2 allocate ranks as rank_search.py of the public code. If projections are random
  * (for timing), `search` 3 takes the singular values of method fdc (qk and wv).
@@ -40,7 +40,7 @@ typedef struct {
 } target;
 
 /*
- * qsort order: the matrix that lost least by rounding its rank down comes first, as in the public
+ * qsort order: first come the matrices whose ranks were rounded down by the least, as in the public
  * code.
  */
 static int by_rest(const void *a, const void *b)
@@ -131,8 +131,9 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Returns the rank that Eq. 6 of ZACK keeps at removal rate r. tail[i] is the sum of the singular
- * values from index i on, as a fraction of the sum of all.
+ * Returns the rank that Eq. 6 of ZACK keeps at removal rate r: the smallest rank whose left-out
+ * singular values sum to at most r of the total. tail[i] is the sum of the singular values from
+ * index i on, as a fraction of the total.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -257,8 +258,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates a [wide][r], the columns from, from + 1, ... of `basis` (wrapping around at the end).
- * Also allocates b [r][d], the transpose of the rows of `a` that belong to head h.
+ * Allocates *a [wide][r] and *b [r][d]. *a receives the columns from, from + 1, ... of `basis`,
+ * which wrap around at the end. *b receives the transpose of the rows of *a that belong to head h.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
@@ -284,7 +285,10 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
         if (!s->drawn && basis_of(s->calibration, rows_of(s->config, side), layer, first, d->heads,
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
-        /* All random projections come from one random basis, but take different columns. */
+        /*
+         * All random projections are columns of one random basis. The first column, `from`, depends
+         * on the layer, the head and the side, so that projections differ.
+         */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide
                                                      : 0;

@@ -11,8 +11,8 @@
 
 /*
  * Method zack (ZACK, sections 3 and 5). The rotation of Q-K comes from queries stacked on keys
- * after RoPE, the rotation of V from values stacked on W_O. Every KV head has its own rotations
- * (Z-1 of docs/readings.md).
+ * after RoPE, the rotation of V from values stacked on W_O. Every KV head has its own rotations;
+ * the paper leaves this open (reading Z-1 in docs/readings.md).
  */
 const kvd_dims_method kvd_dims_zack = {
     .info =
@@ -52,9 +52,9 @@ const kvd_dims_method kvd_dims_uniform = {
 
 /*
  * Method balanced: minimises the expected squared error of q.k and of P V W_O at a given number of
- * kept dimensions (docs/methods.md, "balanced"). The matrices come from singular value
- * decompositions of Cq^{1/2} Ck^{1/2} and Cv^{1/2} (W_O W_O^T)^{1/2}. Cq, Ck and Cv are the second
- * moments of queries, keys and values.
+ * kept dimensions (docs/methods.md, "balanced"). Let Cq, Ck and Cv be the second moments of
+ * queries, keys and values. The matrices come from singular value decompositions of Cq^{1/2}
+ * Ck^{1/2} and Cv^{1/2} (W_O W_O^T)^{1/2}.
  */
 const kvd_dims_method kvd_dims_balanced = {
     .info =
@@ -68,10 +68,10 @@ const kvd_dims_method kvd_dims_balanced = {
 
 /*
  * Method fisher: the projections that change the predictions of the model least, to second order.
- * The matrices come from singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}.
- * Cq and Co are the second moments of queries and of attention outputs. Gq and Go are the second
- * moments of the gradients of the loss with respect to them. The target tokens of the loss are
- * drawn from the model's predictions.
+ * Let Cq and Co be the second moments of queries and of attention outputs, and Gq and Go the second
+ * moments of the gradients of the loss with respect to queries and attention outputs. The matrices
+ * come from singular value decompositions of Cq^{1/2} Gq^{1/2} and Co^{1/2} Go^{1/2}. The target
+ * tokens of the loss are drawn from the model's predictions.
  */
 const kvd_dims_method kvd_dims_fisher = {
     .info =
@@ -102,9 +102,9 @@ const kvd_dims_method kvd_dims_matryoshka = {
 /*
  * Method projected: matrices from a file, trained elsewhere (MatryoshkaKV: Lin et al. 2024, arXiv
  * 2410.14731; CSKV: Wang et al. 2024, arXiv 2409.10593). The file has matrices D, which shorten K
- * and V of a KV head, and U, which rebuild them. If D applies after RoPE, k D is stored and an
- * attention score is (q U^T) . (k D). If D applies before RoPE, k_pre D is stored and read as
- * RoPE(k_pre D U). Values are stored as v D and the output is (P v D) U.
+ * and V of a KV head, and U, which rebuild them. If the matrices are for keys k after RoPE, k D is
+ * stored and an attention score is (q U^T) . (k D). If they are for keys k_pre before RoPE, k_pre D
+ * is stored and read as RoPE(k_pre D U). Values are stored as v D and the output is (P v D) U.
  */
 
 static const kvd_parameter parameters[] = {

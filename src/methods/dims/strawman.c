@@ -3,9 +3,11 @@
  * head are stored as X R_p, with R_p the leading columns of an orthogonal R. A decode step rebuilds
  * all keys and values as (X R_p) R_p^T. The prompt itself attends to unprojected K and V.
  *
- *     strawman        X = U S R^T, one width for all heads (the online SVD of ZACK's Fig. 6)
- *     online=1        [Q; K] = U S R^T and [V; W_O^T] = U S R^T, the widths of zack (ZACK/OE)
- *     explicit=1      R and widths of the spectrum file (ZDC/ZO)
+ *     strawman        X = U S R^T, one width for all heads (the online SVD in Fig. 6 of the ZACK
+ *                     paper)
+ *     online=1        [Q; K] = U S R^T and [V; W_O^T] = U S R^T, the widths of method zack (called
+ *                     ZACK/OE in the paper)
+ *     explicit=1      R and widths of the spectrum file (called ZDC/ZO in the ZDC paper)
  */
 #include <math.h>
 #include <stdlib.h>
@@ -68,7 +70,10 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-/* Adds to `gram` the second moments of the rows of *x, and of those that are stacked on them. */
+/*
+ * Adds to `gram` the second moments of the rows of *x, and of the query rows that are stacked on
+ * them (x->q).
+ */
 static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
     const size_t d = x->d;
@@ -99,7 +104,10 @@ static int project(const kvd_channels_rows *x, size_t w, float *a, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Adds the second moments of W_O [d_model][n_heads * d_head] to those of the layer's KV heads. */
+/*
+ * Adds the second moments of the rows of W_O [d_model][n_heads * d_head] to `moment`, which has one
+ * matrix per KV head of the layer.
+ */
 static int add_outputs(const kvd_config *c, const kvd_weight *weight, double *moment, kvd_err *err)
 {
     enum { ROWS = 256 };

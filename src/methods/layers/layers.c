@@ -3,8 +3,8 @@
  * 2024, "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
  * The two vectors of a token and head in two adjacent layers keep their lengths, but share one
  * direction, their spherical interpolation at `t`. Vectors stay unmerged if their angle is in the
- * upper fraction `gamma` of the range of angles in the prompt. This follows the paper's text; its
- * inequality (d < d_min + gamma (d_max - d_min)) leaves the smallest angles unmerged instead.
+ * upper fraction `gamma` of the range of angles in the prompt. This follows the paper's text. The
+ * paper's inequality (d < d_min + gamma (d_max - d_min)) would leave the smallest angles unmerged.
  */
 #include <cblas.h>
 #include <math.h>

@@ -26,9 +26,9 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
 }
 
 /*
- * Writes the layout of layer l in a page to two host tables: `head`, one entry per KV head, and
- * `run`, one offset per 8 consecutive elements of a token's latents. `source` receives the offsets
- * of these elements in memory if s->wide is set.
+ * Writes the layout of layer l in a page to two host tables. `head` has one entry per KV head.
+ * `run` has one page offset per 8 consecutive elements of a token's latents. If s->wide is set,
+ * `source` receives the offset of each 8 elements in the array from which latents are copied.
  */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {

@@ -20,8 +20,8 @@ typedef struct {
     /* Number of elements of each group's latent vector, [n_groups]; a multiple of 16. */
     int *rank[2];
     /*
-     * Offset in `up`, in elements, of the matrix B^T [d_head][rank] that rebuilds K or V of each KV
-     * head, [n_kv_heads]. -1: latents are used as they are.
+     * Offset in `up`, in elements, of each KV head's matrix B^T [d_head][rank], with which K or V
+     * is rebuilt, [n_kv_heads]. -1: latents are used as they are.
      */
     int *matrix[2];
     const void *up;
@@ -44,8 +44,8 @@ typedef struct {
     /* Device [n_layers][n_kv_heads]. */
     kvd_latent_head *head;
     /*
-     * Offset in a page of each 8 consecutive elements of a token's latents (a run): device memory,
-     * [n_layers][n_runs].
+     * Device memory, [n_layers][n_runs]: offset in a page of every run. A run is 8 consecutive
+     * elements of a token's latents.
      */
     int32_t *run;
     /*
@@ -91,13 +91,13 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
 void kvd_latent_store_release(kvd_latent_store *s);
 
 /*
- * Returns the new tokens of the first n decode steps of the running batch or, if `prompts` is true,
- * of its first n prompts (or parts of prompts).
+ * Returns the new tokens of n requests of the running batch: of the first n decode steps or, if
+ * `prompts` is true, of the first n prompts (or parts of prompts).
  */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompts, size_t n);
 /*
- * Sets the members of `*a` for a layer's tables and pool. The caller must set the members for
- * queries.
+ * Sets the members of `*a` that describe the layer's tables and pool. The caller must set the
+ * members that describe queries.
  */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
 /*
@@ -131,8 +131,9 @@ int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory
                            cudaStream_t stream, kvd_err *err);
 void kvd_latent_solver_close(kvd_latent_solver *s);
 /*
- * Queues the replacement of the matrices by their eigenvectors, column-major and in rising order of
- * their eigenvalues, and the copy of their status to host_info [n]: 0, or an error of cuSOLVER.
+ * Replaces the matrices by their eigenvectors, column-major and in rising order of their
+ * eigenvalues. Copies the status of each matrix to host_info [n]: 0, or an error of cuSOLVER. Only
+ * queues the work on the stream.
  */
 int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
                           cudaStream_t stream, kvd_err *err);

@@ -1,10 +1,10 @@
 /*
  * Kernel `restore`: out [64 tokens][d] = L [64][rank] B [rank][d] per page, KV head and side (K or
- * V), where L are latents and B is a projection matrix. The layout's blocks of 8 x 8 are mma.sync
- * fragments in memory order. So latents go directly from global memory to registers, and results
- * directly back. The kernel is memory-bound up to ranks of about d_head. If ranks are above
- * RANK_WHOLE, B is loaded to shared memory in parts, once for every 128 tokens; the next part is
- * loaded while one is used.
+ * V), where L are latents and B is a projection matrix. A block of 8 x 8 numbers of the page layout
+ * has the memory order of an mma.sync fragment. Latents are therefore loaded directly from global
+ * memory to registers, and results are stored directly. The kernel is memory-bound up to ranks of
+ * about d_head. For ranks above RANK_WHOLE, B is loaded to shared memory in parts, once for every
+ * 128 tokens. While one part is used, the next one is loaded.
  */
 #include "methods/dims/cuda/latents.h"
 
@@ -31,7 +31,9 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the position of row t of a request, negative if the row is left as it is. */
+/*
+ * Returns the position of row t of a request. If the position is negative, the row is not changed.
+ */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
 {
     return a.position ? __ldg(a.position +
@@ -42,8 +44,8 @@ __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int
 }
 
 /*
- * Applies RoPE to the numbers c that the lane holds of tokens `token` + lane / 4 and `token` + lane
- * / 4 + 8. d_head is 16 * W16.
+ * Applies RoPE to the lane's accumulators c of an mma tile, whose rows are tokens `token` + lane /
+ * 4 and `token` + lane / 4 + 8. d_head is 16 * W16.
  */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
@@ -80,7 +82,7 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
 }
 
 /*
- * Adds the bias of the CTA's head to the numbers c, which the lane holds as in apply_rope, and
+ * Adds the bias of the CTA's head to the lane's accumulators c (layout as in apply_rope), and
  * divides the rows of keys by their root mean squares.
  */
 template <int W16>
@@ -173,7 +175,7 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
     }
 }
 
-/* Ends the loads of begin_part before the latest `later` groups. */
+/* Waits for the copies that begin_part started, except those of the latest LATER groups. */
 template <int LATER> __device__ __forceinline__ void wait_for_part()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -204,7 +206,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
     }
     const int jump = WARPS * static_cast<int>(gridDim.x), steps = rank / 16;
-    int stage = 1; /* with PARTS: half of the shared memory that holds the part in use */
+    /* with PARTS: index of the half of the shared memory whose part of B is in use */
+    int stage = 1;
     if (PARTS) {
         begin_part(matrix, d, rank, 0, b_smem);
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -214,7 +217,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         static_cast<uint32_t>(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
     for (int group = static_cast<int>(blockIdx.x) * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
-        /* Without parts no thread waits for another one below. */
+        /* Without PARTS, the rest of the loop has no barrier, so a warp without work may leave. */
         if (!PARTS && u >= units)
             break;
         const size_t page = page_of(a.page_table, a.max_pages, b, min(token, length - 1));
@@ -471,8 +474,9 @@ __global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant_
 }
 
 /*
- * 32 threads compute eight columns of the product, each from a part of the rows of the matrix A.
- * Their sums are added in a fixed order.
+ * Computes latents of the last token of each request. A group of 32 threads computes eight columns
+ * of the product. Each thread multiplies some rows of the matrix A. The 32 sums are added in a
+ * fixed order.
  */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
@@ -571,7 +575,7 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
 }
 
 /*
- * Returns the number of groups of 8 tokens in the longest request, but at most what keeps the
+ * Returns the number of groups of 8 tokens in the longest request, limited to as many as keep the
  * device busy.
  */
 unsigned octets(const kvd_latent_slices *s)
@@ -616,7 +620,10 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    /* With parts, two CTAs fit on an SM and take equal times, so that one wave should hold all. */
+    /*
+     * With PARTS, two CTAs fit on an SM and all CTAs take equal times. The grid is then limited so
+     * that all CTAs run at the same time.
+     */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

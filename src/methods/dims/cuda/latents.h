@@ -101,16 +101,16 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Arguments of kvd_latent_restore, which computes pages of K and V from latents: x = latent B, with
- * RoPE applied to keys. Rows after the last token are set to 0 up to a multiple of 8. Later rows
- * may be left as they are.
+ * Limit of the ranks that kvd_latent_restore supports. It computes pages of K and V from latents: x
+ * = latent B, with RoPE applied to keys. Rows after the last token are set to 0 up to a multiple of
+ * 8. Later rows may be left as they are.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
     /*
-     * Number of newest tokens of each request that are not restored. If it is not 0, rows from the
-     * first of them on are left as they are.
+     * Number of newest tokens of each request that are not restored. If it is not 0, the rows from
+     * the first of these tokens on are left as they are.
      */
     int32_t newest;
     /* Device memory: kv_len is [n], page_table is [n][max_pages]. */
@@ -124,15 +124,15 @@ typedef struct {
     const int32_t *slot;
     /* Number of elements of the matrices of one slot. */
     size_t matrix_slot;
-    /* In device memory, [n_kv_heads]. */
+    /* Layout of the latents and matrices of each KV head, in device memory, [n_kv_heads]. */
     const kvd_latent_head *head;
     const void *latents, *matrix;
     /* Number of elements of a page of latents, and of a page of the cache. */
     size_t latent_page, page;
     /*
-     * Device memory, or NULL: added to K and to V before norms, [2 n_kv_heads][d_head], K first;
-     * and gains [d_head] of the RMS norm of each head of K before RoPE, with `eps`. Not used for
-     * latents without a matrix.
+     * Device memory, or NULL. `bias` [2 n_kv_heads][d_head] is added to K and V before norms, K
+     * first. `gain` [d_head] multiplies the RMS norm of each head of K before RoPE; `eps` belongs
+     * to this norm. Latents without a matrix use neither.
      */
     const float *bias, *gain;
     float eps;
@@ -140,9 +140,10 @@ typedef struct {
     const float *cosine, *sine;
     int32_t interleaved;
     /*
-     * For kvd_latent_restore_joint, instead of `matrix`: all KV heads share the latents of K, and
-     * those of V, which are at offset joint_latent in a page and have joint_rank ranks, at least
-     * 16. joint[2] are the matrices B in device memory, [rank / 8][n_kv_heads * d_head][8].
+     * For kvd_latent_restore_joint, which reads `joint` instead of `matrix`. All KV heads share one
+     * latent of K and one latent of V. joint_latent is the offset of the latents of K and of V in a
+     * page. joint_rank is their rank, at least 16. joint[2] are the matrices B in device memory,
+     * [rank / 8][n_kv_heads * d_head][8].
      */
     const void *joint[2];
     int32_t joint_latent[2], joint_rank[2];
@@ -152,9 +153,10 @@ typedef struct {
 } kvd_latent_restore_args;
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /*
- * Computes what kvd_latent_restore does if all KV heads share their latents. kvd_latent_joins
- * returns true if it can on the current device: it needs compute capability 9.0, heads of 128
- * dimensions and an even number of them. Fails if there are slots, positions, biases or gains.
+ * kvd_latent_restore_joint does the work of kvd_latent_restore if all KV heads share their latents.
+ * It fails if there are slots, positions, biases or gains.
+ * kvd_latent_joins returns true if kvd_latent_restore_joint supports the current device and these
+ * heads: compute capability 9.0, 128 dimensions per head, and an even number of heads.
  */
 bool kvd_latent_joins(int32_t n_kv_heads, int32_t d_head);
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
@@ -192,22 +194,23 @@ typedef struct {
 } kvd_latent_basis;
 
 /*
- * Writes to `to` + basis[i].at the last eigenvectors of each of n matrices [d][d], the last one
- * first, as a matrix [d][basis[i].rank]. Eigenvectors are column-major, in rising order of their
- * eigenvalues. `padded` [n][d][wide] receives the same matrices with more zero columns; it may be
- * NULL. `basis` [n] is in device memory, and no rank is above `wide`.
+ * Writes the leading eigenvectors of each of n matrices [d][d] to `to` + basis[i].at, as a matrix
+ * [d][basis[i].rank] whose first column belongs to the largest eigenvalue. In `vectors`,
+ * eigenvectors are column-major, in rising order of their eigenvalues. `padded` [n][d][wide]
+ * receives the same matrices with zero columns up to `wide`; it may be NULL. `basis` [n] is in
+ * device memory, and no rank is above `wide`.
  */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
 
-/* Rows of prompts whose less important tokens are cut further. */
+/* Rows of prompts in which less important tokens keep fewer columns than important ones. */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *q_start; /* device [s.n]: first element of each prompt in `level` */
     const uint8_t *level;   /* device: bits of each token of the prompts */
-    uint8_t important;      /* bit of `level` that keeps a token as it is */
-    /* Device [n]: number of columns (`width`) of each head that the other tokens keep. */
+    uint8_t important; /* bit of `level` that is set for important tokens, which keep all columns */
+    /* Device [n]: number of columns (`width`) of each head that less important tokens keep. */
     const kvd_latent_basis *low;
     int32_t n, wide;
     void *rows; /* device [tokens][n][wide]; token t of request b is row start[b] + t */

@@ -1,11 +1,11 @@
 /*
  * kvd_latent_restore with wgmma, for KV heads that share their latents. A CTA computes [128 tokens]
  * [256 dims] = L [128][rank] B [rank][256]. The two CTAs of a cluster compute different tokens with
- * the same part of B. Each loads half of it, for both.
+ * the same part of B. Each CTA loads half of this part into the shared memory of both.
  *
  * Latents and B are stored as core matrices of 8 x 8 numbers (sm90.cuh), so bulk copies bring them
- * to shared memory as wgmma reads them. A warpgroup requests them, and two warpgroups compute a
- * page of 64 tokens each.
+ * to shared memory in the layout that wgmma reads. One warpgroup issues the copies, and two
+ * warpgroups compute a page of 64 tokens each.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/dims/cuda/latents.h"
@@ -23,8 +23,9 @@ enum {
     THREADS = 128 * (1 + CONSUMERS),
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
-    RUN_BYTES = COLUMNS * 16,         /* 8 ranks of B */
-    BLOCK_A = A_BYTES / (RANKS / 16), /* 16 ranks of a page, and of B */
+    RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
+    /* bytes of 16 ranks of the latents of a page; BLOCK_B: bytes of 16 ranks of B */
+    BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
 };
@@ -79,7 +80,10 @@ struct task {
     int b, length, token, side, tile;
 };
 
-/* The tasks of a cluster: the columns and sides of 256 tokens, then those of the next tokens. */
+/*
+ * Iterator over the tasks of a cluster. For 256 tokens it goes through all sides and parts of the
+ * columns, then continues with the next 256 tokens.
+ */
 struct tasks {
     int number, b, before; /* before: number of tasks of the requests before b */
 };
@@ -236,7 +240,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
     for (place p = {0, 0}; next_task(a, s, &t);) {
         const int rank = a.joint_rank[t.side],
                   token = t.token + group * KVD_PAGE_TOKENS + 16 * warp;
-        uint32_t used = 0; /* barrier of the stage that the wgmma before the last one reads */
+        uint32_t used = 0; /* barrier of the stage that the second to last group of wgmma reads */
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
                            A = from + (uint32_t)(group * A_BYTES), B = from + CONSUMERS * A_BYTES;
@@ -247,7 +251,10 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /* The last stage of a task may have several groups of wgmma, so it waits for all. */
+            /*
+             * The last stage of a task may have several groups of wgmma, so the warpgroup waits for
+             * all groups of the stage before.
+             */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)

@@ -31,8 +31,8 @@ typedef struct {
     /* Offsets of the matrices A [heads * d_head][rank] of all groups, for K and for V. */
     size_t down[2];
     /*
-     * Offsets of the matrices B. up: B^T of K and of V. up_pair: B of the keys in the element order
-     * of the fused kernel.
+     * Offsets of the matrices B of K and V: `up` is that of the transposes B^T of both, `up_pair`
+     * that of B of the keys in the element order of the fused kernel.
      */
     size_t up, up_pair;
     /* Offset of the matrices B [rank][d_head] of the values, not transposed. */
@@ -47,8 +47,8 @@ typedef struct {
     const kvd_dims *dims;
     kvd_dims own;
     /*
-     * True if the matrix product of Q, K and V gives latents. False if norms of K or biases prevent
-     * it; a separate product then computes latents.
+     * True if the matrix product that computes Q, K and V gives latents directly. In models with
+     * norms of K or with biases it is false, and a separate product computes the latents.
      */
     bool folded;
     bool fused;
@@ -62,8 +62,8 @@ typedef struct {
     void *workspace;
     uint16_t *o; /* attention output as latents of values, [max_slices][n_heads * rank_v] */
     /*
-     * Device array [n_layers][3][n_heads] of pointers for the batched product of `o` with B_v: B_v
-     * [rank_v][d_head], the part of `o`, and the output of each query head.
+     * Device array [n_layers][3][n_heads] of pointers for the batched product of `o` with B_v. The
+     * three rows point to each query head's matrix B_v [rank_v][d_head], part of `o`, and output.
      */
     const void **factor;
 } kvd_palu;
@@ -543,7 +543,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     return kvd_latent_store_make(&self_of(m)->store, pages, slots, stream, err);
 }
 
-/* The uncompressed rows of a prompt are in the pages of one layer at a time. */
+/*
+ * Fails if an iteration has parts of prompts, or prompts together with steps. The uncompressed rows
+ * of a prompt are kept for one layer at a time, so later parts could not read them.
+ */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     for (size_t i = it->n_steps; m->cache->exact_method && i < it->n_slices; i++)

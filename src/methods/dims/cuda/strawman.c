@@ -4,9 +4,10 @@
  * cuSOLVER. Phase rotate: products with the leading eigenvectors. Phase restore: a decode step
  * rebuilds K and V of the whole layer.
  *
- *     strawman     K^T K and V^T V of every KV head, one width
+ *     strawman     matrices K^T K and V^T V of every KV head; all heads keep the same number of
+ *                  dimensions
  *     online=1     Q^T Q + K^T K and V^T V + W_O W_O^T, with Q and W_O of the KV head's query
- *                  heads, and the widths of kvd_plan.widths
+ *                  heads, and the numbers of dimensions in kvd_plan.widths
  *     explicit=1   the matrices of kvd_plan.widths, without a decomposition
  */
 #include <stdlib.h>
@@ -25,8 +26,8 @@ static strawman *self_of(kvd_gpu_method *m)
 }
 
 /*
- * Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d], or replaces it if `first`. Rows
- * are ld elements apart, matrices `stride` elements.
+ * Adds the Gram matrices X^T X of `count` matrices X [rows][d] to `to` [count][d][d]. If `first` is
+ * true, overwrites `to` instead. Rows are ld elements apart, matrices `stride` elements.
  */
 static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t rows, int count,
                     bool first, float *to, kvd_err *err)
@@ -75,8 +76,8 @@ static int decompose(const strawman *s, size_t prompt, int layer, cudaStream_t s
 }
 
 /*
- * Multiplies x [tokens][n][d] by the matrices `a` [n][d][wide] and writes the products to `to`
- * [tokens][n][wide].
+ * Multiplies each head of x [tokens][n][d] by its matrix in a [n][d][wide]. The array `to`
+ * [tokens][n][wide] receives the products.
  */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
@@ -137,7 +138,10 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Copies K and V of the new tokens of prompts, and Q if it is stacked on K, to s->rows. */
+/*
+ * Copies K and V of the new tokens of prompts to s->rows. Copies Q too if Gram matrices include Q^T
+ * Q (online=1).
+ */
 static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
                   kvd_err *err)
 {
@@ -271,7 +275,10 @@ static int make_shared(strawman *s, cudaStream_t stream, kvd_err *err)
     return status;
 }
 
-/* Random matrices let decode steps be timed for prompts that were never computed. */
+/*
+ * Allocates the projection matrices of all slots and fills them with random numbers. With random
+ * matrices, decode steps can be timed without computing a prompt.
+ */
 static int make_matrices(strawman *s, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const size_t n = slots * s->store.matrix_slot;
@@ -300,7 +307,10 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/* Counts as methods/entries.c does: kept dimensions, and the matrices of the request. */
+/*
+ * Returns the bits of a slot, counted as in methods/entries.c: kept dimensions of all tokens, and
+ * the matrices of the request.
+ */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)(const void *)m;
@@ -354,7 +364,10 @@ static int make_arrays(strawman *s, kvd_err *err)
                : -1;
 }
 
-/* Allocates and computes s->outputs, and allocates s->queries. */
+/*
+ * Allocates s->outputs and computes its matrices W_O W_O^T, and allocates s->queries. Both are
+ * added to the Gram matrices of K and V (online=1).
+ */
 static int make_stacks(strawman *s, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -492,8 +505,9 @@ static bool by_head(const kvd_plan *plan)
 }
 
 /*
- * A prompt with fewer tokens than kept dimensions leaves directions of the strawman's matrices
- * undetermined, so its answers would differ from those of the CPU.
+ * Returns true if answers equal those of the CPU. With the strawman's widths they may differ: a
+ * prompt with fewer tokens than kept dimensions leaves some directions of the matrices
+ * undetermined.
  */
 static bool generates(const kvd_plan *plan)
 {

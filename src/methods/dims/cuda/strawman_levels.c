@@ -20,14 +20,20 @@ static size_t layers_of(const kvd_strawman *s)
     return (size_t)s->method.cache->config->n_layers;
 }
 
-/* Returns the layer whose token sets `layer` uses by the parameter `layers`. */
+/*
+ * Returns the layer whose token sets `layer` uses. The parameter `layers` is the number of adjacent
+ * layers that share their sets.
+ */
 static int first_of(const kvd_strawman *s, int layer)
 {
     const int together = kvd_tokens_layers(values_of(s));
     return together ? layer - layer % together : layer;
 }
 
-/* Fills the low widths [n_layers][n], and the bytes that a token saves in each layer. */
+/*
+ * Sets the numbers of columns that less important tokens keep, low [n_layers][n], and the bytes
+ * that one such token saves in each layer.
+ */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
     const int kv = s->method.cache->share->n_kv_heads;
@@ -90,8 +96,8 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
 }
 
 /*
- * For timing runs, whose prompts were never computed: sets the numbers of other tokens that their
- * prompts would have if parameter `overlap` had no effect.
+ * For timing runs, whose prompts were never computed: sets the numbers of less important tokens to
+ * those that prompts of this length would have if the parameter `overlap` had no effect.
  */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {

@@ -5,23 +5,34 @@
 #include "methods/dims/cuda/latent_store.h"
 
 /*
- * Important and other tokens (method importance) of the prompts of a batch. Other tokens store the
- * leading columns of kvd_plan.widths_low, followed by zeros. Arrays are on the device unless
- * another place is named.
+ * Importance levels of the prompt tokens of a batch (method importance). Tokens that are not
+ * important are called "other tokens". They store only the leading columns given by
+ * kvd_plan.widths_low; the remaining columns are zero. Arrays are on the device unless another
+ * place is named.
  */
 typedef struct {
-    /* Columns of other tokens, [n_layers][n]; the member `at` is not used. NULL: one width. */
+    /*
+     * Columns that other (less important) tokens keep, [n_layers][n]; the member `at` is not used.
+     * NULL: all tokens keep the same columns.
+     */
     kvd_latent_basis *low;
-    /* Number of other tokens, [slots][n_layers], on the device and in pinned memory. */
+    /*
+     * Number of other (less important) tokens, [slots][n_layers], on the device and in pinned
+     * memory.
+     */
     int32_t *n_low, *host_low;
     size_t n_slots;
     /* Outputs and scratch of kvd_zdc_choose. */
     float *lse, *value;
     uint8_t *level;
     int32_t *place;
-    /* Bytes that other tokens take less than important ones, host [n_layers]. */
+    /*
+     * Bytes that one other (less important) token saves compared with an important one, host
+     * [n_layers].
+     */
     double *saved;
-    double less; /* sum of these bytes over all slots after the latest iteration */
+    /* bytes saved by all less important tokens of all slots, after the latest iteration */
+    double less;
 } kvd_strawman_levels;
 
 typedef struct {
@@ -33,18 +44,18 @@ typedef struct {
      * rounded up to a multiple of 16; `wide` is the largest rank of all heads and layers.
      */
     int n, wide;
-    /* True if all requests use the matrices of kvd_plan.widths; a slot then has none. */
+    /* True if all requests use the matrices of kvd_plan.widths. A slot then has no matrices. */
     bool shared;
     /* Projection matrices of a layer, device [n_layers][n]. */
     kvd_latent_basis *basis;
     /*
-     * Offset of a layer's matrices in those of a slot, [n_layers], and number of elements of the
-     * matrices of a slot.
+     * [n_layers] Offset of a layer's matrices among the matrices of a slot; `each` is the number of
+     * elements of all matrices of a slot.
      */
     size_t *layer_at, each;
     /*
-     * Elements that count as stored, without padding: of the matrices of a slot, and of a token in
-     * all layers.
+     * Elements that count as stored, without padding: matrix_kept for the matrices of a slot,
+     * token_kept for a token in all layers.
      */
     size_t matrix_kept, token_kept;
     /* Device array [slots][n_layers] of the projection matrices of all heads, those of K first. */
@@ -56,7 +67,10 @@ typedef struct {
     uint16_t *padded;
     /* Device array [max_tokens][n][d_head] of K and V of the prompts. */
     uint16_t *rows;
-    /* Device array [max_tokens][n_heads][d_head] of Q of the prompts. NULL unless stacked. */
+    /*
+     * Device array [max_tokens][n_heads][d_head] of Q of the prompts. NULL unless Gram matrices
+     * include Q^T Q (online=1).
+     */
     uint16_t *queries;
     /* Device array [max_tokens][n][wide] of K and V of the prompts after projection. */
     uint16_t *cut;
@@ -73,7 +87,10 @@ typedef struct {
 /* Returns the number of kept dimensions of K (side 0) or V (side 1) of this GPU's KV head g. */
 int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer, int side, int g);
 
-/* Allocates the arrays of s->levels, but those of slots, and sets s->method.lse. */
+/*
+ * Allocates the arrays of s->levels that do not depend on the number of slots, and sets
+ * s->method.lse.
+ */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 /* Allocates the arrays that have an element per slot. */
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
@@ -81,13 +98,13 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Finds the important tokens of prompts. Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Sets the columns that other tokens do not store to 0 in s->cut. */
+/* Sets the columns of s->cut that less important tokens do not store to 0. */
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 /* Updates s->levels.less. Must be called after each iteration, before kvd_latent_store_note. */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
-/* Returns the number of elements that the other tokens of a slot store less, over all layers. */
+/* Returns the number of elements that less important tokens of a slot save, over all layers. */
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
-/* Returns the number of other tokens of a slot, summed over KV heads and layers. */
+/* Returns the number of less important tokens of a slot, summed over KV heads and layers. */
 size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot);
 void kvd_strawman_levels_release(kvd_strawman *s);
 

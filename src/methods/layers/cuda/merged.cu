@@ -11,7 +11,10 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* Word of the lengths of a pair of vectors that is not merged: -1 and -1 in bf16. */
+/*
+ * Word that marks a pair of vectors as not merged: it replaces the two lengths by -1 and -1 in
+ * bf16.
+ */
 constexpr uint32_t APART = 0xbf80bf80u;
 
 __device__ __forceinline__ size_t page_elements(const kvd_merged_args &a)
@@ -42,8 +45,8 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 }
 
 /*
- * Eight tokens of vector v of request b. Four lanes share a token: lane l has token l % 8 and every
- * fourth run of 8 numbers, from run l / 8 on.
+ * Eight tokens of vector v of request b. Four lanes share a token: lane l has token l % 8. Its
+ * numbers are in runs of 8. The lane handles runs l / 8, l / 8 + 4, l / 8 + 8, and so on.
  */
 struct octet {
     size_t page, at; /* page number, and first element of the lane's first run in the pool */
@@ -61,7 +64,10 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
     return {page, at, 8 * o + lane % 8, lane, a.d_head / 8};
 }
 
-/* Calls f(element of the pools) for every run of 8 numbers of the lane. */
+/*
+ * Calls f(index) for every run of 8 numbers of the lane. The index is that of the run's first
+ * element in the pools.
+ */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = o.at;
@@ -134,8 +140,9 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Factors of the two unit vectors in their interpolation, which is a unit vector too. If a vector
- * is zero or the two are opposite, one vector is taken whole.
+ * Factors by which two unit vectors are multiplied and added in their spherical interpolation. The
+ * sum is a unit vector too. If a vector is zero or the vectors are opposite, one of them is taken
+ * unchanged.
  */
 struct factors {
     double from, to;
@@ -215,7 +222,10 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* A thread restores 8 numbers of a token. Rows after the last token are zero up to the next 8. */
+/*
+ * Restores the vectors of all tokens of decode steps; a thread restores 8 numbers of a token. Rows
+ * after the last token become zero, up to a multiple of 8 rows.
+ */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
 {
@@ -288,7 +298,10 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the number of CTAs for the tokens of a request if `others` CTAs have other work. */
+/*
+ * Returns the number of CTAs among which the tokens of a request are divided. `others` is the
+ * number of CTAs in the other dimensions of the grid.
+ */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -27,14 +27,18 @@ extern "C" {
 typedef struct {
     int32_t n, max_pages, n_sms;
     int32_t n_kv_heads, d_head; /* every KV head has d_head numbers of K and of V */
-    /* [n] Number of cached tokens, new ones included, and slot of each request. */
+    /*
+     * [n] kv_len: number of cached tokens of each request, new ones included. slot: slot of each
+     * request.
+     */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] */
     /* bf16 pages that attention reads, of the layer that is computed. */
     uint16_t *rows;
     /*
-     * Pages of a pair of layers: directions of merged vectors, or vectors of the first layer; and
-     * vectors of the second layer. Both have page numbers and layout of `rows`.
+     * Pages of a pair of layers. `first` holds the directions of merged vectors, and the vectors of
+     * the first layer that are not merged. `second` holds the vectors of the second layer. Both
+     * have the page numbers and the layout of `rows`.
      */
     uint16_t *first, *second;
     /*
@@ -48,27 +52,27 @@ typedef struct {
 cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
 /*
  * Computes the range of the angles between the vectors of prompts in the pages `first` and `rows`.
- * range [n][2][2] is in device memory, of K and of V: the complement of the bits of the smallest
- * angle, then the bits of the largest one, each a float32 in radians.
+ * range [n][2][2] is in device memory, for K and for V. The first number has the bits of the
+ * smallest angle, a float32 in radians, inverted so that the kernel can use atomic maxima. The
+ * second number has the bits of the largest angle.
  */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
- * Merges the vectors of prompts in the pages `first` and `rows` by spherical interpolation at t,
- * unless their angle is in the upper fraction `gamma` of its range. Adds the number of pairs that
- * are not merged to apart [slots], in device memory.
+ * Merges the vectors of prompts in the pages `first` and `rows` by spherical interpolation at t.
+ * Pairs whose angle is in the upper fraction `gamma` of the range of angles stay unmerged. Adds
+ * their number to apart [slots], in device memory.
  */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
  * Restores all tokens of decode steps to `rows`, in the first layer of the pair or in the second.
- * The newest token of each request, which `first` or `second` holds, becomes one that is not
- * merged.
+ * The newest token of each request is in `first` or `second`. Its vectors are marked as not merged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
 /*
- * Copies the tokens from prompt [n] on, in device memory, of each request from the pages `first` to
- * `rows`, and sets the rows after the last token to 0 up to a multiple of 8.
+ * Copies tokens of each request from the pages `first` to `rows`: those from index prompt[b] on,
+ * with prompt [n] in device memory. Sets the rows after the last token to 0 up to a multiple of 8.
  */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
@@ -90,7 +94,7 @@ cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width, i
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Requests of the slots of a method that merges prompts. */
+/* The request in each slot, for methods that merge the layers of prompts. */
 typedef struct {
     struct kvd_merged_slot {
         size_t tokens; /* 0: no request */
@@ -103,8 +107,8 @@ typedef struct {
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /*
- * Sets the prompts of the iteration's requests. Tokens that were never computed, which only timing
- * runs have, count as a prompt. Returns true if a prompt has changed.
+ * Sets the lengths of the prompts of the iteration's requests. In timing runs, tokens that were
+ * never computed count as tokens of a prompt. Returns true if the prompt of a slot has changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 /* Sets the numbers of tokens, and the bytes that m->bits counts. */

@@ -17,16 +17,20 @@ enum { T = 1, GAMMA /* indices of parameters, as in layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] First layer of each layer's pair. -1: the layer is not merged. */
+    /*
+     * [n_layers] Index of the first layer of the pair to which the layer belongs. -1: the layer is
+     * not merged.
+     */
     int *first;
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: the first and the last merged layer */
     uint16_t **stored;        /* [n_layers] Pages of the layer's vectors, on the device. */
-    uint16_t **length;        /* [n_layers] kvd_merged_args.length of the pair that begins here. */
-    uint32_t *range;          /* kvd_pair_measure, device */
+    /* [n_layers] kvd_merged_args.length of the pair whose first layer this is. */
+    uint16_t **length;
+    uint32_t *range; /* kvd_pair_measure, device */
     /* Number of pairs of vectors of a slot's prompt that are not merged: device and pinned. */
     uint32_t *apart, *host_apart;
-    size_t *apart_of; /* [slots] the same number for the slot's request */
+    size_t *apart_of; /* [slots] copy of host_apart for the slot's request */
     kvd_merged_slots slots;
     kvd_device_memory memory;
 } merged;
@@ -186,7 +190,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Counts as minicache_merge does (layers.c). */
+/* Returns the bits of a slot, counted as in minicache_merge of layers.c. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -213,7 +217,10 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Vectors of tokens that were never computed, which only timing runs have, are all merged. */
+/*
+ * Sets the numbers of unmerged pairs of the slots. In timing runs, the prompts were never computed,
+ * and all pairs count as merged.
+ */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);

@@ -20,10 +20,11 @@ static const char what[] = "decomposition of layers";
 /* Layers that are stored together. Index [2]: 0 is K, 1 is V. */
 typedef struct {
     int first, n;
-    size_t wide;    /* numbers of K or V of a token in all layers */
+    size_t wide;    /* numbers of K or V that a token has in all layers of the group */
     size_t rank[2]; /* largest rank, rounded up to a multiple of 16 */
     uint16_t *latents;
-    size_t basis_at; /* offset of the basis [2][wide][rank] in that of a slot, in elements */
+    /* offset of the group's basis [2][wide][rank] in the basis of a slot, in elements */
+    size_t basis_at;
 } layer_group;
 
 typedef struct {
@@ -33,7 +34,7 @@ typedef struct {
     int n_groups;
     int *group_of; /* [n_layers] -1: none */
     bool *skips;   /* [n_layers] */
-    int begin;     /* the first layer of a group */
+    int begin;     /* the first layer of the first group */
     /* Widest group, largest sum of ranks of K and V, and largest rank of all groups. */
     size_t wide, ranks, most_rank;
     uint16_t **own;        /* [n_layers] pages of tokens after the prompt, device */
@@ -54,7 +55,8 @@ typedef struct {
     size_t prompts; /* number of prompts in the running iteration */
     /* [slots + 1] Tokens of prompts, device and pinned. Padding has 0. */
     int32_t *prompt, *host_prompt;
-    int32_t *steps; /* [max_slices] tokens of the prompts of decode steps, device */
+    /* [max_slices] number of prompt tokens of the request of each decode step, device */
+    int32_t *steps;
     kvd_merged_slots slots;
     kvd_device_memory memory;
 } xkv;
@@ -154,7 +156,9 @@ static int multiply(const xkv *k, cublasOperation_t op_a, cublasOperation_t op_b
         what, err);
 }
 
-/* Sets the bytes of work space for m rows. */
+/*
+ * Sets the bytes of device and host work space with which cuSOLVER decomposes a matrix of m rows.
+ */
 static int work_of(const xkv *k, size_t m, size_t *device, size_t *host, kvd_err *err)
 {
     const int64_t d = (int64_t)m;
@@ -185,7 +189,10 @@ static int find_vectors(const xkv *k, size_t m, int *host_info, cudaStream_t str
                : 0;
 }
 
-/* Writes the latents of K or V of prompt i to k->latent, and the basis to that of its slot. */
+/*
+ * Decomposes K or V of prompt i. Writes the latents to k->latent, and the basis to the basis of the
+ * prompt's slot.
+ */
 static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -237,7 +244,7 @@ static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Stores the latents of the group's prompts in its pages. */
+/* Stores the latents of prompts in the pages of the group of layers. */
 static int put(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -308,7 +315,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Counts as xkv_merge does (layers.c). */
+/* Returns the bits of a slot, counted as in xkv_merge of layers.c. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
