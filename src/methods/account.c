@@ -11,7 +11,10 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
     sum->read += a->read;
     sum->unread += a->unread;
     sum->dense += a->dense;
-    /* The peaks of different heads add up, because the heads hold them at the same time. */
+    /*
+     * The peaks of different heads add up, because a cache holds the tokens of all heads at the
+     * same time.
+     */
     sum->peak += a->peak;
     sum->dropped += a->dropped;
     sum->lowered += a->lowered;

@@ -13,7 +13,7 @@ typedef enum {
     KVD_STEPWISE_PROJECT,
     KVD_STEPWISE_APPEND,
     KVD_STEPWISE_ATTEND,
-    /* Choosing tokens and channels, and quantising. */
+    /* Time of choosing tokens and channels, and of quantising. */
     KVD_STEPWISE_COMPRESS,
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
@@ -24,10 +24,13 @@ typedef enum {
  */
 typedef struct {
     size_t rows;
-    /* payload, side and entries are the bits that the cache holds after each step. */
+    /* Bits of codes and of uncompressed numbers that the cache holds after each step. */
     double payload;
-    double side; /* bits of scales, tables and indices */
-    /* Bits of scores, positions and key bounds that methods keep for cached tokens. */
+    double side; /* bits of scales, tables and indices that the cache holds after each step */
+    /*
+     * Bits of scores, positions and key bounds of cached tokens that the cache holds after each
+     * step.
+     */
     double entries;
     /* Bits that attention read: the chosen cached tokens and the new token. */
     double read;
@@ -71,9 +74,9 @@ typedef struct {
 
 /*
  * Checks the counters of one run of n_sequences sequences through layers first_layer .. n_layers-1.
- * There must be one call per sequence and layer. If the plan runs in blocks, elements_kept must
- * follow from the kept dimensions. Otherwise there must be n_steps steps per layer and KV head. The
- * steps must then pass kvd_cache_check_steps.
+ * Each sequence must have called the cache once per layer. If the plan runs in blocks,
+ * elements_kept must follow from the kept dimensions. If the plan runs token by token, there must
+ * be n_steps steps per layer and KV head, and the steps must pass kvd_cache_check_steps.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
@@ -114,9 +117,10 @@ typedef struct {
     /* As `nominal`, with dimensions rounded up to multiples of 16, as kernels store them. */
     double padded;
     /*
-     * Bytes of the projection matrices of Q and K of the whole model, which are stored once.
-     * Without RoPE they are 0, because W_Q and W_K then absorb the matrices. Projections of V count
-     * nothing (Z-2 of docs/readings.md).
+     * Bytes of the matrices that project Q and K, which are stored once for the whole model. The
+     * value is 0 in a model without RoPE, where W_Q and W_K are multiplied by the matrices in
+     * advance. The matrices that project V are always multiplied into W_V and W_O and take no
+     * memory.
      */
     double basis;
     /* Fraction of elements removed, without and with rounding up to multiples of 16. */

@@ -50,7 +50,10 @@ typedef struct kvd_tradeoff {
     double most, least;
     /* True: a sweep multiplies the parameter by a constant ratio. False: it adds a constant. */
     bool geometric;
-    /* Name of a second parameter, which defaults to at + slope * (value of `key`). NULL: none. */
+    /*
+     * Name of a second parameter, or NULL. If it is not given, its value is `at` + `slope` * (value
+     * of the parameter `key`).
+     */
     const char *with;
     double at, slope;
 } kvd_tradeoff;

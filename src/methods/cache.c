@@ -52,8 +52,9 @@ static size_t sharing(const kvd_cache *c)
 }
 
 /*
- * Projects x by `a` and stores it; if `a` is NULL, stores x. cut [n][w] receives the stored
- * numbers. Returns the number of stored elements.
+ * Stores n rows of K or V of `heads` heads. If `a` is given, the rows are first projected by the
+ * matrix `a` to w numbers. cut [n][w] receives the stored numbers. Returns the number of stored
+ * elements.
  */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
@@ -88,7 +89,8 @@ typedef struct {
 
 /*
  * Returns the memory of KV head g. c->work holds n keys of d_head floats per head, then n values
- * per head. Heads that share a latent of V use the values of the first of these heads.
+ * per head. If several heads share a latent of V, they all use the memory of the first of these
+ * heads.
  */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
@@ -116,8 +118,8 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
     /*
-     * Latents of keys use the memory of the values; the keys are rebuilt before the values are
-     * written.
+     * Latents of keys are kept temporarily in the memory of the values. The keys are rebuilt from
+     * them before the values are written.
      */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,

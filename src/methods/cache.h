@@ -28,7 +28,7 @@ typedef struct {
      */
     const kvd_prompts *prompts;
     kvd_cache_account account;
-    /* The next fields are private. */
+    /* The fields from here on are private. */
     /* K and V of one layer of one sequence, head after head, in the plan's data type. */
     void *store;
     size_t store_n;

@@ -151,8 +151,8 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 }
 
 /*
- * Copies the numbers to quantise of cached tokens from .. to-1 to x. Returns false without a copy
- * if h->x already holds them as one block.
+ * Copies the numbers of cached tokens from .. to-1 that are to be quantised to x. If these numbers
+ * already are one block in h->x, returns false and copies nothing.
  */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
@@ -525,7 +525,10 @@ static int basis_rows(const kvd_head *h, int side, kvd_channels_rows *x, kvd_err
     return 0;
 }
 
-/* Sets the numbers of columns of the basis of K or V. */
+/*
+ * Sets the numbers of basis columns that tokens at KVD_LEVEL_HIGH and at KVD_LEVEL_LOW keep, for K
+ * or V.
+ */
 static void basis_widths(kvd_head *h, int side)
 {
     const kvd_plan *const p = h->p;

@@ -39,7 +39,7 @@ void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld
             w[i * ld + j] = j < m ? (float)out[i * m + j] : 0.0F;
 }
 
-enum { OUTPUT_ROWS = 64 }; /* rows of W_O in one call of the callback */
+enum { OUTPUT_ROWS = 64 }; /* rows of W_O in one call of kvd_fold_columns */
 
 bool kvd_folds_qk(const kvd_config *c)
 {

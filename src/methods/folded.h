@@ -11,8 +11,8 @@
 #include "model/checkpoint/weights.h"
 
 /*
- * Computes in double precision. Activations are multiplied from the right, so with W [out][in] as
- * stored
+ * The functions of this file compute in double precision. Activations are multiplied from the
+ * right, so with W [out][in] as stored
  *
  *   v' = v A = (x W^T + b) A, so W' = A^T W, b' = A^T b
  *   out = (P v') B, y = out W_O^T, so W_O' = W_O B^T

@@ -13,7 +13,7 @@
  *
  * An element of the comma list without '=' starts a new method; an element with '=' is a parameter
  * of the method before it. "none,zack,p=0.5,h2o+kivi" gives three methods. A parameter with several
- * values gives one method per combination, the last parameter running fastest:
+ * values gives one method per combination, the values of the last parameter change fastest:
  * "leankv,th=0.01/0.05,tl=0/0.001" gives four.
  *
  * Fails for more than `most` methods in all, a method that text[] already has, an empty element or
@@ -42,7 +42,10 @@ void kvd_method_print_all(void);
                        .help = "Measured error of cutting each head (kvdim-eval --scan-errors), "  \
                                "for ranks=error"                                                   \
     }
-/* T must have the fields spectrum, n_spectra, rates, n_rates, table, calibration and fisher. */
+/*
+ * The options that name the files of methods. The options struct T must have the fields spectrum,
+ * n_spectra, rates, n_rates, table, calibration and fisher.
+ */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \
      .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity). Of "     \

@@ -83,7 +83,7 @@ static void describe_window(kvd_head *h, size_t window)
     h->leaving = kvd_plan_block(p);
     /*
      * A new token is appended before the tokens that leave the attention window are removed, so the
-     * arrays need room for both.
+     * arrays need room for the new token and for the leaving tokens.
      */
     h->most = leave && window + h->leaving < h->n ? window + h->leaving : h->n;
 }
@@ -147,9 +147,9 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
 }
 
 /*
- * Writes the keys or values of this call, multiplied by `matrix`, to h->cut[side]. If the prompt's
- * layers were merged, the prompt is read from the merged copy instead of x. KV heads that share one
- * latent vector are projected together.
+ * Multiplies the keys or values of the tokens of this call by `matrix`, and writes the products to
+ * h->cut[side]. If the prompt's layers were merged, prompt tokens are read from the merged copy and
+ * not from x. KV heads that share one latent vector are projected together.
  */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {

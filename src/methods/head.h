@@ -10,7 +10,7 @@
 
 /*
  * State of one KV head of one layer of one sequence. Cached tokens are sorted by position. One call
- * processes positions base .. end-1, which are rows first, first + 1, ... of the batch.
+ * processes positions base .. end-1. The batch has them as rows first, first + 1, and so on.
  */
 typedef struct {
     const kvd_plan *p;
@@ -68,16 +68,16 @@ typedef struct {
     size_t read;
 
     /*
-     * `room` is the number of tokens that `cut` has room for. `step_room` is the number of tokens
-     * after the prompt that q_cut and o_cut have room for.
+     * Capacity of buffers, in tokens: `room` is that of `cut`, `step_room` that of q_cut and o_cut,
+     * which hold tokens after the prompt.
      */
     size_t room, step_room;
     /* [room][width] Projected K and V of the tokens of this call, from position `base` on. */
     float *cut[KVD_N_SIDES];
     /*
-     * Queries and outputs of tokens after the prompt, from position kvd_head_step_base on. q_cut
-     * [group][step_room][read] are projected queries. o_cut [group][step_room][width of V] are
-     * attention outputs before the projection back.
+     * Queries and outputs of tokens after the prompt. Their first token is at position
+     * kvd_head_step_base(h). q_cut [group][step_room][read] are projected queries. o_cut
+     * [group][step_room][width of V] are attention outputs before the projection back.
      */
     float *q_cut, *o_cut;
 
@@ -104,8 +104,8 @@ typedef struct {
     /* State of the entropy coder (kvd_bits_block.state). */
     uint32_t *stream[KVD_N_SIDES];
     /*
-     * [d] Mask of the n_keep key channels that are not pruned. It applies to the first `pruned`
-     * cached tokens.
+     * [d] Mask of the n_keep key channels that are not pruned. Only the first `pruned` cached
+     * tokens lack the other channels; later tokens have all channels.
      */
     uint8_t *keep;
     size_t n_keep, pruned;
@@ -133,8 +133,8 @@ typedef struct {
     /* [KVD_ATTEND_ROWS][n0] Attention scores of one block of prompt queries. */
     float *block;
     /*
-     * [most] New level of each cached token. During attention of a decode step, 1 for each cached
-     * token that the step reads, else 0.
+     * [most] After a method has decided: the new level of each cached token. During the attention
+     * of a decode step: 1 for each cached token that the step reads, 0 for the others.
      */
     uint8_t *decision;
     /* [most] Indices of the cached tokens that remain after dropping. */
@@ -142,7 +142,7 @@ typedef struct {
     /* [5 + group][n0] Memory for struct `statistics` of stepwise.c. */
     double *statistics;
     kvd_stepwise_account *account;
-    /* Time in seconds at which the last measured part of the work ended. */
+    /* Time in seconds at which the part of the work that was measured last ended. */
     double last;
 } kvd_head;
 
@@ -168,7 +168,7 @@ double kvd_head_entry_bits(const kvd_head *h);
 /* Returns the position of the first token of this call that is not part of the prompt. */
 size_t kvd_head_step_base(const kvd_head *h);
 
-/* Returns the query at position t of the j-th query head of this KV head. */
+/* Returns the query of the token at position t, in the j-th query head of this KV head. */
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t);
 /* Returns the vector of this KV head at position t in `k`, the K or V array of kvd_attention_in. */
 const float *kvd_head_key(const kvd_head *h, const float *k, size_t t);
@@ -190,7 +190,8 @@ void kvd_head_project_rows(kvd_head *h);
 /*
  * Processes n KV heads of one layer of one sequence: the prompt if base is 0, then every later
  * token one by one up to `end`. n must be all KV heads if kvd_plan_heads_together(plan), else 1.
- * `out` has the layout of kvd_attention. The time of all heads is added to h->account of the first.
+ * `out` has the layout of kvd_attention. The time of all heads is added to the account of the first
+ * head.
  */
 int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
@@ -202,9 +203,9 @@ void kvd_head_append(kvd_head *h, size_t t);
  */
 void kvd_head_leave(kvd_head *h, size_t t);
 /*
- * Quantises the cached tokens that are no longer among the newest tokens, which the method keeps
- * exact. If `prompt`, they are coded as one block. If channels of only the older keys were pruned,
- * keys are coded as two blocks.
+ * Quantises the cached tokens that are ready for it. The newest tokens stay exact, as many as the
+ * method says. If `prompt` is true, the tokens are coded as one block. If channels of only the
+ * older keys were pruned, keys are coded as two blocks.
  */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
 /*
@@ -213,8 +214,8 @@ int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
  */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
 /*
- * Removes the key channels that the method selects from all cached tokens but the newest. The mask
- * of kept channels is counted as d bits.
+ * Removes key channels, which the method selects, from all cached tokens except the newest ones.
+ * The mask of kept channels is counted as d bits.
  */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
 /*

@@ -8,7 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Tokens that one request has in an iteration: number `before` and the n - 1 tokens after it. */
+/*
+ * Tokens that one request has in an iteration: n tokens, the first of which has index `before` in
+ * the sequence.
+ */
 typedef struct {
     /* Index in the list of requests. */
     uint32_t request;

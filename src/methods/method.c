@@ -15,7 +15,8 @@
 /* Named combination of methods, such as zdc = importance+zack. */
 typedef struct {
     /*
-     * Must be the first member. Keys in info.tradeoff are written NAME.KEY; p and p_u have no NAME.
+     * Must be the first member. The keys in info.tradeoff are written NAME.KEY, except p and p_u,
+     * which belong to no single member of the combination.
      */
     kvd_method_info info;
     const char *members;
@@ -51,8 +52,9 @@ static const combination mikv = {
 };
 
 /*
- * DIMS methods project by rotations of a spectrum file, MAKER methods by projections that they
- * compute. CHANNELS methods reduce dimensions anew for each prompt.
+ * Kinds of methods. DIMS methods project with rotations of a spectrum file. MAKER methods compute
+ * their own projections when the plan is opened. CHANNELS methods reduce dimensions anew for each
+ * prompt.
  */
 typedef enum { DIMS, MAKER, CHANNELS, LAYERS, TOKENS, BITS, COMBINATION } method_kind;
 static const char *const axis_of[] = {"dims", "dims", "dims", "layers", "tokens", "bits"};
@@ -136,8 +138,8 @@ static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_LAYERS] = LAYERS};
 
 /*
- * Returns the i-th method: those of `registry`, then those of plugins. Returns NULL if there is
- * none.
+ * Returns the method with index i, or NULL if there is none. The methods of `registry` come first,
+ * then those of plugins.
  */
 static const kvd_method_info *name_at(int i, method_kind *kind)
 {

@@ -17,8 +17,8 @@
 typedef enum {
     KVD_WIDTH_RULE_EQ6,        /* equation 6 of the ZACK paper, over singular values */
     KVD_WIDTH_RULE_EQ6_ENERGY, /* equation 6 over squared singular values */
-    KVD_WIDTH_RULE_ERROR,      /* by a table of measured losses */
-    KVD_WIDTH_RULE_LOSS,       /* singular values are losses in nats; only for method fisher */
+    KVD_WIDTH_RULE_ERROR, /* the rule "error": widths are chosen by a table of measured losses */
+    KVD_WIDTH_RULE_LOSS,  /* singular values are read as losses in nats; only for method fisher */
     KVD_N_WIDTH_RULES
 } kvd_width_rule;
 /*
@@ -48,8 +48,8 @@ typedef struct {
      */
     const kvd_dims_method *dims;
     /*
-     * The fields from here to `ranks` are parameters of method `dims`. Fractions and rates are in
-     * [0, 1), or NaN if the user did not give them.
+     * `cut` and the fields after it, up to `ranks`, are parameters of method `dims`. Fractions and
+     * rates are in [0, 1), or NaN if the user did not give them.
      */
     /* Parameter `cut`; default both. */
     kvd_cut cut;
@@ -62,7 +62,7 @@ typedef struct {
     double p_side[2];
     /* Parameter `r`: removal rate of Eq. 6 of the ZACK paper. */
     double r;
-    /* Parameter `p_u`: fraction to remove from tokens at KVD_LEVEL_LOW. */
+    /* Parameter `p_u`: fraction of the dimensions to remove from tokens at KVD_LEVEL_LOW. */
     double p_low;
     /* Parameters `p_u.qk` and `p_u.v`. */
     double p_low_side[2];
@@ -73,12 +73,12 @@ typedef struct {
     const kvd_rates *rates;
     const kvd_error_table *table; /* set only with ranks=error */
     const char *spectrum_path, *rates_path, *table_path;
-    /* The next fields are private. */
+    /* The fields from here on are private. */
     /* Default parameters "KEY=VALUE,..." of a named combination such as mikv, or NULL. */
     const char *usual;
     /*
-     * Parameter of a named combination such as zdc that trades bytes for quality. NULL unless the
-     * combination is the last name in the text.
+     * Parameter of a named combination such as zdc that trades bytes for quality. NULL if the text
+     * of the method names another method after the combination.
      */
     const kvd_tradeoff *tradeoff;
 } kvd_method;
@@ -100,7 +100,10 @@ bool kvd_method_is_none(const kvd_method *m);
 
 typedef struct {
     const kvd_method_info *info;
-    /* Axis such as "tokens"; for a combination its members, "sparsity+hetero". */
+    /*
+     * Axis such as "tokens". For a combination, the names of its methods, such as
+     * "sparsity+hetero".
+     */
     const char *axis;
     /* NULL unless the method projects heads onto the rotations of a spectrum file. */
     const kvd_dims_method *dims;
@@ -145,15 +148,18 @@ typedef struct {
     bool geometric;
     /* True if the parameter is p, the fraction of all dimensions that a method removes. */
     bool p;
-    /* Private: second parameter, whose value is at + slope * (value of the first). "": none. */
+    /*
+     * Private: name of a second parameter, or "" if there is none. Its value is `at` + `slope` *
+     * (value of the first parameter).
+     */
     char with[64];
     double at, slope;
 } kvd_method_tradeoff;
 
 /*
- * Finds the trade-off parameter of the method that declares `key` (KEY or NAME.KEY) or, if `key` is
- * NULL, of the last method named in the text. Fails if there is none, or if `key` is another
- * parameter.
+ * Finds a trade-off parameter. If `key` (KEY or NAME.KEY) is given, it is that of the method that
+ * declares `key`. If `key` is NULL, it is that of the last method named in the text. Fails if there
+ * is none, or if `key` is not a trade-off parameter.
  */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);

@@ -58,8 +58,8 @@ enum {
 };
 
 /*
- * Parameters of methods that take their rotations from a spectrum file. `rate` is the offset in
- * kvd_method of the number that the parameter sets, or 0. p_i is the name of p in the ZDC paper.
+ * Parameters of methods that take their rotations from a spectrum file. `rate` is the offset, in
+ * kvd_method, of the member that the parameter sets, or 0. p_i is the name of p in the ZDC paper.
  */
 static const struct {
     const char *key;
@@ -269,8 +269,8 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 }
 
 /*
- * Fails if online=1 or explicit=1 is given for other matrices than one rotation of each pair, or
- * with parameters and methods with which rows are not stored and rebuilt.
+ * Fails if online=1 or explicit=1 does not fit the method or its other parameters. Both require one
+ * rotation of each pair, projections of Q-K and of V, and a cache that keeps every token.
  */
 static int check_rebuilt(const kvd_method *m, kvd_err *err)
 {

@@ -114,8 +114,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
 }
 
 /*
- * Fails unless a method puts tokens at KVD_LEVEL_LOW, and if a head keeps more dimensions at that
- * level than at KVD_LEVEL_HIGH.
+ * Fails if no method puts tokens at KVD_LEVEL_LOW. Also fails if a head keeps more dimensions at
+ * KVD_LEVEL_LOW than at KVD_LEVEL_HIGH.
  */
 static int check_low(const kvd_plan *p, const kvd_dims *dims, const kvd_dims *dims_low,
                      kvd_err *err)

@@ -23,8 +23,8 @@ typedef struct kvd_plan {
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;
     /*
-     * Method that lowers the precision of tokens at the end of a prompt (importance), used together
-     * with the method in `tokens`. The method must have no state and needs no `close`. NULL: none.
+     * Method that lowers the precision of tokens at the end of a prompt (importance), in addition
+     * to the method in `tokens`. The method must have no state and needs no `close`. NULL: none.
      */
     const kvd_tokens_method *levels;
     /* Projections of the heads. If `maker` is set, NULL until the plan is open. */
@@ -37,13 +37,14 @@ typedef struct kvd_plan {
      */
     const kvd_channels_method *channels;
     /*
-     * Kept dimensions of every head, for a method in `channels` without widths of its own, and
-     * those of tokens at KVD_LEVEL_LOW. widths_low is NULL if all tokens have one width.
+     * Numbers of dimensions that every head keeps, used by a method in `channels` whose `width` is
+     * NULL. widths_low has the numbers for tokens at KVD_LEVEL_LOW. It is NULL if all tokens keep
+     * the same dimensions.
      */
     const kvd_dims *widths, *widths_low;
     /*
-     * Second moments of W_O (kvd_channels_moments) if the method in `channels` stacks and the setup
-     * has a checkpoint, while the plan is open. NULL: none.
+     * Second moments of W_O (kvd_channels_moments) while the plan is open. NULL unless the method
+     * in `channels` decomposes W_O together with values (`stacks`) and the setup has a checkpoint.
      */
     double *moments;
     /*
@@ -112,8 +113,8 @@ bool kvd_plan_first_pass(const kvd_plan *p);
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
 /*
- * Returns the number of times that the model reads a prompt: 2 if a method ranks the prompt's
- * tokens by a copy of the prompt that follows it (kvd_tokens_method.repeats), else 1.
+ * Returns the number of times that the model reads a prompt. It is 2 if a method feeds the prompt
+ * twice and ranks its tokens with the second copy (kvd_tokens_method.repeats), otherwise 1.
  */
 size_t kvd_plan_copies(const kvd_plan *p);
 

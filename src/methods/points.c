@@ -192,8 +192,8 @@ static int side_at(const kvd_method *m, int side, double p, double *removal_rate
 }
 
 /*
- * Removes the fraction p[0] of the dimensions of Q and K, and p[1] of V. `*removal_rate` is NaN
- * unless both have the same removal rate of singular values.
+ * Removes the fraction p[0] of the dimensions of Q and K, and p[1] of those of V. If one removal
+ * rate of singular values gives both fractions, writes it to `*removal_rate`, otherwise NaN.
  */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
@@ -214,8 +214,8 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
 }
 
 /*
- * Restores all d_head dimensions where parameters `cut` and `keep_layers` forbid projection. Writes
- * the resulting fractions of removed elements.
+ * Restores all d_head dimensions in the sides and layers that parameters `cut` and `keep_layers`
+ * exclude from projection. Writes the resulting fractions of removed elements.
  */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
@@ -250,8 +250,8 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
 }
 
 /*
- * Fails if the user's p_u (fraction to remove at KVD_LEVEL_LOW) is below p. Single heads are
- * compared when the plan is opened.
+ * Fails if the user's p_u (fraction to remove at KVD_LEVEL_LOW) is below p (fraction to remove at
+ * KVD_LEVEL_HIGH). The same check for every single head is done when the plan is opened.
  */
 static int check_low(const kvd_method *m, const kvd_point *point, double whole, kvd_err *err)
 {

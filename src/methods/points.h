@@ -26,10 +26,10 @@ typedef struct {
 } kvd_method_files;
 
 /*
- * Sets m->spectrum to the spectrum file with the method's rotations, m->rates to the file of kept
- * dimensions for these rotations, and m->table if the method has ranks=error. Fails if there is no
- * such spectrum, if two files fit, or if the files belong to other rotations. Methods that do not
- * reduce dimensions need no file.
+ * Sets m->spectrum to the spectrum file with the method's rotations, and m->rates to the file of
+ * kept dimensions for these rotations. For a method with ranks=error, sets m->table too. Fails if
+ * no spectrum file fits, if two files fit, or if the file of kept dimensions or the table was made
+ * for other rotations. Methods that do not reduce dimensions need no file.
  */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
@@ -81,18 +81,20 @@ typedef struct {
 } kvd_point;
 
 /*
- * Makes the kvd_point that the method's parameters p or r choose. Without these, makes one for each
- * setting in its file of kept dimensions (method uniform: for each overall p). If there are neither
- * parameters nor a file, `*n` is 0. The caller must free `*points` with kvd_points_free. The method
- * must outlive `*points`.
+ * Makes the kvd_point that the method's parameters p or r choose. If the user gave neither
+ * parameter, makes one point for each setting in the method's file of kept dimensions (method
+ * uniform: for each overall p). If there is no file either, `*n` is 0. The caller must free
+ * `*points` with kvd_points_free. The method must outlive `*points`.
  */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
- * These functions make one kvd_point of a method that reduces dimensions; kvd_point_release frees
- * it. kvd_point_at uses the smallest reachable overall p that is at least `p` (method uniform: the
- * nearest). kvd_point_of_keys uses the method's parameters p, or p.qk and p.v, or r.
+ * kvd_point_at, kvd_point_of_keys and kvd_point_of_rates make one kvd_point of a method that
+ * reduces dimensions. The caller must release it with kvd_point_release.
+ * kvd_point_at uses the smallest reachable overall p that is at least `p` (method uniform: the
+ * nearest).
+ * kvd_point_of_keys uses the method's parameters p, or p.qk and p.v, or r.
  * kvd_point_of_rates uses the i-th setting in the file of kept dimensions.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);

@@ -16,7 +16,7 @@ typedef struct {
      * member.
      */
     kvd_attention hook;
-    /* The next fields are private. */
+    /* The fields from here on are private. */
     kvd_dense_attention dense;
     const kvd_config *config;
     const kvd_plan *plan;
@@ -43,10 +43,10 @@ typedef struct {
     /* [n_sequences + 1] First element of each sequence in `observed`. */
     size_t *observed_at;
     /*
-     * KVD_LEVEL_* of every prompt token. The part of sequence s begins at n_layers * offset[s] and
-     * is [n_layers][tokens of prompt s]. If `observed` is used, there is a level per KV head: the
-     * part begins at n_kv_heads * n_layers * offset[s] and is [n_layers][n_kv_heads][tokens of
-     * prompt s].
+     * KVD_LEVEL_* of every prompt token. Without `observed`, the levels of sequence s are
+     * [n_layers][tokens of prompt s], from element n_layers * offset[s] on. With `observed`, there
+     * is a level per KV head: [n_layers][n_kv_heads][tokens of prompt s], from element n_kv_heads *
+     * n_layers * offset[s] on.
      */
     uint8_t *level;
 } kvd_prompts;
@@ -60,8 +60,9 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
 void kvd_prompts_release(kvd_prompts *p);
 
 /*
- * Merges the layers of the prompts, or ranks their tokens, after the first pass. whole[s] is the
- * length of sequence s including tokens after its prompt, on which RoPE may depend.
+ * Merges the layers of the prompts, or ranks their tokens, after the first pass. RoPE may depend on
+ * the length of a sequence, so whole[s] must be the length of sequence s including the tokens after
+ * its prompt.
  */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
@@ -74,11 +75,12 @@ int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence
                       size_t max_len, kvd_err *err);
 
 /*
- * Initialises `*p` for the prompts of batch b, calls `pass`, and finishes it. `pass` must run the
- * model over the prompts with p->hook. If b->whole is set, the batch holds prompts only; otherwise
- * the first plan->prompt tokens of each sequence are the prompt. If a method reads prompts twice,
- * `pass` receives every prompt twice in a row, and needs room for twice the tokens, in sequences
- * that may be twice as long. Fails if such a sequence is longer than max_len.
+ * kvd_prompts_make initialises `*p` for the prompts of batch b, calls `pass`, and then calls
+ * kvd_prompts_finish. `pass` must run the model over the prompts with p->hook. If b->whole is set,
+ * the batch holds prompts only; otherwise the first plan->prompt tokens of each sequence are the
+ * prompt. If a method reads prompts twice, `pass` receives every prompt twice in a row. It then
+ * needs room for twice the tokens, in sequences that may be twice as long. Fails if a sequence that
+ * `pass` receives is longer than max_len.
  */
 typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts *p, kvd_err *err);
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,

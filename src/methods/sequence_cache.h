@@ -1,8 +1,9 @@
 /*
- * Compressed caches of sequences that are being generated, as an attention hook for batches with
- * `start` (model/pass/batch.h). The first call for a sequence brings its whole prompt; plan.prompt
- * is ignored. Every later token attends to the cached tokens and to itself. The results equal those
- * of cache.h with the same prompt, except for rounding.
+ * Compressed caches of sequences that are being generated, as an attention hook for batches that
+ * set `start`, the position of each sequence's first token (model/pass/batch.h). The first call for
+ * a sequence brings its whole prompt; plan.prompt is ignored. Every later token attends to the
+ * cached tokens and to itself. The results equal those of cache.h with the same prompt, except for
+ * rounding.
  */
 #ifndef KVD_METHODS_SEQUENCE_CACHE_H
 #define KVD_METHODS_SEQUENCE_CACHE_H
@@ -25,7 +26,7 @@ typedef struct {
     /* [n_sequences] Cache slot of each sequence of the batch. NULL: sequence s has slot s. */
     const size_t *slot;
     kvd_stepwise_account account;
-    /* The next fields are private. */
+    /* The fields from here on are private. `slots` [n_slots] has the cache of each slot. */
     kvd_sequence_cache_slot *slots;
     size_t n_slots;
 } kvd_sequence_cache;

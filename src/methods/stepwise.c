@@ -28,9 +28,10 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 typedef struct {
     /*
      * [n0] Statistics of each prompt token. `mass` is the sum of the attention probabilities that
-     * it received; `own` is the part from its own query. log_denominator is averaged over the query
-     * heads. score_mass is `mass` from regularised scores. `below` counts how many of the last
-     * `window` queries gave it less than the mean probability.
+     * the token received, and `own` is the probability that it received from its own query.
+     * log_denominator is the mean over the query heads. score_mass is the sum of probabilities
+     * computed from regularised scores. `below` counts how many of the last `window` queries gave
+     * the token less than the mean probability.
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /*
@@ -156,8 +157,8 @@ static statistics statistics_of(const kvd_head *h)
 }
 
 /*
- * Appends the prompt to the cache; in a layer with an attention window, only the blocks with tokens
- * that the last prompt token attends to. `s` may be NULL.
+ * Appends the prompt to the cache. In a layer with an attention window, appends only the blocks
+ * with tokens to which the last prompt token attends. `s` may be NULL.
  */
 static void append_prompt(kvd_head *h, const statistics *s)
 {

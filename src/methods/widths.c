@@ -77,9 +77,9 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
     /*
-     * Every dimension of a head but the first can be removed. Its breakpoint is the smallest
-     * removal rate that removes it: the sum of its singular value and all smaller ones, divided by
-     * the sum of all.
+     * Every dimension of a head except the first can be removed. The breakpoint of a dimension is
+     * the smallest removal rate that removes it. It is the sum of its singular value and of all
+     * smaller singular values of the head, divided by the sum of all singular values of the head.
      */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
@@ -102,8 +102,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     kvd_sort(breaks, m);
 
     /*
-     * A dimension is removed if its breakpoint is at most the removal rate r. Kept dimensions are
-     * counted in integers, so that p equals kvd_widths_p to the last bit.
+     * A dimension is removed if its breakpoint is at most the removal rate r. The loop counts
+     * removed dimensions (`gone`) in integers, so that p equals kvd_widths_p to the last bit.
      */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
@@ -190,8 +190,9 @@ int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int sid
 }
 
 /*
- * Edge of the lower convex hull of a head's error as a function of kept dimensions. Removing one
- * dimension along this edge costs `slope` nats; the edge has `dims` dimensions.
+ * Edge of the lower convex hull of a head's error curve, whose abscissa is the number of kept
+ * dimensions. The edge spans `dims` dimensions. Removing one of these dimensions costs `slope`
+ * nats.
  */
 typedef struct {
     double slope;
@@ -223,7 +224,10 @@ static size_t hull_edges(const int32_t *width, const double *error, size_t n, si
     for (size_t i = n; i-- > 0;) {
         while (m >= 2) {
             const size_t a = hull[m - 2], b = hull[m - 1];
-            /* If point b is above or on the line from a to i, b is not on the lower convex hull. */
+            /*
+             * If point b is above or on the line from point a to point i, b is not on the lower
+             * convex hull and is removed.
+             */
             const double via = (error[b] - error[a]) * (double)(width[a] - width[i]);
             const double direct = (error[i] - error[a]) * (double)(width[a] - width[b]);
             if (via < direct)
@@ -258,8 +262,8 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
 }
 
 /*
- * Chooses kept dimensions by the table's measured errors, for n_sides sides beginning with `first`
- * (0: Q and K, 1: V). Other sides keep d_head.
+ * Chooses kept dimensions by the table's measured errors. A side is Q and K (0) or V (1). n_sides
+ * sides are reduced, from side `first` on; the other side keeps d_head dimensions.
  */
 static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p,
                     kvd_widths *w, kvd_err *err)
@@ -290,8 +294,9 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     qsort(edges, m, sizeof *edges, compare_edges);
 
     /*
-     * Along the hull of one head, slopes rise as dimensions are removed. Sorting all edges by slope
-     * therefore keeps the order within each head.
+     * Edges are removed in the order of their slopes until `left` dimensions are gone. Along the
+     * hull of one head, slopes rise as dimensions are removed, so this order is right within each
+     * head.
      */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
@@ -334,8 +339,8 @@ static int compare_directions(const void *a, const void *b)
 }
 
 /*
- * Removes the smallest singular values, for n_sides sides beginning with `first` (0: Q and K, 1:
- * V). Other sides keep d_head.
+ * Removes the smallest singular values. A side is Q and K (0) or V (1). n_sides sides are reduced,
+ * from side `first` on; the other side keeps d_head dimensions.
  */
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
                    double wanted_p, double *loss, kvd_widths *w, kvd_err *err)

@@ -22,24 +22,24 @@ int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 /*
  * Writes the kept dimensions of every layer and KV head at removal rate r to `*w`, which the
  * function allocates. Singular values are those of s->pair[pair[0]] for Q and K, and
- * s->pair[pair[1]] for V. `energy` is as in kvd_keep. Fails if `*s` lacks them or has one rotation
- * per query head (Z-1 of docs/readings.md).
+ * s->pair[pair[1]] for V. `energy` is as in kvd_keep. Fails if `*s` lacks these singular values, or
+ * has one rotation per query head instead of one per KV head (reading Z-1 in docs/readings.md).
  */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
 
 /*
  * Tabulates the removed fraction p as a step function of the removal rate r. table_r holds every r
- * at which some width changes, starting with 0; table_p holds p from there to the next r.
- * kvd_widths_eq6 at table_r[i] gives table_p[i] to the last bit. Both arrays rise strictly, and *n
- * is at least 1. The caller must free both arrays.
+ * at which some width changes, starting with 0. table_p[i] is p for all r from table_r[i] up to
+ * table_r[i + 1]. kvd_widths_eq6 at table_r[i] gives table_p[i] to the last bit. Both arrays rise
+ * strictly, and *n is at least 1. The caller must free both arrays.
  */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
 /*
- * Writes to `*r` the smallest removal rate whose p in the table is at least p - 1e-12, so that p =
- * 0.6 finds 1 - 0.4. Fails if there is none.
+ * Writes to `*r` the smallest removal rate whose p in the table is at least p - 1e-12. The
+ * tolerance is for rounding: p = 0.6 must find the entry 1 - 0.4. Fails if there is none.
  */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
@@ -52,10 +52,10 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wante
                      double *r, kvd_widths *w, kvd_err *err);
 
 /*
- * Removes the fraction wanted_p of all dimensions of Q, K and V, or slightly more, with the
- * smallest sum of sigma^2. The first dimension of a head is never removed. If the matrices were
- * weighted by Fisher information, half of that sum is the loss in nats per token to second order.
- * It is written to `*loss` unless `loss` is NULL.
+ * Removes the fraction wanted_p of all dimensions of Q, K and V, or slightly more: those with the
+ * smallest sum of squared singular values. The first dimension of a head is never removed. If the
+ * matrices were weighted by Fisher information, half of the removed sum is the loss in nats per
+ * token, to second order. Unless `loss` is NULL, the loss is written to `*loss`.
  */
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
                        kvd_widths *w, kvd_err *err);
@@ -78,10 +78,11 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
                       const char *spectrum_path, kvd_err *err);
 
 /*
- * Remove the fraction wanted_p of the dimensions, or slightly more, with the smallest sum of the
- * errors in the table. Errors are interpolated on the lower convex hull of every head's error
- * curve. No head falls below the smallest width in the table. kvd_widths_side_by_error reduces only
- * Q and K (side 0) or V (side 1).
+ * Each function removes the fraction wanted_p of the dimensions, or slightly more, such that the
+ * sum of the errors in the table is smallest. kvd_widths_by_error reduces Q, K and V. Errors are
+ * interpolated on the lower convex hull of every head's error curve. No head falls below the
+ * smallest width in the table. kvd_widths_side_by_error reduces only Q and K (side 0) or V (side
+ * 1).
  */
 int kvd_widths_by_error(const kvd_error_table *t, double wanted_p, kvd_widths *w, kvd_err *err);
 int kvd_widths_side_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,

@@ -134,8 +134,8 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
             : kvd_cache_products_run(&c->with->products, in, l, c->type, c->prompt, out, err))
         return -1;
     /*
-     * In a model that caches one latent vector per token, this vector is key and value at once and
-     * is counted once.
+     * A model that caches one latent vector per token uses the vector as key and as value. The
+     * vector is counted once, although l->kept counts it twice.
      */
     const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
                  dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;

@@ -7,8 +7,8 @@
  * one of three ways:
  *
  * kernels   bf16 kernels of kernels/cuda on pages, in a bf16 pass with a bf16 cache, d_head a
- *           multiple of 16 up to 256, no cap of scores, and no window that hides keys. Dimensions
- *           are padded to multiples of 16; counters exclude padding.
+ *           multiple of 16 up to 256, no cap on scores, and no sliding window shorter than the
+ *           sequence. Dimensions are padded to multiples of 16; counters exclude padding.
  * products  float32 on cuBLAS in all other cases. If the plan has a prompt, its tokens attend to
  *           unchanged K and V.
  * rows      on the CPU by kvd_cache, for plans that run token by token (kvd_plan_stepwise).

@@ -72,8 +72,8 @@ static int resolve_rows(kvd_cache_latents *l, const kvd_gpu_attention_in *in, si
         return 0;
     l->n_rows = in->n_tokens;
     /*
-     * The copy of pageable host memory has ended when this call returns, so host_row may be
-     * overwritten.
+     * The source is pageable host memory, so this call returns only after the copy, and host_row
+     * may be overwritten at once.
      */
     return kvd_queue_put(l->rope_row, l->host_row, in->n_tokens * sizeof *l->host_row, in->stream,
                          what, err);

@@ -65,9 +65,9 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
 }
 
 /*
- * Writes the matrices of latents to `to`, which must be zeroed before. A projection to latents is
- * [wide][wide] per group of `heads` heads, a matrix that rebuilds K or V is [wide][d] per head,
- * with wide = heads * d.
+ * Writes the matrices of latents to `to`, which the caller must zero first. With wide = heads * d,
+ * a projection to latents takes [wide][wide] per group of `heads` heads, and a matrix that rebuilds
+ * K or V takes [wide][d] per head.
  */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
@@ -119,7 +119,10 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 }
 
 typedef struct {
-    /* Device memory of all matrices. NULL while `used` counts the bytes to allocate. */
+    /*
+     * Device memory of all matrices. While it is NULL, a first pass only counts in `used` the bytes
+     * to allocate.
+     */
     char *arena;
     size_t used;
     /* [n][d][d] */

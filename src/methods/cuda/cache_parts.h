@@ -7,7 +7,9 @@
 #include "model/pass/cuda/paged.h"
 
 /*
- * One layer with its projection matrices on the device; NULL means the identity.
+ * One layer with its projection matrices on the device: a_q, a_k and a_v project Q, K and V, and
+ * b_k and b_v rebuild keys and values or outputs. NULL means the identity. The matrices have these
+ * shapes:
  *
  * float32 products  [n_kv_heads][d_head][d_head]
  * bf16 kernels      bf16, KV head after KV head: [d_head][d_qk], [d_head][d_v], [d_v][d_head]
@@ -30,10 +32,11 @@ typedef struct {
 
 /*
  * Selects bf16 kernels or float32 products for each layer and copies its matrices to the device.
- * `layer` [c->n_layers] must be zeroed before. `type` is the data type of the cache, `pass` that of
- * the forward pass. If one of them is KVD_F32, or a layer's window is shorter than max_len, the
- * bf16 kernels are not used. If the caller's kernels support windows, max_len is 0. If `dims` is
- * NULL, no head is projected. Fails if heads that share a latent are on different GPUs.
+ * The caller must zero `layer` [c->n_layers] first. `type` is the data type of the cache, `pass`
+ * that of the forward pass. The bf16 kernels are not used if one of these types is KVD_F32 or if
+ * the layer's window is shorter than max_len. A caller whose kernels support windows must pass 0 as
+ * max_len. If `dims` is NULL, no head is projected. Fails if heads that share a latent are on
+ * different GPUs.
  */
 int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
@@ -56,8 +59,8 @@ typedef struct {
     /* Number of valid elements of rope_row. */
     size_t n_rows;
     /*
-     * Kernels set this flag for non-finite numbers. It is never read, because such numbers show in
-     * the output.
+     * Kernels set this flag for non-finite numbers. The flag is never read, because non-finite
+     * numbers remain visible in the output of the forward pass.
      */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
@@ -80,7 +83,10 @@ typedef struct {
     kvd_cache_latents latents;
 } kvd_cache_products;
 
-/* Allocates the buffers that are not allocated yet. May be called again, with other flags. */
+/*
+ * Allocates the buffers that are not allocated yet. May be called again with other values of
+ * `latents` and `prompts`.
+ */
 int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kvd_gpu_share *share,
                             kvd_dtype pass, size_t max_tokens, size_t max_len, bool latents,
                             bool prompts, kvd_err *err);

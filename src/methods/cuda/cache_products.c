@@ -99,8 +99,8 @@ static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, fl
 }
 
 /*
- * Projects K or V if `matrix` is not NULL, and rounds the result to the data type of the cache.
- * `*x` then points to the result.
+ * Projects K or V, unless `matrix` is NULL, and rounds the numbers to the data type of the cache.
+ * `*x` then points to the rounded numbers.
  */
 static int stored(const kvd_gpu_attention_in *in, kvd_head_rows *x, const float *matrix,
                   kvd_dtype type, float *cut, kvd_err *err)

@@ -5,7 +5,10 @@
 
 static const char what[] = "folding V into the weights";
 
-/* Computes c [n][m] = op_b(b) op_a(a), all row-major. Rows of c are ldc elements apart. */
+/*
+ * Computes the product c [n][m] = B A of row-major matrices. A is `a`, or its transpose if op_a
+ * says so, and B is `b` likewise. Rows of c are ldc elements apart.
+ */
 static int multiply(const kvd_gpu_worker *w, int m, int n, int k, const void *a, int lda,
                     const void *b, int ldb, cublasOperation_t op_a, cublasOperation_t op_b, void *c,
                     int ldc, kvd_err *err)

@@ -9,25 +9,32 @@
 #include "model/pass/cuda/layer.h"
 
 /*
- * Folds the projections of V into the weights, in every layer l whose layer[l] has them. Sets n_qkv
- * and n_o of the weights to the remaining numbers of columns. `dims` must be those from which
- * `layer` was made. Weights must be bf16. Unless kvd_gpu_fold_packs, the heads of W_V stay d_head
- * apart, with zeros after the kept columns.
+ * Folds the projections of V into the weights, in every layer l where layer[l] has such
+ * projections. Sets n_qkv and n_o of the weights to the remaining numbers of columns. `dims` must
+ * be those from which `layer` was made. Weights must be bf16. If kvd_gpu_fold_packs returns false,
+ * the heads of W_V stay d_head columns apart, with zeros after the kept columns.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
 /*
- * Returns true if kvd_append reads the output of the QKV product and applies RoPE, so that heads of
- * V may be next to each other. In models with biases or norms of Q and K the forward pass applies
- * RoPE after these, to heads d_head apart. It also does if RoPE rotates some dimensions only and
- * pairs them in halves, because kvd_append's tables are those of whole heads.
+ * Returns true if kvd_append reads the output of the QKV product and applies RoPE. The heads of V
+ * may then be next to each other. Otherwise the forward pass applies RoPE, to heads that are d_head
+ * apart. This is so in models with biases or norms of Q and K, which come before RoPE. It is also
+ * so if RoPE rotates only some dimensions and pairs them in halves, because kvd_append's tables are
+ * for whole heads.
  */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 
-/* The next two functions are the steps of kvd_gpu_fold. They queue work on the stream of `w`. */
+/*
+ * kvd_gpu_fold_product and the function after it are the steps of kvd_gpu_fold. Both queue work on
+ * the stream of `w`.
+ */
 
-/* Computes to [r][columns] = A^T W, with A [rows][r] and W [rows][columns] row-major. */
+/*
+ * Computes the matrix `to` [r][columns] = A^T W, where A [rows][r] and W [rows][columns] are
+ * row-major.
+ */
 int kvd_gpu_fold_product(const kvd_gpu_worker *w, int rows, int r, int columns, const void *a,
                          const void *from, void *to, kvd_err *err);
 /*

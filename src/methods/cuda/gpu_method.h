@@ -49,8 +49,8 @@ typedef struct {
 
 /*
  * Page tables for a cache whose KV heads hold different numbers of tokens, so that each page
- * belongs to one KV head. Attention treats each KV head of a decode step as a request: element b *
- * n_kv_heads + g of every list is KV head g of step b.
+ * belongs to one KV head. Attention treats each KV head of a decode step as if it were a request.
+ * Element b * n_kv_heads + g of every list belongs to KV head g of step b.
  */
 typedef struct {
     /* Shape of one KV head with its query heads. All KV heads have this shape. */
@@ -86,19 +86,20 @@ struct kvd_gpu_method {
      */
     bool one_layer;
     /*
-     * True if the method does not act on layers with a sliding window, which then hold the tokens
-     * of the window as without the method. Its callbacks, `heads`, `one_layer` and `lse` are not
-     * used in these layers.
+     * True if the method does not act on layers with a sliding window. These layers then hold
+     * uncompressed K and V of the tokens of the window. Callbacks of the method, `heads`,
+     * `one_layer` and `lse` are not used in these layers.
      */
     bool skips_windows;
     /*
-     * [n_layers] True for layers without a window that hold all tokens as without the method, like
-     * the layers of skips_windows. `held` and `bits` count these layers. NULL: none.
+     * [n_layers] True for layers without a window on which the method does not act. They hold
+     * uncompressed K and V of all tokens. `held` and `bits` count these layers. NULL: there are no
+     * such layers.
      */
     const bool *skips;
     /*
-     * True if attention may read a slot before anything was written to it. `make` must then fill
-     * the slot with numbers that are valid for timing.
+     * True if attention may read a slot to which nothing was written, so that decode steps can be
+     * timed alone. `make` must then fill the slot with numbers that lead to realistic times.
      */
     bool anywhere;
     /* True if the method does not support prompts in chunks. */
@@ -112,20 +113,24 @@ struct kvd_gpu_method {
     unsigned apart;
     /*
      * Page tables of a cache whose KV heads hold different numbers of tokens, or NULL. `appended`
-     * must copy K and V of each new token to these pages. It finds the new token in the first token
-     * of the slot's bf16 page.
+     * must copy K and V of each new token to these pages. K and V of the new token are in the first
+     * row of the slot's bf16 page.
      */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
     /*
-     * Bytes that the method needs for each page number, summed over all layers, in addition to the
-     * bf16 pages: in layers without a sliding window, and in those with one.
+     * Bytes that the method needs per page (one page number, in all layers), in addition to the
+     * bf16 pages. page_bytes is the sum over layers without a sliding window, near_page_bytes the
+     * sum over layers with one.
      */
     size_t page_bytes, near_page_bytes;
     /* Bytes that the method needs for each slot, summed over all layers. */
     size_t slot_bytes;
-    /* `pages` is the number of pages of layers without a window, cache->near->n_pages of others. */
+    /*
+     * Allocates the method's memory. Layers without a window have `pages` pages. Layers with a
+     * window have cache->near->n_pages pages.
+     */
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
     /*
@@ -144,8 +149,8 @@ struct kvd_gpu_method {
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     /*
      * Returns the number of cached tokens of a slot whose sequence has `before` tokens. It is less
-     * than `before` if tokens were dropped. New tokens are stored after the cached tokens. RoPE
-     * positions count dropped tokens.
+     * than `before` if tokens were dropped. New tokens are stored after the cached tokens. The RoPE
+     * position of a token is its position in the sequence, so it counts dropped tokens.
      */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
     /*
@@ -178,15 +183,16 @@ struct kvd_gpu_method {
      */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
     /*
-     * Returns how many of the bits that `bits` returned before the latest step of a slot belonged
-     * to tokens that had left a sliding window, so that the step did not read them. NULL: none.
+     * The latest step of a slot did not read tokens that had left a sliding window. Returns the
+     * bits of these tokens, as `bits` counted them before the step. NULL: there are no such tokens.
      */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
-     * For methods whose steps read a part of the cache. Writes the bits of the side information by
-     * which a step of the slot chooses, as of the latest iteration, to *side, and the number of
-     * cached tokens that a step would not read, averaged over all KV heads and layers, to *unread.
-     * `bits` does not count the side information. NULL: steps read all that is stored.
+     * For methods whose steps read only a part of the cache. *side receives the bits of the side
+     * information with which a step of the slot chooses tokens, as of the latest iteration. `bits`
+     * does not count this side information. *unread receives the number of cached tokens that a
+     * step would not read, averaged over all KV heads and layers. NULL: steps read all that is
+     * stored.
      */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
@@ -199,9 +205,11 @@ struct kvd_gpu_method {
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Functions that replace those of the paged cache, or NULL. plan_steps divides the attention of
-     * n decode steps between CTAs. `append` stores new K and V. attend_steps writes outputs of
-     * decode steps to out [steps][o_pitch], attend_prompts those of prompts after them.
+     * Functions that replace those of the paged cache, or NULL.
+     * plan_steps divides the attention of n decode steps between CTAs.
+     * append stores new K and V.
+     * attend_steps writes the outputs of decode steps to out [steps][o_pitch].
+     * attend_prompts writes the outputs of prompts after the outputs of the steps.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -239,8 +247,8 @@ typedef struct kvd_gpu_kind {
      */
     bool (*generates)(const kvd_plan *plan);
     /*
-     * Returns true if this code has keys before RoPE also in models in which hook.wants_raw is not
-     * set, those with biases or norms of K or with partial RoPE. NULL: never.
+     * Returns true if this code reads keys before RoPE even in models where hook.wants_raw is not
+     * set: models with biases or norms of K, or with partial RoPE. NULL: never.
      */
     bool (*before_rope)(const kvd_plan *plan);
     /*
@@ -251,7 +259,10 @@ typedef struct kvd_gpu_kind {
                 kvd_err *err);
 } kvd_gpu_kind;
 
-/* Returns the name of the method of the plan's first axis with one, or NULL if there is none. */
+/*
+ * Returns the name of the plan's first method, in the order of the axes, or NULL if the plan has no
+ * method.
+ */
 const char *kvd_gpu_method_name(const kvd_plan *plan);
 
 /* Returns the GPU code that runs the plan, or NULL if there is none. */
@@ -264,15 +275,15 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 int kvd_gpu_method_check(const kvd_plan *p, const kvd_config *c, size_t max_len, kvd_err *err);
 
 /*
- * Returns the name of a member of the plan other than its method of the tokens axis, or NULL if
- * there is none.
+ * Returns the name of one of the plan's methods that is not on the tokens axis, or NULL if there is
+ * none.
  */
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
 /*
  * Creates the GPU method of a plan in `*m`. `*m` is NULL if the plan only projects heads. The cache
- * must have its layers but no pool of pages yet, and cache->pages is still empty: `make` allocates
- * what depends on its max_pages. The error names the unsupported feature.
+ * must have its layers but no pool of pages yet. cache->pages is still empty, so memory that
+ * depends on its max_pages must be allocated by `make`. The error names the unsupported feature.
  */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);

@@ -62,7 +62,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Returns true if the layer's pages are memory that all such layers use in turn. */
+/* Returns true if the layer has no pages of its own: several layers use the same pages in turn. */
 static bool shares_pages(const kvd_paged_cache *c, int layer)
 {
     const kvd_gpu_method *const m = kvd_paged_method_of(c, layer);
@@ -79,7 +79,10 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/* Allocates the lists of tiles of all layers with a window, or of all without one. */
+/*
+ * Allocates lists of attention tiles, either for all layers with a window or for all layers without
+ * one. `plan` is the number of bytes of the schedule.
+ */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -138,7 +141,10 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Allocates c->offset. Zeroes c->o, because padding of a batch of decode steps reads it. */
+/*
+ * Allocates c->offset. Sets c->o to zero, because padding in a batch of decode steps reads from
+ * c->o.
+ */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -198,7 +204,10 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
         return -1;
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
-    /* Methods that rebuild keys have pages of unprojected heads and apply their own matrices. */
+    /*
+     * If the plan rebuilds keys, the pages hold unprojected heads, and the method applies its
+     * matrices itself.
+     */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))
@@ -299,8 +308,8 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
 }
 
 /*
- * Stores new K and V in the pages. kvd_append takes one matrix for Q and K. If Q and K have two, a
- * second launch overwrites K with the product by a_k.
+ * Stores new K and V in the pages. kvd_append multiplies Q and K by one matrix. If Q and K have
+ * different matrices, a second launch overwrites K with K a_k.
  */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
@@ -411,7 +420,8 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
 
 /*
  * Returns how attention is divided between CTAs. With KVD_ATTENTION_STOCK all heads are padded to
- * one width, so that dividing decode steps by cost is dividing them by length.
+ * one width. The cost of a decode step is then proportional to its length, so dividing by cost also
+ * divides by length.
  */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
@@ -440,9 +450,9 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 
 /*
  * Returns the list of attention tiles for the heads `map` of a layer. `work` is the layer's work
- * list. There is one list of tiles for layers with a window and one for the others. If it was made
- * for the same work list before in this iteration, only resets the position of the next tile to 0.
- * On failure returns NULL and fills *err.
+ * list. There is one list of tiles for layers with a window and one for the others. If the list was
+ * already made for the same work list in this iteration, only resets the position of the next tile
+ * to 0. On failure returns NULL and fills *err.
  */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)

@@ -24,7 +24,7 @@ typedef struct {
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index in work_map of the layout for which the tiles were made; -1: none. */
+    /* Index in work_map of the layer layout whose tiles the list has; -1: no tiles. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -46,14 +46,15 @@ typedef struct kvd_paged_cache {
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before init */
     /*
-     * Must be set before init; init clears it if the plan projects nothing. If true, prompt tokens
-     * attend to each other unprojected. V must then not be folded into the weights, and an
-     * iteration holds either prompts or decode steps.
+     * If true, prompt tokens attend to each other with unprojected K and V. Must be set before
+     * init, which sets it to false if the plan projects nothing. If true, V must not be folded into
+     * the weights, and an iteration must hold only prompts or only decode steps.
      */
     bool exact_prompts;
     /*
-     * Set by init in place of exact_prompts if the plan rebuilds keys: the method must let prompt
-     * tokens attend to each other unprojected, and must not change the weights.
+     * True if the plan rebuilds keys and exact_prompts was set; init then sets this field instead
+     * of exact_prompts. The method itself must let prompt tokens attend to each other unprojected,
+     * and must not change the weights.
      */
     bool exact_method;
     /*
@@ -65,7 +66,7 @@ typedef struct kvd_paged_cache {
     size_t *offset;
     /*
      * [n_layers] Layers without projections, used if exact_prompts is set and there is a method.
-     * whole_pool then holds the unprojected K and V of an iteration's prompts, of one layer at a
+     * whole_pool then holds the unprojected K and V of an iteration's prompts for one layer at a
      * time.
      */
     kvd_cache_layer *whole;
@@ -89,16 +90,16 @@ typedef struct kvd_paged_cache {
     /* [n_works] Layout of the heads for which each work list is made. */
     const kvd_attn_map **work_map;
     /*
-     * Number of work lists of decode steps, and number of those of layers without a window, which
-     * come first. If method->heads is given, each layer without a window has a list of its own.
-     * Otherwise the lists are those of work_of.
+     * Number of work lists of decode steps, and number of work lists of layers without a window.
+     * The latter come first. If method->heads is given, each layer without a window has its own
+     * list. Otherwise work_of maps layers to lists.
      */
     int n_step_works, n_full_step_works;
     /* [n_step_works] */
     void **workspace;
     /*
-     * [n_step_works][max_slices + 1] kvd_decode_args.ctas_per_task of each work list and number of
-     * decode steps; -1: not yet asked.
+     * [n_step_works][max_slices + 1] Value of kvd_decode_args.ctas_per_task, by work list and
+     * number of decode steps; -1: not computed yet.
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
@@ -112,7 +113,7 @@ typedef struct kvd_paged_cache {
      * (whole_pool) are added.
      */
     size_t page_bytes;
-    /* The part of page_bytes in layers whose pages no other layer uses. */
+    /* Part of page_bytes that belongs to layers with pages of their own. */
     size_t kept_page_bytes;
     /* Bytes of pool memory for each page number of `near`. */
     size_t near_page_bytes;
@@ -130,9 +131,9 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
 /*
- * Allocates the pages of the pool (near_pages in layers with a window, kvd_plan_copies times
- * `pages` in others), the method's memory, and the idle page. All are filled with random numbers of
- * variance 1, so that iterations can be timed without real tokens.
+ * Allocates the pages of the pool, the method's memory, and the idle page. Layers with a window
+ * have near_pages pages. Other layers have kvd_plan_copies times `pages` pages. All memory is
+ * filled with random numbers of variance 1, so that iterations can be timed without real tokens.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
@@ -140,10 +141,11 @@ void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /*
- * A work list divides the attention of n decode steps between CTAs. kvd_paged_cache_describe writes
- * kvd_paged_cache_works_bytes bytes, which the caller must copy to the device. kvd_paged_cache_plan
- * queues the launch that makes the work lists from these bytes and the lengths on the device. If
- * attention needs no work list for n steps, it queues nothing.
+ * Work lists divide the attention of n decode steps between CTAs.
+ * kvd_paged_cache_describe writes kvd_paged_cache_works_bytes bytes to `works`, which the caller
+ * must copy to the device.
+ * kvd_paged_cache_plan queues the launch that makes the work lists from these bytes and from the
+ * lengths on the device. If attention needs no work list for n steps, it queues nothing.
  */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
@@ -152,9 +154,10 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 
 /*
  * kvd_paged_cache_put stores the layer's new K and V in the pages, or calls the method that stores
- * them. It marks the end of all timed phases up to KVD_PHASE_APPEND. kvd_paged_cache_attend writes
- * the attention outputs to `out`: of decode steps first, then of prompt tokens, o_pitch elements
- * each. `*open` receives the phase whose end the caller must mark.
+ * them. It marks the end of all timed phases up to KVD_PHASE_APPEND.
+ * kvd_paged_cache_attend writes the attention outputs to `out`, o_pitch elements per token: first
+ * those of decode steps, then those of prompt tokens. It sets `*open` to the phase that is still
+ * running; the caller must mark its end.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -184,8 +187,8 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /*
- * Returns the timed phase that ends when the attention hook is called: KVD_PHASE_QKV or
- * KVD_PHASE_ROPE. The hook marks its end.
+ * Returns the timed phase that is running when the attention hook is called: KVD_PHASE_QKV or
+ * KVD_PHASE_ROPE. The hook marks the end of this phase.
  */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /*

@@ -38,7 +38,7 @@ static size_t rounded_up(size_t n, size_t step)
     return (n + step - 1) / step * step;
 }
 
-/* Gives the layer the work list of the layers with the same layout, or a new one. */
+/* Assigns a work list to the layer. Layers with the same layout have the same list. */
 static void number_layer(kvd_paged_cache *c, int layer)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -50,7 +50,10 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/* Adds the bytes of a page of the layer. `*shared` is the largest page of layers that share one. */
+/*
+ * Adds the bytes of one page of the layer to the sums of the cache. `*shared` is the largest page
+ * size among the layers that use the same pages in turn.
+ */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;
@@ -94,7 +97,10 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Returns the page tables of KV heads by which the work list divides attention, or NULL. */
+/*
+ * Returns the page tables of single KV heads for which the work list divides attention, or NULL if
+ * it divides whole requests.
+ */
 static const kvd_gpu_heads *heads_of_work(const kvd_paged_cache *c, int work)
 {
     return work < c->n_full_step_works ? kvd_paged_heads_of(c) : NULL;

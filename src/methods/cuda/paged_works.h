@@ -10,8 +10,8 @@
 #include "methods/cuda/paged_cache.h"
 
 /*
- * Gives an index to each distinct layout of a layer's heads, and computes the bytes of a page
- * number. The layers and the method must exist.
+ * Gives an index to each distinct layout of a layer's heads, and computes the bytes per page
+ * number, summed over layers. The layers and the method must exist.
  */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
 /* Allocates the workspaces of decode attention, each at a multiple of 256 bytes. */
@@ -20,10 +20,10 @@ void kvd_paged_works_release(kvd_paged_cache *c);
 /* Returns the index of the layer's work list of decode steps. */
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*
- * Returns the arguments of the attention of n decode steps by work list `work`, without `pool`,
- * `o` and `sinks`. If the heads of the list have equal lengths, the steps may be computed without
- * the list. This depends on n and the capacity of the page table, because a CUDA graph is replayed
- * with other lengths.
+ * Returns the arguments of the attention of n decode steps with work list `work`. The caller must
+ * set `pool`, `o` and `sinks`. If the heads of the list have equal lengths, the steps may be
+ * computed without the list. The choice depends on n and the capacity of the page table, but not on
+ * the lengths, because a CUDA graph is replayed with other lengths.
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
@@ -31,7 +31,10 @@ kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t 
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
 /* Returns the page tables of a method whose KV heads hold different numbers of tokens, or NULL. */
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
-/* Returns the pages of layers with this layout: with a window, or without one. */
+/*
+ * Returns the pages of layers with a window if `map` has a window, otherwise the pages of layers
+ * without one.
+ */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
 /* Returns the numbers of tokens of the requests in a layer of this layout. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);

@@ -113,7 +113,8 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         p->max_pages * KVD_PAGE_TOKENS);
     kvd_pages_pass(p, slot, from);
     for (; s->first == s->held && s->first < before; s->first++)
-        s->page[s->held++] = (int32_t)p->n_pages; /* the idle page; no kernel reads this element */
+        /* the idle page; kernels read only elements from s->first on */
+        s->page[s->held++] = (int32_t)p->n_pages;
     for (; s->held < need; s->held++) {
         if (p->n_free == 0)
             return kvd_fail(err, "the cache has no page left for slot %zu: all %zu are in use",

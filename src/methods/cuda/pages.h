@@ -20,8 +20,8 @@ typedef struct {
     int32_t *page;
     size_t first, held;
     /*
-     * Identifies the slot's request and pages. It increases with every new request and with every
-     * kvd_pages_keep.
+     * Identifies the slot's request and pages. The number increases with every new request and with
+     * every call of kvd_pages_keep.
      */
     uint64_t serial;
 } kvd_page_slot;
@@ -64,9 +64,9 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
  */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
- * Does the same as kvd_pages_hold for a slot whose tokens before `from` are not read any more.
- * Pages that hold only such tokens are freed, and no page is assigned for such tokens. If `from`
- * decreased and freed pages are needed again, frees all pages of the slot first.
+ * Does the same as kvd_pages_hold for a slot whose tokens before `from` are no longer read. Pages
+ * that hold only tokens before `from` are freed or are never assigned. If `from` decreased, so that
+ * freed pages are needed again, all pages of the slot are freed first.
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
@@ -76,7 +76,10 @@ void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from);
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
-/* Fill a row of the page table with the pages of a slot, or with the idle page. */
+/*
+ * Fill row `row` of the page table: kvd_pages_row with the pages of a slot, kvd_pages_row_idle with
+ * the idle page.
+ */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
 /*

@@ -1,4 +1,7 @@
-/* One thread writes one number, so the kernel's time is the launch latency. */
+/*
+ * Kernel of kvd_clock: a single thread writes one number, so that the kernel's duration is the
+ * launch latency.
+ */
 #include "common/cuda/launch.cuh"
 #include "methods/cuda/phase_clock.h"
 

@@ -27,7 +27,8 @@ typedef struct {
      */
     int32_t *seq_len;
     /*
-     * [1] Number of decode steps that belong to requests. Padding follows them; attention skips it.
+     * [1] Number of decode steps that belong to requests. The steps after these are padding, and
+     * attention skips the padding.
      */
     int32_t *live;
     /*
@@ -45,10 +46,16 @@ typedef struct {
 typedef struct {
     size_t max_slices, max_tokens;
     kvd_batch_lists host, device;
-    /* Device [max_slices]: ones, and the numbers 0, 1, 2 ... */
+    /*
+     * Constant device arrays [max_slices] for kernel arguments: every element of `one` is 1, and
+     * element i of `count` is i.
+     */
     const int32_t *one, *count;
     size_t n_steps, n_slices, n_tokens;
-    /* n_q8: number of rows of the prompts' Q in blocked layout. */
+    /*
+     * n_q8: number of rows of the prompts' Q in blocked layout. max_pages: number of pages per row
+     * of the page table.
+     */
     size_t n_q8, max_pages;
     /* 1 if Q in blocked layout has one row per token, without gaps. */
     int no_gaps;
@@ -62,7 +69,8 @@ void kvd_step_batch_release(kvd_step_batch *b);
 size_t kvd_step_batch_bytes(size_t max_slices, size_t max_tokens);
 
 /*
- * Queue the copy of lists to the device. The first function copies the lists of decode steps alone.
+ * Queue copies of lists to the device. kvd_step_batch_upload_steps copies only the lists of decode
+ * steps; kvd_step_batch_upload copies all lists.
  */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);

@@ -17,8 +17,8 @@ typedef struct {
 } opened;
 
 /*
- * Asks the plugin's `window`. If it sets numbers out of range, returns false and sets *newest to 0
- * and *block to 1.
+ * Calls the plugin's `window`. If the plugin sets numbers out of range, returns false and sets
+ * *newest to 0 and *block to 1.
  */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -35,7 +35,8 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
 }
 
 /*
- * Cannot fail. If the plugin's `window` sets numbers out of range, the next call of `code` fails.
+ * Sets *newest and *block by the plugin's `window`. This function cannot report errors, so if the
+ * plugin sets numbers out of range, the next call of `code` fails.
  */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -381,7 +382,8 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
 }
 
 /*
- * Asks the plugin's `group` for a number of layers. Returns false if the model has no such group.
+ * Calls the plugin's `group` for the number of layers that are merged from `layer` on. Returns
+ * false if the model has no group of this size.
  */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
@@ -396,8 +398,8 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
 }
 
 /*
- * Cannot fail. If the plugin's `group` returns a bad number of layers, the next call of `merge`
- * fails.
+ * Returns the number of layers in the group, by the plugin's `group`. This function cannot report
+ * errors, so if the plugin returns a bad number, the next call of `merge` fails.
  */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {

@@ -48,8 +48,8 @@ typedef struct {
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
     /*
-     * Set if a function of the plugin returned a bad result where kvdim could not fail. The next
-     * function that can fail then fails.
+     * A flag is set if a function of the plugin returned a bad result to a caller that cannot
+     * report errors. The next function that can report errors then fails.
      */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
@@ -79,8 +79,8 @@ void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
 /*
- * Fill m->as and m->kind from m->api for one axis. Fail if the plugin lacks a required function, or
- * has two functions that exclude each other.
+ * Each of these functions fills m->as and m->kind from m->api for one axis. Each fails if the
+ * plugin lacks a required function, or has two functions that exclude each other.
  */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);

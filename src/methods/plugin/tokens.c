@@ -63,8 +63,8 @@ static size_t window(const kvd_parameter_values *v)
 }
 
 /*
- * Cannot fail. If the plugin's state_bytes returns too much, the next function that can fail does
- * so.
+ * Returns the size of a state by the plugin's state_bytes. This function cannot report errors, so
+ * if the size is too large, the next function that can report errors fails.
  */
 static size_t state_bytes(const void *self, size_t n)
 {
@@ -100,8 +100,8 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * Sets mark[i] to 0 for every token i that is not in list [some]. Fails if the plugin wrote beyond
- * the list, or if `some` or an index breaks the rules of plugin_tokens.h.
+ * Sets mark[i] to 0 for every token i that is not among the `some` elements of `list`. Fails if the
+ * plugin wrote beyond the list, or if `some` or an index breaks the rules of plugin_tokens.h.
  */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)
@@ -309,8 +309,8 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
 }
 
 /*
- * Cannot fail. If the plugin's select_bits returns an invalid number, the next call of `choose`
- * fails.
+ * Returns the bits that a step reads to choose tokens, by the plugin's select_bits. This function
+ * cannot report errors, so if the number is invalid, the next call of `choose` fails.
  */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
@@ -350,7 +350,10 @@ static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_tokens_method *const a = &m->api.tokens;
-    /* A method without functions for decode steps must choose tokens at the end of the prompt. */
+    /*
+     * true: the method must choose tokens at the end of the prompt, because it has no function for
+     * decode steps
+     */
     const bool prompts = !a->step && !a->step_heads && !a->select;
     if (check_functions(a, err))
         return -1;
