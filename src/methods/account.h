@@ -34,7 +34,7 @@ typedef struct {
     double entries;
     /* Bits that attention read: the chosen cached tokens and the new token. */
     double read;
-    /* Bits that an uncompressed cache would hold. */
+    /* Bits that an uncompressed cache would hold after each step. */
     double dense;
     /* Most bits held at once, after the new token is appended and before tokens are dropped. */
     double peak;
@@ -93,8 +93,8 @@ void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
 /*
  * Returns the number of tokens that one layer holds at the end. Sequence s has tokens offset[s] ..
- * offset[s+1]-1. With an attention window these are the newest `window` tokens of each sequence;
- * window 0 means all tokens.
+ * offset[s+1]-1. With an attention window a layer holds the newest `window` tokens of each
+ * sequence; window 0 means all tokens.
  */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 

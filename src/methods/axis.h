@@ -25,8 +25,8 @@
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
 /*
- * Precision level of a cached token, assigned by methods that choose tokens. Other methods store
- * fewer numbers or bits for a token at KVD_LEVEL_LOW.
+ * Precision level of a cached token. A method of the tokens axis assigns it; methods of the other
+ * axes store fewer numbers or bits for a token at KVD_LEVEL_LOW.
  */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 
@@ -48,7 +48,7 @@ typedef struct kvd_parameter {
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
-    /* True: a sweep multiplies the parameter by a constant ratio. False: it adds a constant. */
+    /* True: the next value of a sweep is this value times a constant. False: plus a constant. */
     bool geometric;
     /*
      * Name of a second parameter, or NULL. If it is not given, its value is `at` + `slope` * (value
@@ -58,7 +58,7 @@ typedef struct kvd_tradeoff {
     double at, slope;
 } kvd_tradeoff;
 
-/* Most parameters of a method, and bytes of a text value including the final 0. */
+/* Largest number of parameters of a method, and bytes of a text value including the final 0. */
 enum { KVD_PARAMETERS_MAX = 16, KVD_PARAMETER_TEXT = 200 };
 typedef struct kvd_parameter_values {
     double value[KVD_PARAMETERS_MAX];
@@ -91,15 +91,15 @@ typedef struct kvd_method_info {
     const kvd_parameter *parameter;
     const kvd_tradeoff *tradeoff; /* NULL: no parameter trades bytes for quality */
     /*
-     * Name of a parameter whose value is a path, such as "file", and its meaning for --help. NULL:
-     * none. The file is recorded as an input of the run. The path may contain '/', which separates
-     * alternative values of other parameters.
+     * Name of the parameter whose value is a path (such as "file"), and its description for --help.
+     * NULL: no such parameter. The file is recorded as an input of the run. The path may contain
+     * '/', which separates alternative values of other parameters.
      */
     const char *text_key, *text_meaning;
     unsigned needs; /* bits of kvd_needs */
     /*
-     * GPU code that runs plans with this method. NULL: none, or the program is linked without the
-     * CUDA engine.
+     * GPU code that runs plans with this method. NULL: no GPU code, or the program is linked
+     * without the CUDA engine.
      */
     const struct kvd_gpu_kind *gpu;
 } kvd_method_info;
@@ -116,7 +116,7 @@ typedef struct kvd_method_info {
  */
 typedef struct kvd_method_setup {
     const kvd_config *config;
-    /* Model to which the files of the methods must belong. */
+    /* Model for which the methods' input files must have been made. */
     const kvd_model_info *model;
     const char *model_path;
     const kvd_checkpoint *checkpoint;
@@ -128,7 +128,7 @@ typedef struct kvd_method_setup {
     uint64_t seed;
     /*
      * True if the model's weights are random. Methods then draw random matrices and tables, which
-     * suffice to measure times.
+     * are enough to measure times.
      */
     bool drawn;
 } kvd_method_setup;

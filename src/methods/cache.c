@@ -105,8 +105,8 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
 }
 
 /*
- * Stores n tokens of the KV heads that share a latent with head g, which is the first of them.
- * Returns the number of stored elements.
+ * Stores n tokens of the KV heads that share a latent. Head g is the first of these heads. Returns
+ * the number of stored elements.
  */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
@@ -174,7 +174,7 @@ static void attend_rows(const kvd_cache *c, const kvd_attention_in *in, size_t b
                                                             : n - 1;
     const size_t exact = prompt <= first ? 0 : prompt - first < rows ? prompt - first : rows;
     const size_t at = (base + first) * ldq + head * d;
-    /* scores are scaled by 1 / sqrt(d_head), also if heads are projected */
+    /* Scores are scaled by 1 / sqrt(d_head), even if heads are projected to fewer dimensions. */
     const kvd_scores score = kvd_attention_scores(in, head);
     if (exact)
         kvd_attend_rows(first, exact, in->window, d, d, in->q + at, ldq, in->k + base * ldk + g * d,
@@ -202,7 +202,10 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (size_t b = 0; b < blocks; b++)
         for (size_t head = 0; head < n_heads; head++) {
-            /* Blocks with the most keys run first, so that threads finish together. */
+            /*
+             * The blocks of rows that attend to the most keys run first, so that threads finish at
+             * about the same time.
+             */
             const size_t row = (blocks - 1 - b) * KVD_ATTEND_ROWS;
             const size_t rows = n - row < KVD_ATTEND_ROWS ? n - row : KVD_ATTEND_ROWS;
             attend_rows(c, in, first, n, row, rows, head, &whole,
@@ -219,8 +222,8 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
 }
 
 /*
- * Makes the RoPE tables. They are computed again if n changes, because RoPE scaling may depend on
- * the length.
+ * Makes the RoPE tables. The tables are computed again if n changes, because RoPE scaling may
+ * depend on the length.
  */
 static int make_tables(kvd_cache *c, const kvd_config *config, size_t n, kvd_err *err)
 {
@@ -327,7 +330,7 @@ static int run_steps(kvd_cache *c, const kvd_attention_in *in, float *out, kvd_e
 static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     kvd_cache *c = (kvd_cache *)(void *)self;
-    /* a sequence that continues over several calls needs sequence_cache.h */
+    /* A sequence that continues over several calls needs the cache of sequence_cache.h instead. */
     assert(!in->start);
     return kvd_plan_stepwise(c->plan) ? run_steps(c, in, out, err) : run_blocks(c, in, out, err);
 }

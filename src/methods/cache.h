@@ -1,7 +1,6 @@
 /*
  * A KV cache as an attention hook. It stores K and V of whole sequences compressed as a plan says
- * (plan.h), and computes attention from the stored numbers. Stored bytes are counted here and
- * nowhere else.
+ * (plan.h), and computes attention from the stored numbers. No other file counts the stored bytes.
  *
  * Plans that only reduce dimensions, or store latents, run in blocks. All other plans run token by
  * token (stepwise.h). With plan.prompt = 0 every token attends to the cached tokens, itself

@@ -114,7 +114,9 @@ void kvd_head_append(kvd_head *h, size_t t)
     read_keys(h, i, i + 1);
 }
 
-/* Copies the unpruned channels from x [n][d] to y [n][n_keep] or, if `back`, from y to x. */
+/*
+ * Copies the unpruned channels from x [n][d] to y [n][n_keep] or, if `back` is true, from y to x.
+ */
 static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, bool back)
 {
     for (size_t i = 0; i < n; i++)
@@ -177,7 +179,10 @@ static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decode
         memcpy(x, decoded, n * h->width[side] * sizeof *x);
 }
 
-/* Quantises a block. Fails if an input number is not finite, because its code would hide that. */
+/*
+ * Quantises a block. Fails if an input number is not finite, because its code would decode to a
+ * finite number.
+ */
 static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded,
                       kvd_bits_count *count, kvd_err *err)
 {

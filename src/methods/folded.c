@@ -116,7 +116,7 @@ int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
     const kvd_part parts[] = {KVD_PART_V, KVD_PART_O, KVD_PART_Q, KVD_PART_K};
-    /* Per layer at most four matrices (Q, K, V, O) and three biases change. */
+    /* At most four matrices (Q, K, V, O) and three biases per layer change. */
     const size_t room = (size_t)config->n_layers * 7;
     *l = (kvd_folded_list){.config = config, .dims = dims};
     if (kvd_dims_fits(dims, config, err))
@@ -165,8 +165,8 @@ static const void *stored_at(const kvd_tensor *t, size_t element)
 }
 
 /*
- * Returns the matrix that is folded into rows row .. row + d_head - 1, or NULL if they do not
- * change.
+ * Returns the matrix that is folded into rows row .. row + d_head - 1 of the tensor, or NULL if the
+ * rows do not change.
  */
 static const float *matrix_for_rows(const run *r, size_t row, size_t *m)
 {

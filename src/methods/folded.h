@@ -22,7 +22,7 @@
  */
 
 /*
- * Returns the doubles of scratch memory for heads of d dimensions and n columns of W
+ * Returns the number of doubles of scratch memory for heads of d dimensions and n columns of W
  * (kvd_fold_rows) or n rows of W_O (kvd_fold_columns).
  */
 size_t kvd_fold_scratch(size_t d, size_t n);
@@ -62,7 +62,7 @@ typedef struct {
 typedef struct {
     const kvd_config *config;
     const kvd_dims *dims;
-    /* [n] sorted by name */
+    /* [n] entries sorted by name */
     kvd_folded *item;
     size_t n;
 } kvd_folded_list;

@@ -11,7 +11,7 @@
  */
 typedef struct {
     const char *at;
-    /* in bytes, including the slashes between values */
+    /* length in bytes, including the slashes between values */
     size_t len;
     /* number of alternative values; 1 for text without alternatives */
     size_t n;
@@ -169,7 +169,7 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
 
 /*
  * Returns the length of the first method in `list` with its parameters, or 0 on failure. A name may
- * be followed by "@WORD", which kvd_jct_costs_read allows and kvd_method_parse refuses.
+ * be followed by "@WORD"; kvd_jct_costs_read allows that, kvd_method_parse refuses it.
  */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * State of one KV head while a sequence runs through its compressed cache. For head.c, entries.c,
- * stepwise.c and sequence_cache.c.
+ * State of one KV head while a sequence runs through its compressed cache. Only head.c, entries.c,
+ * stepwise.c and sequence_cache.c include this file.
  */
 #ifndef KVD_METHODS_HEAD_H
 #define KVD_METHODS_HEAD_H
@@ -14,7 +14,7 @@
  */
 typedef struct {
     const kvd_plan *p;
-    /* Prompts of the batch with merged layers. NULL unless the plan merges layers. */
+    /* Prompts of the batch whose layers were merged. NULL unless the plan merges layers. */
     const kvd_prompts *prompts;
     /*
      * Levels (KVD_LEVEL_*) of the prompt's tokens if a method ranks tokens over all layers, else
@@ -23,7 +23,7 @@ typedef struct {
     const uint8_t *ranked;
     /* Index of this sequence in `prompts`. */
     size_t sequence;
-    /* Number of tokens of the whole sequence, and of its prompt. */
+    /* Number of tokens of the whole sequence (n), and of its prompt (n0). */
     size_t n, n0;
     /*
      * Method that chooses which tokens to keep. NULL if there is none, or if the layer's attention
@@ -32,7 +32,7 @@ typedef struct {
     const kvd_tokens_method *tokens;
     /*
      * `most` is the largest number of cached tokens at any time. `leaving` is the number of tokens
-     * that leave the attention window at once, because they are coded as one block.
+     * that leave the attention window together, because they are coded as one block.
      */
     size_t most, leaving;
     /* Index of the KV head. */
@@ -81,7 +81,7 @@ typedef struct {
      */
     float *q_cut, *o_cut;
 
-    /* Number of cached tokens: the used length of the arrays [most]. */
+    /* Number of cached tokens. The arrays of length `most` use their first m elements. */
     size_t m;
     /* [most] position of each cached token */
     uint32_t *position;
@@ -148,10 +148,13 @@ typedef struct {
 
 /* Returns the KV head's part of `dims`, or NULL if `dims` is NULL. */
 const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
-/* Sets sizes, matrices and scale. The caller must have set h->p, h->g and h->prompts. */
+/*
+ * Sets the sizes, matrices and scale of *h for the sequence of `in`. The caller must have set h->p,
+ * h->g and h->prompts.
+ */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
 /*
- * Allocates all arrays. The caller must have set n, n0, room and step_room, and called
+ * Allocates all arrays of *h. The caller must have set n, n0, room and step_room, and called
  * kvd_head_describe. The caller must call kvd_head_release, after a failure too.
  */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);
@@ -209,8 +212,8 @@ void kvd_head_leave(kvd_head *h, size_t t);
  */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
 /*
- * Lowers the precision of cached tokens, or drops them, as h->decision [m] says. If `merges`, the
- * method may first merge dropped tokens into kept tokens.
+ * Lowers the precision of cached tokens, or drops them, as h->decision [m] says. If `merges` is
+ * true, the method may first merge dropped tokens into kept tokens.
  */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
 /*
@@ -219,13 +222,13 @@ int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
  */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
 /*
- * Computes a projection basis for K and for V from the prompt, and projects the prompt. Later
- * tokens are projected when they are appended.
+ * Computes a projection basis for K and for V from the prompt, and projects K and V of the prompt.
+ * Later tokens are projected when they are appended.
  */
 int kvd_head_cut(kvd_head *h, kvd_err *err);
 /*
- * Replaces the prompt's keys by approximations that the method rebuilds. Called once, before any
- * step.
+ * Replaces the prompt's keys by approximations that the method rebuilds. Called once, before the
+ * first token after the prompt.
  */
 int kvd_head_rebuild(kvd_head *h, kvd_err *err);
 /* Computes h->balance from the prompt, for quantisers that balance K against Q. */

@@ -13,7 +13,7 @@
  * the sequence.
  */
 typedef struct {
-    /* Index in the list of requests. */
+    /* Index of the request in the list of requests. */
     uint32_t request;
     /* cache slot of the request, below max_batch */
     uint32_t slot;
@@ -22,15 +22,14 @@ typedef struct {
     uint32_t n;
     /*
      * Number of input and output tokens of the request. Token budgets of methods and the longrope
-     * tables depend on it. 0: the engine's max_len is used.
+     * tables depend on this number. 0: the engine's max_len.
      */
     uint32_t whole;
     /*
-     * 1 if a token is sampled after this slice; 0 if the slice does not reach the end of the
-     * prompt.
+     * 1 if a token is sampled after this slice. 0 if the slice ends before the end of the prompt.
      */
     int emits;
-    /* 1 if the sampled token is the request's last. The slot is free afterwards. */
+    /* 1 if the sampled token is the request's last token. The slot is free afterwards. */
     int last;
 } kvd_slice;
 
@@ -38,7 +37,7 @@ typedef struct {
     size_t n_slices;
     /* The first n_steps slices are decode steps (n = 1), the rest parts of prompts. */
     size_t n_steps;
-    /* [n_slices] Valid until the next iteration. */
+    /* [n_slices] Slices of the iteration. Valid until the next iteration. */
     const kvd_slice *slice;
     /* Sum of n over all slices. */
     size_t n_tokens;
@@ -49,7 +48,7 @@ typedef struct {
  * papers call ZACK/KE and FDC/KE.
  */
 typedef enum {
-    /* Each head is processed at its own number of dimensions, and work is divided by cost. */
+    /* Kernels that process each head at its own number of dimensions and divide work by cost. */
     KVD_ATTENTION_OURS,
     /*
      * The kernels of KVD_ATTENTION_OURS, with the division of work between thread blocks that the

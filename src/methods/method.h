@@ -28,15 +28,16 @@ typedef enum {
 extern const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES];
 
 /*
- * Matrices whose dimensions a method reduces: Q and K together, V, or both. The other matrices keep
- * all d_head dimensions. The reduced matrices keep as many dimensions as with KVD_CUT_BOTH.
+ * Matrices whose dimensions a method reduces: Q and K together, V, or both. Matrices that are not
+ * reduced keep all d_head dimensions. The numbers of kept dimensions of the others are as with
+ * KVD_CUT_BOTH.
  */
 typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
 
 typedef struct {
-    /* Names without parameters: "none", "zack", "h2o+kivi". */
+    /* Names of the members without parameters: "none", "zack", "h2o+kivi". */
     char name[64];
-    /* All parameters but p, r and ranks, such as "h2o.heavy=0.1,h2o.recent=0.1". */
+    /* All parameters but p, r and ranks as text, such as "h2o.heavy=0.1,h2o.recent=0.1". */
     char settings[320];
     /*
      * Members that act on layers, tokens or bits, or that compute their own projections. This plan
@@ -51,7 +52,7 @@ typedef struct {
      * `cut` and the fields after it, up to `ranks`, are parameters of method `dims`. Fractions and
      * rates are in [0, 1), or NaN if the user did not give them.
      */
-    /* Parameter `cut`; default both. */
+    /* Parameter `cut`: which matrices are reduced; default both. */
     kvd_cut cut;
     /* Parameter `p`: fraction of the dimensions of Q, K and V to remove. */
     double p;
@@ -64,11 +65,17 @@ typedef struct {
     double r;
     /* Parameter `p_u`: fraction of the dimensions to remove from tokens at KVD_LEVEL_LOW. */
     double p_low;
-    /* Parameters `p_u.qk` and `p_u.v`. */
+    /*
+     * Parameters `p_u.qk` and `p_u.v`: fraction to remove from Q and K, and from V, of tokens at
+     * KVD_LEVEL_LOW.
+     */
     double p_low_side[2];
-    /* Parameter `ranks`; default eq6. */
+    /* Parameter `ranks`: rule that chooses the kept dimensions; default eq6. */
     kvd_width_rule ranks;
-    /* Files chosen by kvd_method_find_files (points.h); borrowed, or NULL. */
+    /*
+     * File with the method's rotations, chosen by kvd_method_find_files (points.h); borrowed, or
+     * NULL.
+     */
     const kvd_spectrum *spectrum;
     const kvd_rates *rates;
     const kvd_error_table *table; /* set only with ranks=error */
@@ -84,12 +91,12 @@ typedef struct {
 } kvd_method;
 
 /*
- * Fails if two names act on the same axis, or if a parameter is unknown, given twice, out of range
- * or unused by the method. Also fails if p, r and the pair p.qk, p.v are mixed, if only one of p.qk
- * and p.v is given, or for r with ranks=error.
+ * Parses `text` into `*m`. Fails if two names act on the same axis, or if a parameter is unknown,
+ * given twice, out of range or unused by the method. Also fails if p, r and the pair p.qk, p.v are
+ * mixed, if only one of p.qk and p.v is given, or for r with ranks=error.
  */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
-/* Returns true if the user gave p, p.qk and p.v, or r. */
+/* Returns true if the user gave p, or p.qk and p.v, or r. */
 bool kvd_method_has_point(const kvd_method *m);
 /* Returns true if the user gave p.qk and p.v. */
 bool kvd_method_has_sides(const kvd_method *m);
@@ -139,12 +146,12 @@ bool kvd_method_reads_fisher(const kvd_method *m);
  * bits.
  */
 typedef struct {
-    /* as --method takes it: "p", "h2o.heavy" */
+    /* name of the parameter as --method takes it: "p", "h2o.heavy" */
     char name[64];
-    /* The values that store the most and the fewest bytes. */
+    /* Value of the parameter that stores the most bytes, and value that stores the fewest. */
     double most, least;
     bool whole;
-    /* True: a sweep multiplies the parameter by a constant ratio. False: it adds a constant. */
+    /* True: the next value of a sweep is this value times a constant. False: plus a constant. */
     bool geometric;
     /* True if the parameter is p, the fraction of all dimensions that a method removes. */
     bool p;
@@ -164,11 +171,11 @@ typedef struct {
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
 /*
- * Returns the value at fraction `share` of the way from t->most (0) to t->least (1), rounded to six
- * digits or to a whole number.
+ * Returns the parameter's value at fraction `share` of the way from t->most (share 0) to t->least
+ * (share 1), rounded to six digits or to a whole number.
  */
 double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
-/* Returns the fraction of the way from t->most (0) to t->least (1) at which `value` is. */
+/* Returns the fraction `share` for which kvd_method_tradeoff_at gives `value`. */
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
 /*
@@ -177,7 +184,10 @@ bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t
  */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
-/* Returns NaN if the parameter is p and the user gave r or p.qk and p.v instead. */
+/*
+ * Returns the value of the trade-off parameter in `*m`. Returns NaN if the parameter is p and the
+ * user gave r, or p.qk and p.v, instead.
+ */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
 #endif

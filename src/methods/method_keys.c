@@ -243,8 +243,8 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
 }
 
 /*
- * Fails if fractions are given twice. For each precision level, the user may give one fraction for
- * Q, K and V, or one for Q and K and one for V.
+ * Fails if the fraction to remove is given twice. For each precision level, the user may give one
+ * fraction for Q, K and V, or one for Q and K and one for V.
  */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
@@ -423,7 +423,7 @@ static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len,
     return NULL;
 }
 
-/* Returns the parameter that `dotted`, "NAME.KEY", names, or NULL if there is none. */
+/* Returns the parameter that `dotted`, of the form "NAME.KEY", names, or NULL if there is none. */
 static const kvd_parameter *find_dotted(kvd_method *m, const char *dotted, kvd_keyed *member)
 {
     const char *const dot = strchr(dotted, '.');
@@ -445,8 +445,8 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
 }
 
 /*
- * Writes the trade-off parameter `key` of the member `name` to `*out`. If `name` or `key` is NULL,
- * any name or key matches. Returns false if there is none.
+ * Writes the trade-off parameter `key` of the member called `name` to `*out`. If `name` or `key` is
+ * NULL, any member or parameter matches. Returns false if none matches.
  */
 static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_tradeoff *out)
 {
@@ -517,8 +517,8 @@ double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value)
 }
 
 /*
- * Sets the parameter `name`: "p", "p_u" or NAME.KEY. If only_free, a parameter that the user gave
- * keeps its value.
+ * Sets the parameter `name`: "p", "p_u" or NAME.KEY. If only_free is true, a parameter that the
+ * user gave keeps its value.
  */
 static void set(kvd_method *m, const char *name, double value, bool only_free)
 {

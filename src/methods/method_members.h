@@ -17,18 +17,18 @@ typedef struct {
     kvd_parameter_values *values;
 } kvd_keyed;
 
-enum { KVD_MEMBERS = 6 /* most members with parameters in one combination */ };
+enum { KVD_MEMBERS = 6 /* largest number of members with parameters in one combination */ };
 
 /* Writes the members to `out` and returns their number. A quantiser comes last. */
 int kvd_method_members(kvd_method *m, kvd_keyed out[KVD_MEMBERS]);
 
-/* Returns the index of `key` in the member's parameters, or -1. */
+/* Returns the index of `key` among the member's parameters, or -1 if the member lacks it. */
 int kvd_method_find_key(const kvd_keyed *k, const char *key);
 
 /*
- * Sets the parameters in `text`, "KEY=VALUE,...", which is modified; NULL means none. Then sets the
- * defaults of a named combination that `text` does not give, and checks that all parameters fit
- * together. Fails as kvd_method_parse does.
+ * Sets the parameters in `text`, "KEY=VALUE,...", which is modified; NULL means no parameters. Then
+ * sets those defaults of a named combination that `text` does not give, and checks that all
+ * parameters fit together. Fails as kvd_method_parse does.
  */
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err);
 

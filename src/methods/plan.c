@@ -240,7 +240,7 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /* Random projections or random quantisation tables can be drawn, not both. */
+    /* Random numbers replace either the projections or the quantisation tables, not both. */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);
     return s;
@@ -334,7 +334,7 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     s.dims = p->dims;
     if (p->tokens && p->tokens->open &&
         p->tokens->open(&p->tokens_values, &s, &p->tokens_self, err)) {
-        /* `open` failed, so there is nothing to close. */
+        /* `open` failed, so kvd_plan_close must not call the method's `close`. */
         p->tokens_self = NULL;
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->tokens->info.name);

@@ -27,7 +27,7 @@ typedef struct kvd_plan {
      * to the method in `tokens`. The method must have no state and needs no `close`. NULL: none.
      */
     const kvd_tokens_method *levels;
-    /* Projections of the heads. If `maker` is set, NULL until the plan is open. */
+    /* Projections of the heads. With a `maker`, the pointer is NULL until the plan is open. */
     const kvd_dims *dims;
     /* Method that makes its own projections, such as palu, or NULL. */
     const kvd_dims_maker *maker;
@@ -71,8 +71,8 @@ typedef struct kvd_plan {
     struct kvd_plan *kept;
     int n_layers;
     /*
-     * Number of tokens of the prompt. In a sequence of at most `prompt` tokens, all but the last
-     * token are the prompt. Generation ignores this field.
+     * Number of tokens of the prompt. In a sequence of at most `prompt` tokens, all tokens but the
+     * last are the prompt. Generation ignores this field.
      */
     size_t prompt;
     uint64_t seed;
@@ -90,8 +90,8 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
 /*
- * Returns p itself or, in layers that parameter keep_layers excludes, the uncompressed plan. p must
- * be open.
+ * Returns the plan of one layer: p itself, or the uncompressed plan if parameter keep_layers
+ * excludes the layer. p must be open.
  */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
@@ -102,7 +102,8 @@ const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 bool kvd_plan_stepwise(const kvd_plan *p);
 
 /*
- * Returns true if all prompts must run through the model once before the sequences do (prompts.h).
+ * Returns true if the model must first run over all prompts alone, before it runs over the
+ * sequences (prompts.h).
  */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
@@ -126,7 +127,8 @@ bool kvd_plan_heads_together(const kvd_plan *p);
 
 /*
  * Returns the number of tokens that leave a sliding window together, because the bits method codes
- * them as one block; 1 if it codes tokens one by one. Blocks begin at multiples of this number.
+ * them as one block; 1 if the bits method codes tokens one by one. Blocks begin at multiples of
+ * this number.
  */
 size_t kvd_plan_block(const kvd_plan *p);
 

@@ -53,7 +53,9 @@ static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err
         m->rates = x;
         m->rates_path = files->rates_path[i];
     }
-    /* The user gave files of kept dimensions (rates.h5), but none fits the method. */
+    /*
+     * True if the user gave files of kept dimensions (rates.h5), but none of them fits the method.
+     */
     if (!m->rates && files->n_rates && !kvd_method_has_point(m))
         return other_pairs(d, files->rates_path[files->n_rates - 1],
                            files->rates[files->n_rates - 1].pair, err);
@@ -386,7 +388,7 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
         else
             failed = kvd_point_of_rates(m, i, &list[i], err);
         if (failed) {
-            /* an element that is not complete can be freed too */
+            /* kvd_points_free also accepts an element that is not complete. */
             kvd_points_free(list, i + 1);
             return -1;
         }

@@ -35,7 +35,8 @@ int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err 
 
 /*
  * Warns on stderr about every given file that none of the n methods reads. `calibration` and
- * `fisher` are paths or NULL. kvd_method_find_files must have been called for all methods.
+ * `fisher` are the paths of these options, or NULL. kvd_method_find_files must have been called for
+ * all methods.
  */
 void kvd_method_files_say_unused(const kvd_method_files *files, const char *calibration,
                                  const char *fisher, const kvd_method *method, size_t n,
@@ -74,8 +75,8 @@ typedef struct {
     /* Projection matrices. Field `head` is NULL if nothing is projected. */
     kvd_dims dims;
     /*
-     * Projection matrices for tokens at KVD_LEVEL_LOW. Field `head` is NULL if these tokens use
-     * `dims`.
+     * Projection matrices for tokens at KVD_LEVEL_LOW. Field `head` is NULL if these tokens use the
+     * matrices of `dims`.
      */
     kvd_dims low;
 } kvd_point;

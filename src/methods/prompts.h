@@ -69,7 +69,7 @@ int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 /*
  * Fails if a method of the plan reads prompts twice, and two copies of a prompt of `length` tokens
  * do not fit into max_len tokens or into the positions of the model. The plan need not be open. The
- * message has the number `sequence`.
+ * error message contains the number `sequence`.
  */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);

@@ -144,8 +144,8 @@ static kvd_sequence_cache_slot *slot_of(const kvd_sequence_cache *r, size_t sequ
 }
 
 /*
- * Starts a sequence if `in` holds its prompt. Fails unless the tokens continue the sequence in its
- * slot and fit into its length.
+ * Checks the new tokens of a sequence, and starts the sequence if `in` holds its prompt. Fails
+ * unless the tokens continue the sequence in its slot and fit into its length.
  */
 static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
@@ -172,8 +172,8 @@ static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t seque
 }
 
 /*
- * Runs the new tokens through KV heads g .. g + n - 1. Adds the counters of head g + i to
- * account[i].
+ * Runs the new tokens of a sequence through KV heads g .. g + n - 1. Adds the counters of head g +
+ * i to account[i].
  */
 static int take(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, size_t g,
                 size_t n, float *out, kvd_stepwise_account *account, kvd_err *err)

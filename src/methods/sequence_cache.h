@@ -19,8 +19,8 @@ typedef struct {
     const kvd_config *config;
     /*
      * Prompts for plans with kvd_plan_first_pass. The caller must set this field when sequences
-     * begin: sequence s of the batch is sequence s of the prompts. The prompts must exist until the
-     * last of these sequences has ended.
+     * begin: sequence s of the batch is sequence s of the prompts. The prompts must exist until all
+     * sequences of the batch have ended.
      */
     const kvd_prompts *prompts;
     /* [n_sequences] Cache slot of each sequence of the batch. NULL: sequence s has slot s. */

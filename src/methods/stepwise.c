@@ -85,8 +85,8 @@ static const float *sink_of(const kvd_head *h, size_t j)
 }
 
 /*
- * Turns the scores of the query at position t, for keys from .. from+n-1, into probabilities, and
- * adds them to the statistics of the prompt.
+ * Turns the scores of the query at position t, for the keys from .. from+n-1, into probabilities,
+ * and adds the probabilities to the statistics of the prompt.
  */
 static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t from, float *score,
                     size_t n)

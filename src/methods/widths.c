@@ -12,9 +12,9 @@ static double weight(double s, bool energy)
 }
 
 /*
- * Returns the sum of the singular values or, if `energy`, of their squares. The smallest are added
- * first. All sums that are compared with a removal rate use this order, so that they agree to the
- * last bit.
+ * Returns the sum of the singular values or, if `energy` is true, of their squares. The smallest
+ * values are added first. All sums that are compared with a removal rate use this order, so that
+ * they agree to the last bit.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {

@@ -13,9 +13,9 @@
 
 /*
  * Returns keep(r), the number of dimensions kept at removal rate r in [0, 1): the largest j + 1
- * with tail(j) > r, where tail(j) = sum_{i >= j} s_i / sum_i s_i. If `energy`, the sums are over
- * squares. sigma [d] must not increase. At least 1 dimension is kept, even if all singular values
- * are 0.
+ * with tail(j) > r, where tail(j) = sum_{i >= j} s_i / sum_i s_i. If `energy` is true, the sums are
+ * over squares. sigma [d] must not increase. At least 1 dimension is kept, even if all singular
+ * values are 0.
  */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
@@ -61,8 +61,8 @@ int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wan
                        kvd_widths *w, kvd_err *err);
 
 /*
- * Removes the fraction wanted_p of Q and K (side 0) or V (side 1) alone; the other side keeps
- * d_head dimensions. Writes the removal rate of Eq. 6 to `*r` unless `r` is NULL.
+ * Removes the fraction wanted_p of the dimensions of Q and K (side 0) or V (side 1) alone; the
+ * other side keeps d_head dimensions. Writes the removal rate of Eq. 6 to `*r` unless `r` is NULL.
  */
 int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                           bool energy, double *r, kvd_widths *w, kvd_err *err);

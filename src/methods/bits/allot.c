@@ -217,8 +217,8 @@ static double give(allot *a, const making *m, size_t at, double price)
 }
 
 /*
- * Finds the lowest price per bit at which the heads `first` .. `last` - 1 stay within their budget
- * of bits, and sets their bits at that price.
+ * Finds the lowest price per bit at which the heads `first` .. `last` - 1 stay within their total
+ * number of bits, and sets the bits of their dimensions at that price.
  */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {

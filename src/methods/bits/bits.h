@@ -66,7 +66,7 @@ struct kvd_bits_method {
     /*
      * True if a block holds all KV heads of the layer next to each other. Such a method cannot be
      * combined with methods of other axes. The same block is coded again for every KV head, so the
-     * code of a token may depend only on the numbers in the block. The counted bits are those of
+     * code of a token may depend only on the numbers in the block. kvd_bits_count has the bits of
      * all KV heads.
      */
     bool all_heads;
@@ -154,9 +154,9 @@ typedef struct {
 
 /*
  * Sets the scales so that the largest magnitude among the first `rows` calibration tokens, divided
- * by the scale, is `largest`. Keys and values have separate scales. If all numbers are 0, the scale
- * is 1. With KVD_SCALE_ONE, `*s` is not read. The caller must call kvd_scales_release, after a
- * failure too.
+ * by the scale, is `largest`. Keys and values have separate scales. If all numbers of a scale are
+ * 0, the scale is 1. With KVD_SCALE_ONE, `*s` is not read. The caller must call kvd_scales_release,
+ * after a failure too.
  */
 int kvd_scales_make(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup *s, size_t rows,
                     float largest, kvd_err *err);

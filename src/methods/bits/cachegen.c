@@ -34,7 +34,7 @@ typedef struct {
     const kvd_parameter_values *v;
     int n_layers;
     size_t n_kv_heads, wide, group;
-    bool drawn; /* true: steps and tables are made for timing */
+    bool drawn; /* true: steps and tables are random, for timing */
     /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation steps, or NULL if `own` is 1 */
     float *step;
     /*

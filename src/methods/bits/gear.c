@@ -67,7 +67,10 @@ typedef struct {
     size_t at;
 } placed;
 
-/* Orders equal numbers by their place, so that the choice of outliers does not depend on qsort. */
+/*
+ * Compares two numbers for a sort by value. Equal numbers are ordered by their position, so that
+ * the choice of outliers does not depend on qsort.
+ */
 static int by_value(const void *a, const void *b)
 {
     const placed *const p = a, *const q = b;
@@ -96,8 +99,8 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, placed *o
 }
 
 /*
- * Makes the columns of a [n][r] orthonormal by Gram-Schmidt. A column that depends on the columns
- * before it becomes 0.
+ * Makes the columns of a [n][r] orthonormal by Gram-Schmidt. A column that is a linear combination
+ * of earlier columns becomes 0.
  */
 static void orthonormalise(float *a, size_t n, size_t r)
 {

@@ -36,7 +36,7 @@ struct kvd_parameter_values;
  */
 enum { KVD_GEAR_RANK = 8, KVD_GEAR_TOKENS = 65536 };
 
-/* Parameters of the method. */
+/* Parameters of method gear. */
 typedef struct {
     int32_t bits, group, rank, rank_later, buffer, iterations;
     double outliers; /* fraction of numbers */
@@ -69,7 +69,7 @@ KVD_PACKED_INLINE int kvd_gear_pieces(int n, int piece)
     return (n + piece - 1) / piece;
 }
 
-/* Returns the number of columns of a stored factor: the rank, rounded up to an even number. */
+/* Returns the number of columns of a stored factor: `rank` rounded up to an even number. */
 KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 {
     return (rank + 1) / 2 * 2;

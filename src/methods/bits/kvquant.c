@@ -241,7 +241,7 @@ static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher
     return status ? -1 : 0;
 }
 
-/* Returns the x with P(|Z| > x) = `share` for a standard normal Z. */
+/* Returns the number x for which P(|Z| > x) = `share`, Z being a standard normal variable. */
 static double normal_range(double share)
 {
     double lo = 0, hi = 8;
@@ -252,7 +252,10 @@ static double normal_range(double share)
     return hi;
 }
 
-/* Sets quantisation tables that fit normally distributed numbers, without calibration. */
+/*
+ * Without calibration data (timing), sets quantisation levels and ranges that fit normally
+ * distributed numbers.
+ */
 static int make_up(kvquant *q, kvd_err *err)
 {
     const double half = normal_range(q->v->value[OUTLIERS] > 0 ? q->v->value[OUTLIERS] : 1e-3);
@@ -357,8 +360,8 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
 }
 
 /*
- * Returns the decoded value of x. `level` has two tables of n numbers: the index of the nearest
- * number in the first selects the result in the second.
+ * Returns the decoded value of x. `level` has two tables of n numbers: the nearest number in the
+ * first table gives the index, and the second table has the decoded number at that index.
  */
 static float decode(const float *level, int n, float x, float middle, float half)
 {

@@ -42,7 +42,9 @@ typedef struct {
     float *mean;            /* [wide] mean of the calibration data */
     float *basis;           /* [wide][wide], column j is the j-th principal component */
     kvd_kvtc_group *groups; /* [n] in ascending order of components */
-    /* `kept` is the number of components up to the end of the last stored group. */
+    /*
+     * `n`: number of groups. `kept`: number of components up to the end of the last stored group.
+     */
     size_t n, kept;
     /*
      * Tables for coding in one stream per lane (parameter lanes=1). The arrays of `lanes` belong to
@@ -60,7 +62,7 @@ typedef struct {
 
 /*
  * Squared errors of all possible groups of principal components, averaged over calibration tokens.
- * UNIT components are a unit.
+ * A unit is UNIT components.
  */
 typedef struct {
     /*
@@ -68,9 +70,9 @@ typedef struct {
      * every number of bits.
      */
     double (*coded)[N_SIZES][N_KINDS];
-    /* [units] Error of each unit if it is not stored. */
+    /* [units] Squared error of each unit if the unit is not stored. */
     double *variance;
-    float *c; /* [n][wide] components of the calibration tokens */
+    float *c; /* [n][wide] principal components of the calibration tokens */
     size_t n;
 } costs;
 
@@ -115,7 +117,7 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
 
 /*
  * Chooses the groups of components that minimise the squared error plus `price` times their bits.
- * Returns their bits per token. least and choice [units + 1] are scratch.
+ * Returns the bits per token of all groups. least and choice [units + 1] are scratch.
  */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
@@ -151,8 +153,8 @@ static double divide(const costs *from, size_t wide, double price, double *least
 }
 
 /*
- * Chooses the groups of components of K or V in all layers, at the lowest price per bit that keeps
- * the budget of bits.
+ * Chooses the groups of components of K or V in all layers, at the lowest price per bit at which
+ * the groups stay within the wanted number of bits.
  */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
@@ -263,7 +265,7 @@ static void count_codes(const float *c, size_t n, size_t wide, const kvd_kvtc_gr
     }
 }
 
-/* Arrays of kvd_stream_coder while they are made. */
+/* Arrays of a kvd_stream_coder that is being built. */
 typedef struct {
     kvd_stream_component *component;
     uint16_t *start;
@@ -301,8 +303,8 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
 }
 
 /*
- * Makes c->lanes for the groups of `c`. cost->c are components of calibration tokens; NULL: codes
- * of a group are equally likely.
+ * Builds c->lanes for the groups of `c`. cost->c has the components of calibration tokens; NULL:
+ * all codes of a group are equally likely.
  */
 static int make_lanes(coder *c, size_t wide, const costs *cost, kvd_err *err)
 {
@@ -483,8 +485,8 @@ static size_t packed_bytes(const coder *c, size_t n)
 }
 
 /*
- * Quantises the components of n tokens and packs their codes or, if `read`, decodes them. Codes of
- * 2, 4 and 8 bits never cross a byte boundary.
+ * Quantises the components of n tokens and packs their codes. If `read` is true, decodes them
+ * instead. Codes of 2, 4 and 8 bits never cross a byte boundary.
  */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
@@ -526,7 +528,10 @@ static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, 
     return 0;
 }
 
-/* Quantises the components c [wide] of one token, writes its codes to q, and decodes them. */
+/*
+ * Quantises the components x [wide] of one token, writes the codes to q, and replaces x by the
+ * decoded components.
+ */
 static void quantise_token(const coder *c, float *x, uint8_t *codes, int32_t *q)
 {
     float scale, zero;
@@ -563,7 +568,10 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
     return status;
 }
 
-/* Codes and decodes the n tokens in w->x. `state` is NULL if DEFLATE codes them. */
+/*
+ * Codes and decodes the n tokens in w->x. If `state` is NULL, DEFLATE codes them, else the coder
+ * with parallel lanes.
+ */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

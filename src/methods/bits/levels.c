@@ -20,8 +20,8 @@ double kvd_level_bin(int bin, int bins)
 }
 
 /*
- * Returns the squared error of bins `from` .. `to` - 1 if all their numbers are decoded as their
- * mean.
+ * Returns the squared error of bins `from` .. to - 1 if all their numbers are decoded as the mean
+ * of these bins.
  */
 static double lost(const prefixes *s, int from, int to)
 {

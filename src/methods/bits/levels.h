@@ -1,6 +1,6 @@
 /*
- * Computes the quantisation levels of a non-uniform quantiser from a histogram. Tables of methods
- * for the GPU.
+ * Quantisation levels of a non-uniform quantiser, computed from a histogram; and the tables of open
+ * methods that GPU code reads.
  */
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
@@ -51,7 +51,7 @@ typedef struct {
     size_t wide;  /* n_kv_heads * d_head */
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
     float clip;
-    const uint32_t *order; /* [n_layers][wide] rotated key channels in the order of their codes */
+    const uint32_t *order; /* [n_layers][wide] channel of each code of the rotated keys */
 } kvd_rotatekv_tables;
 
 void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
@@ -65,18 +65,18 @@ typedef struct {
     /* Levels of keys, in ascending order: [2^(bits - 1)] with `qjl`, otherwise [2^bits]. */
     const float *key_level;
     /*
-     * [3][256] Levels of bits - 1, bits and bits + 1 bits. The last ones are set only if the
-     * parameter has a fraction.
+     * [3][256] Levels for bits - 1, bits and bits + 1 bits. The last 256 are set only if the
+     * parameter `bits` has a fraction.
      */
     const float *levels;
 } kvd_turboquant_tables;
 
 /*
- * Sets `*t` to the tables for vectors of d numbers. The first call for a value of d computes them,
+ * Sets `*t` to the tables for vectors of d numbers. The first call for each d computes the tables,
  * and may fail.
  */
 int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err);
-/* Returns the d_head of the model for which the method is open. */
+/* Returns d_head of the model with which the method was opened. */
 int kvd_turboquant_d_head(const void *self);
 
 /* Calibrated tables of an open method kvquant, which owns the arrays. */

@@ -65,7 +65,8 @@ typedef struct {
     int32_t bits;
     /*
      * Number of tokens of a key channel that share a scale in a page: 16, 32 or 64. 0: keys have no
-     * scales. If more than 64 tokens share a scale, each of their pages has a copy.
+     * scales. If more than 64 tokens share a scale, every page with such tokens has a copy of the
+     * scale.
      */
     int32_t k_group;
     /*
@@ -91,13 +92,13 @@ typedef struct {
     bool norms;  /* true: vectors are rotated (turboquant), and keys store norms */
     bool sketch; /* true: keys store signs of their sketched residuals (turboquant, qjl=1) */
     /*
-     * True if values are stored as keys are: as A operands with tokens in rows, and with scales per
-     * channel of k_group tokens (comet).
+     * True if values are stored like keys: as A operands with tokens in rows, and with one scale
+     * per channel for k_group tokens (comet).
      */
     bool v_channels;
     /*
      * True if codes of equal steps have no zero point: x = s (code - (2^(bits - 1) - 1)). The
-     * places of zero points are unused.
+     * memory for zero points is unused.
      */
     bool symmetric;
     /*
@@ -107,7 +108,9 @@ typedef struct {
      */
     bool allotted;
     bool low_rank; /* true: pages have the layout of gear.h, and other members are not set */
-    /* True if every token is coded by itself (kvd_packed_rows). Other members are not set. */
+    /*
+     * True if every token is coded by itself (layout: kvd_packed_rows). Other members are not set.
+     */
     bool rows;
     bool classes; /* true: pages have the layout of kvd_packed_classes; other members are not set */
     bool split;   /* true: pages have the layout of kvd_packed_split; other members are not set */
@@ -168,7 +171,7 @@ typedef struct {
     double share;    /* fraction of the tokens of a block that are salient */
 } kvd_packed_classes;
 
-/* Returns share * n, rounded to the nearest number, which is the same on CPU and GPU. */
+/* Returns share * n rounded to the nearest integer. CPU and GPU give the same result. */
 KVD_PACKED_INLINE int kvd_packed_share(double share, int n)
 {
 #ifdef __CUDA_ARCH__
@@ -195,7 +198,7 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
                  : 0;
 }
 
-/* Byte offsets of the parts of a page, all multiples of 16, and the sizes of records in words. */
+/* Byte offsets of the parts of a page (multiples of 16), and the sizes of records in words. */
 typedef struct {
     /* offsets of the codes and sizes of a record, of keys and of values of each class */
     int32_t codes[2][2], words[2][2];
@@ -256,7 +259,7 @@ typedef struct {
     int32_t group; /* 16, 32 or 64 */
     double share;  /* fraction of channels that are chosen */
     bool ternary;
-    int32_t bits; /* turboquant: bits of the other channels, one less than those of chosen ones */
+    int32_t bits; /* turboquant: bits of the other channels; the chosen channels have one more */
     bool sketch;  /* turboquant: keys store signs of their sketched residuals */
 } kvd_packed_split;
 
@@ -266,12 +269,12 @@ typedef struct {
  */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
-    int32_t v_mask; /* offset of the bits of channels of values */
+    int32_t v_mask; /* offset of the bits that mark the chosen channels of values */
     int32_t codes[2][2], scales[2][2];
     int32_t bytes; /* bytes of a record, a multiple of 16 */
 } kvd_packed_split_record;
 
-/* Returns the number of chosen channels of d channels of keys (side 0) or values (side 1). */
+/* Returns how many of d channels of keys (side 0) or of values (side 1) are chosen. */
 KVD_PACKED_INLINE int kvd_packed_chosen(const kvd_packed_split *s, int side, int d)
 {
     return s->bits ? kvd_packed_share(s->share, d) : side ? 0 : (int)(s->share * (double)d);

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Smallest state between two symbols. The encoder starts with this state. */
+/* Smallest state of the coder between two symbols, with which the encoder starts. */
 static const uint32_t LEAST = 1u << 23;
 enum { STATE_BYTES = 4 };
 
@@ -53,7 +53,10 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
     index_parts(t);
 }
 
-/* Reads or writes bits in a byte string, lowest bit of a byte first. */
+/*
+ * Position in a byte string whose bits are read or written one after another, lowest bit of a byte
+ * first.
+ */
 typedef struct {
     uint8_t *out;
     const uint8_t *in;
@@ -69,7 +72,7 @@ static void put(bit_string *b, uint32_t value, int bits)
     }
 }
 
-/* Reads bits from a string. Bits beyond its end are 0. */
+/* Returns the next `bits` bits of a string. Bits beyond the end of the string are 0. */
 static uint32_t get(bit_string *b, int bits)
 {
     uint32_t value = 0;
@@ -344,12 +347,12 @@ enum {
     MOST_SHIFT = KVD_STREAM_SHIFT - 2   /* 4 buckets */
 };
 
-/* Components of one group. */
+/* Frequency tables of the components of one group. */
 typedef struct {
     const kvd_stream_component *of; /* [n] */
     const uint16_t *start;
     int n;
-    uint32_t lanes; /* number of lanes with tables of their own; 1: all lanes share a table */
+    uint32_t lanes; /* number of lanes that have their own tables; 1: all lanes share a table */
 } lookup_group;
 
 /*

@@ -84,7 +84,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
 
-/* Streams of a block (streams.h), of n_streams = kvd_stream_count(kept). */
+/* Streams of a block (streams.h). Their number n_streams is kvd_stream_count(kept). */
 typedef struct {
     uint32_t *state; /* [n_streams][KVD_LANES] */
     uint16_t *word;  /* [n_streams][pitch] stacks of words */
@@ -98,8 +98,8 @@ typedef struct {
  */
 void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b);
 /*
- * Decodes the integers of the last kvd_streams_push into q [t->kept] and undoes it. Fails if a
- * stack has too few words.
+ * Decodes the integers of the last kvd_streams_push into q [t->kept] and removes them from the
+ * block. Fails if a stack has too few words.
  */
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 

@@ -32,7 +32,7 @@ static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 typedef struct {
     const kvd_parameter_values *v;
     size_t n_kv_heads, d, heads;
-    uint32_t *order; /* [n_layers][n_kv_heads * d] channel numbers in sorted order */
+    uint32_t *order; /* [n_layers][n_kv_heads * d] channels of keys in sorted order */
 } rotatekv;
 
 /*
@@ -122,7 +122,7 @@ static int calibrate(const rotatekv *r, const kvd_method_setup *s, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Draws the orders of the channels for timing with random weights. */
+/* Sets random orders of the channels, to time models with random weights. */
 static void draw_orders(const rotatekv *r, int n_layers)
 {
     const size_t wide = r->n_kv_heads * r->d;

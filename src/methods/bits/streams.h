@@ -1,6 +1,6 @@
 /*
- * Blocks of an entropy code that many lanes decode at once: the format, shared by the CPU methods
- * and the kernels (cuda/streams.cu).
+ * Blocks of an entropy code that many lanes decode at the same time. This file has the format,
+ * shared by the CPU methods and the kernels (cuda/streams.cu).
  *
  * A block has the integers q [tokens][kept] of consecutive tokens. Components are divided into
  * groups of KVD_LANES. Group c belongs to stream c % n_streams and component 32 c + i to lane i. A
@@ -47,7 +47,7 @@ enum {
     KVD_STREAM_EXCEPTION_BITS = 64,
     KVD_STREAM_HEADER_BITS = 32 * KVD_LANES + 2 * 16
 };
-/* State of a lane before its first symbol, and smallest state between two symbols. */
+/* State of a lane before the first symbol, which is also the smallest state between two symbols. */
 #define KVD_STREAM_LEAST (1u << 16)
 
 /*
@@ -71,13 +71,16 @@ typedef struct {
     const uint16_t *start;
 } kvd_stream_tables;
 
-/* An integer without a frequency: component + 2^16 * (token of the block). */
+/* An integer without a frequency. Its position is component + 2^16 * (token in the block). */
 typedef struct {
     uint32_t place;
     int32_t q;
 } kvd_stream_exception;
 
-/* Fraction of a step that is added to |y| before it is rounded towards 0. */
+/*
+ * Number that is added to |y| / step before it is rounded towards 0. A value below 1/2 gives a dead
+ * zone.
+ */
 #define KVD_STREAM_ROUND 0.4
 
 /* Returns the multiple of `step` to which y is rounded, with a dead zone around 0. */
@@ -111,7 +114,7 @@ KVD_STREAM_INLINE bool kvd_stream_has(kvd_stream_component c, int32_t q)
     return q >= c.least && q < c.least + c.n;
 }
 
-/* Returns true if coding a symbol of frequency f pushes a word first. */
+/* Returns true if the encoder pushes a word before it codes a symbol of frequency f in state x. */
 KVD_STREAM_INLINE bool kvd_stream_pushes(uint32_t x, uint32_t f)
 {
     return (x >> (32 - KVD_STREAM_SHIFT)) >= f;
@@ -265,10 +268,10 @@ KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lo
     return kvd_stream_word(row + *offset);
 }
 
-/* Sizes of what kvd_stream_lookups writes. */
+/* Sizes of the tables that kvd_stream_lookups writes. */
 typedef struct {
     size_t words;   /* a multiple of 4 */
-    size_t largest; /* bytes of the largest image */
+    size_t largest; /* size of the largest image, in bytes */
     bool whole;     /* true: every group has tables */
 } kvd_stream_lookup_size;
 
@@ -305,7 +308,7 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts; /* number of elements of streams.start */
-    bool drawn;      /* true: the tables are drawn for timing and fit no data */
+    bool drawn;      /* true: the tables are random (timing) and fit no data */
 } kvd_stream_coder;
 
 /* Fills `*to` from an open waterfill with block > 0, or kvtc with lanes=1. `side` is a kvd_side. */
@@ -324,9 +327,10 @@ enum {
 };
 
 /*
- * Steps and frequencies of cachegen. The first token of every `group` tokens is coded by itself,
- * with 256 codes, the others as differences with KVD_CACHEGEN_CODES codes. A block is coded from
- * its newest token to its oldest. The open method owns the arrays.
+ * Steps and frequencies of cachegen. The first token of every `group` tokens is coded by itself
+ * with 256 codes. Later tokens of the group are coded as differences from it with
+ * KVD_CACHEGEN_CODES codes. A block is coded from its newest token to its oldest. The open method
+ * owns the arrays.
  */
 typedef struct {
     size_t wide, group;
@@ -336,7 +340,7 @@ typedef struct {
      * last one: a table for first tokens, then one per channel.
      */
     const uint16_t *table;
-    bool drawn; /* true: the tables are drawn for timing and fit no data */
+    bool drawn; /* true: the tables are random (timing) and fit no data */
 } kvd_cachegen_coder;
 
 enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* group whose table decodes anchor tokens */ };

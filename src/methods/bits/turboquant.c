@@ -37,7 +37,7 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"bits", 8, 1, false, NULL, 0, 0};
 
 enum { BINS = 2048, STREAM = 0x7151 };
-/* Largest magnitude covered by the levels, in standard deviations of a coordinate. */
+/* Largest magnitude for which there are levels, in standard deviations of a coordinate. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -47,7 +47,7 @@ typedef struct {
 
 typedef struct {
     int bits;        /* bits per coordinate; outlier channels have one more */
-    double outliers; /* fraction of the channels that have one bit more */
+    double outliers; /* fraction of the channels that are coded with one more bit */
     bool qjl;
     uint64_t seed;
     int d_head;
@@ -138,7 +138,7 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
 
 /*
  * Returns the tables for vectors of d numbers, or NULL on failure. The first call for a value of d
- * computes them. If two threads do so at the same time, one result is freed; both are equal.
+ * computes them. If two threads compute the same tables at the same time, one result is freed.
  */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {

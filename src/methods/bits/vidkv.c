@@ -131,8 +131,8 @@ static int by_channel(const void *a, const void *b)
 }
 
 /*
- * Orders the channels of x [n][d]: first the `two` channels with the largest ranges, then the other
- * channels in their original order.
+ * Sorts the channels of x [n][d]: first the `two` channels with the largest ranges (coded with 2
+ * bits), then the other channels in their original order.
  */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, ranged *order)
 {

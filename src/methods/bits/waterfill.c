@@ -76,7 +76,7 @@ typedef struct {
     int n_layers;
     size_t wide; /* n_kv_heads * d_head */
     coder *coder;
-    bool drawn; /* true: tables are drawn for timing */
+    bool drawn; /* true: the tables are random, for timing */
 } waterfill;
 
 typedef struct {
@@ -159,7 +159,7 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
     to->kept = n > 1 || !j ? j + 1 : to->kept;
 }
 
-/* Makes the table of the bytes after ESCAPE, and forgets the tables of the components. */
+/* Makes the table of the bytes after ESCAPE, and clears the tables of the components. */
 static void begin_tables(coder *to, size_t d)
 {
     uint64_t equal[KVD_RANS_SYMBOLS];
@@ -170,8 +170,8 @@ static void begin_tables(coder *to, size_t d)
 }
 
 /*
- * Counts the multiples of the step that occur in calibration data, and makes the frequency tables.
- * Other multiples become escapes.
+ * Counts how often each multiple of the step occurs in calibration data, and makes the frequency
+ * tables. A multiple that does not occur is coded as an escape.
  */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
@@ -256,7 +256,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
-/* Makes the table of component j for multiples with the standard deviation sigma. */
+/* Makes the frequency table of component j for multiples with standard deviation `sigma`. */
 static void draw_component(coder *to, size_t j, double sigma)
 {
     const int most = (int)fmin(6 * sigma + KVD_STREAM_ROUND, ZERO);

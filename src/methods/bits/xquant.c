@@ -41,7 +41,10 @@ typedef struct {
 typedef struct {
     const kvd_config *config;
     int bits;
-    /* `wide` is n_kv_heads * d_head. `rank` is how many numbers a token stores for K, and for V. */
+    /*
+     * `wide` is n_kv_heads * d_head. `rank` is the number of stored numbers per token for K, and
+     * also for V.
+     */
     size_t group, wide, rank;
     bool latent;
     matrices *of; /* [n_layers][KVD_N_SIDES] */
@@ -96,7 +99,7 @@ static int decompose(const xquant *q, matrices *m, kvd_err *err)
     double *const u = a + d * wide, *const b = u + d * r, *const sigma = b + r * wide;
     for (size_t i = 0; i < d * wide; i++)
         a[i] = (double)m->up[i];
-    /* LAPACK is called with column-major order because both matrices are stored transposed. */
+    /* Both matrices are stored transposed, so LAPACK is called with column-major order. */
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'S', (lapack_int)d, (lapack_int)wide, a, (lapack_int)d,
                        sigma, u, (lapack_int)d, b, (lapack_int)r);

@@ -110,7 +110,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     const size_t n = b->n > b->d ? b->n : b->d;
     uint8_t *const salient = malloc(b->n);
     float *const scratch = malloc(n * sizeof *scratch);
-    /* one bit per token marks salient tokens */
+    /* The side information is one bit per token, which marks salient tokens. */
     *count = (kvd_bits_count){0, (double)b->n};
     int status = salient && scratch
                      ? 0

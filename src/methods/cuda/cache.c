@@ -17,10 +17,6 @@ struct kvd_gpu_caches {
     /* State of the bf16 attention kernels. NULL until a cache uses these kernels. */
     kvd_gpu_paged *paged;
     kvd_device_memory memory;
-    /*
-     * [max_tokens][o_pitch] Attention output of the bf16 kernels, before the projection back to
-     * d_head dimensions.
-     */
     uint16_t *o;
 };
 
@@ -82,7 +78,7 @@ int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer
     const float one = 1, zero = 0;
     for (int g = 0; g < l->map.n_kv_heads; g++) {
         const int w = l->map.d_v[g];
-        /* cuBLAS is column-major and computes the transpose: out^T [d][n] = B_v^T o^T. */
+        /* cuBLAS is column-major, so it computes the transpose: out^T [d][n] = B_v^T o^T. */
         if (kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                  in->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)in->n_tokens, w, &one,
                                  b, CUDA_R_16BF, d, 0, o + l->map.o_offset[g * group], CUDA_R_16BF,

@@ -26,7 +26,7 @@
 typedef struct kvd_gpu_caches kvd_gpu_caches;
 kvd_gpu_caches *kvd_gpu_caches_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                                    size_t max_tokens, size_t max_len, kvd_err *err);
-/* Must be called after all caches that use `*c` are freed. */
+/* Frees `*c`. All caches that use `*c` must have been freed before. */
 void kvd_gpu_caches_free(kvd_gpu_caches *c);
 
 typedef struct kvd_gpu_cache kvd_gpu_cache;
@@ -43,7 +43,7 @@ kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
  * batch if kvd_plan_first_pass is true for the plan. `prompts` is borrowed.
  */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
-/* Adds the counters of the batches since the last call to `*sum`. */
+/* Adds the counters of all batches since the last call of this function to `*sum`. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
 /*
  * Returns the name of the attention code: "sm_90a kernel", "mma.sync kernel", "cuBLAS products,

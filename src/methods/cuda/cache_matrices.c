@@ -57,7 +57,9 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/* Writes one float32 matrix [d][d] per head to `to`, which must be zeroed before. */
+/*
+ * Writes one float32 matrix [d][d] per head to `to`, which the caller must have filled with zeros.
+ */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
@@ -84,8 +86,8 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
 }
 
 /*
- * Writes the matrices of all heads to `to` without gaps, in the layout of the bf16 kernels. `to`
- * must be zeroed before. Returns the number of elements.
+ * Writes the matrices of all heads to `to` without gaps, in the layout of the bf16 kernels. The
+ * caller must have filled `to` with zeros. Returns the number of elements.
  */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
@@ -204,7 +206,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
-        /* the copies from pageable memory must end before the buffers are freed */
+        /* Copies from pageable memory must end before the buffers are freed. */
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
                      ? kvd_cuda_check(cudaDeviceSynchronize(), what, err)
                      : -1;

@@ -11,11 +11,11 @@
  * b_k and b_v rebuild keys and values or outputs. NULL means the identity. The matrices have these
  * shapes:
  *
- * float32 products  [n_kv_heads][d_head][d_head]
- * bf16 kernels      bf16, KV head after KV head: [d_head][d_qk], [d_head][d_v], [d_v][d_head]
- * latents           float32; a_q is NULL. a_k and a_v, [groups][heads d_head][heads d_head],
- *                   compute latents. b_k and b_v, [n_kv_heads][heads d_head][d_head], rebuild
- *                   keys (before RoPE) and values. A group is `heads` neighbouring KV heads.
+ * float32 products [n_kv_heads][d_head][d_head] bf16 kernels bf16, KV head after KV head:
+ * [d_head][d_qk], [d_head][d_v], [d_v][d_head] latents float32; a_q is NULL. a_k and a_v,
+ * [groups][heads d_head][heads d_head], compute latents. b_k and b_v, [n_kv_heads][heads
+ * d_head][d_head], rebuild keys (before RoPE) and values. A group has `heads` neighbouring KV
+ * heads.
  *
  * Columns (rows of b_v) beyond a head's kept dimensions are zero. a_k equals a_q if one matrix
  * serves both.
@@ -56,7 +56,7 @@ typedef struct {
     /* [max_tokens] RoPE table index of each token. */
     uint32_t *rope_row;
     uint32_t *host_row; /* host copy of rope_row */
-    /* Number of valid elements of rope_row. */
+    /* Number of elements of rope_row that are valid for the current batch. */
     size_t n_rows;
     /*
      * Kernels set this flag for non-finite numbers. The flag is never read, because non-finite
@@ -100,8 +100,8 @@ int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in
                            kvd_err *err);
 
 /*
- * Float32 vectors of all heads, for all tokens. `ld` is the number of floats from one token to the
- * next.
+ * Float32 vectors of all heads for all tokens of a batch. `ld` is the number of floats from one
+ * token to the next.
  */
 typedef struct {
     const float *x;

@@ -47,7 +47,7 @@ void kvd_cache_products_release(kvd_cache_products *p)
 int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a, kvd_err *err)
 {
     const float one = 1, zero = 0;
-    /* cuBLAS is column-major and computes the transpose: y^T [m][n] = matrix^T x^T. */
+    /* cuBLAS is column-major, so it computes the transpose: y^T [m][n] = matrix^T x^T. */
     return kvd_cublas_check(in->lib->cublasGemmStridedBatchedEx(
                                 in->blas, CUBLAS_OP_N, CUBLAS_OP_N, a->m, (int)in->n_tokens, a->k,
                                 &one, a->matrix, CUDA_R_32F, a->m, (long long)a->stride_matrix,
@@ -89,7 +89,8 @@ static int rounded(const kvd_gpu_attention_in *in, kvd_dtype from, const void *x
 }
 
 /*
- * Converts x to float32. If x is float32 already, `*out` points to x, else to the copy in `wide`.
+ * Converts x to float32 in `wide` and sets `*out` to `wide`. If x is float32 already, sets `*out`
+ * to x.
  */
 static int widen(const kvd_gpu_attention_in *in, const void *x, size_t width, float *wide,
                  kvd_head_rows *out, kvd_err *err)

@@ -49,7 +49,10 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
     for (int g = 0; g < kv; g++) {
         const int d_v = c->map.d_v[g];
         const size_t kept = (size_t)d_v * width, whole = (size_t)d * width;
-        /* cuBLAS computes the transpose: W'^T [model][d_v] = W^T [model][d] A [d][d_v]. */
+        /*
+         * cuBLAS is column-major, so it computes the transpose: W'^T [model][d_v] = W^T [model][d]
+         * A [d][d_v].
+         */
         if (kvd_gpu_fold_product(w, d, d_v, model, a, v + (size_t)g * whole, temp, err) ||
             kvd_queue_copy(v + to, temp, kept * sizeof *v, w->stream, what, err) ||
             (!packed && kvd_cuda_check(cudaMemsetAsync(v + to + kept, 0, (whole - kept) * sizeof *v,
@@ -73,7 +76,10 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
         const int g = h / c->map.group, d_v = c->map.d_v[g];
         if (h > 0 && h % c->map.group == 0)
             b += (size_t)c->map.d_v[g - 1] * (size_t)d;
-        /* cuBLAS computes the transpose: W_O'^T [d_v][model] = B [d_v][d] W_O^T [d][model]. */
+        /*
+         * cuBLAS is column-major, so it computes the transpose: W_O'^T [d_v][model] = B [d_v][d]
+         * W_O^T [d][model].
+         */
         if (multiply(w, d_v, model, d, b, d, o + (size_t)h * (size_t)d, heads * d, CUBLAS_OP_T,
                      CUBLAS_OP_N, temp + c->map.o_offset[h], c->map.o_pitch, err))
             return -1;
@@ -83,7 +89,7 @@ int kvd_gpu_fold_columns(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_ca
                           w->stream, what, err);
 }
 
-/* Replaces the bias b_V by A_v^T b_V, followed by zeros. */
+/* Replaces the bias b_V of each head by A_v^T b_V, followed by zeros. */
 static int fold_bias(const kvd_gpu_worker *w, const kvd_gpu_layer *l, const kvd_dims_head *head,
                      kvd_err *err)
 {

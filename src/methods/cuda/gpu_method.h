@@ -81,8 +81,8 @@ struct kvd_gpu_method {
     const kvd_plan *plan;          /* borrowed, open */
     /*
      * True if the bf16 pages hold only one layer at a time, in memory that all layers share. The
-     * method keeps the stored data in a pool of its own. `appended` must fill the bf16 pages anew
-     * for each layer. Layers on which the method does not act have pages of their own.
+     * method then stores the compressed data in a pool of its own. `appended` must fill the bf16
+     * pages anew for each layer. Layers on which the method does not act have pages of their own.
      */
     bool one_layer;
     /*
@@ -102,9 +102,9 @@ struct kvd_gpu_method {
      * timed alone. `make` must then fill the slot with numbers that lead to realistic times.
      */
     bool anywhere;
-    /* True if the method does not support prompts in chunks. */
+    /* True if the method cannot process a prompt in several chunks. */
     bool whole_prompts;
-    /* True if `attended` need not be called in iterations that have decode steps only. */
+    /* True if iterations that have only decode steps need no call of `attended`. */
     bool attended_prompts;
     /*
      * Phases of an iteration (enum kvd_phase) that this method times separately: bit p is set for
@@ -134,16 +134,16 @@ struct kvd_gpu_method {
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
     /*
-     * Natural log of the softmax denominators of prompt tokens, device, [n_heads][rows of Q in
-     * blocked layout].
+     * Device [n_heads][rows of Q in blocked layout]: natural logarithms of the softmax denominators
+     * of prompt tokens.
      */
     float *lse;
-    /* Natural log of the softmax denominators of decode steps, device, [steps][n_heads]. */
+    /* Device [steps][n_heads]: natural logarithms of the softmax denominators of decode steps. */
     float *lse_steps;
 
     /*
-     * `begin` is called on the host before an iteration and may refuse it. `ended` is called after
-     * the iteration.
+     * `begin` is called on the host before an iteration; it fails if the method cannot run the
+     * iteration. `ended` is called after the iteration.
      */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
@@ -160,17 +160,18 @@ struct kvd_gpu_method {
     double (*mean)(const kvd_gpu_method *m, size_t slot);
     /*
      * Returns the number of cached tokens of a slot that were merged into others since its request
-     * began, summed over KV heads and layers, as of the latest iteration. NULL: none.
+     * began, summed over KV heads and layers, as of the latest iteration. NULL: the method merges
+     * no tokens.
      */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
     /*
      * Returns the number of tokens of a slot that are stored at KVD_LEVEL_LOW, summed over KV heads
-     * and layers. NULL: none.
+     * and layers. NULL: the method lowers no tokens.
      */
     size_t (*lowered)(const kvd_gpu_method *m, size_t slot);
     /*
      * Returns the number of tokens of a slot whose keys lost channels, summed over KV heads and
-     * layers. NULL: none.
+     * layers. NULL: the method removes no channels.
      */
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees the memory that a slot holds outside the bf16 pages. */
@@ -197,8 +198,8 @@ struct kvd_gpu_method {
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
     /*
-     * If `ended` failed because a page had no room for its outliers (kvd_paged_cache.outliers),
-     * returns the number of outliers that a page needs room for; else 0. NULL: never.
+     * Called after `ended` has failed. Returns the number of outliers for which a page needs room,
+     * if a page lacked room for its outliers (kvd_paged_cache.outliers), else 0. NULL: always 0.
      */
     size_t (*lacking)(const kvd_gpu_method *m);
 
@@ -218,7 +219,7 @@ struct kvd_gpu_method {
     void (*free)(kvd_gpu_method *m);
 };
 
-/* Features of models that a method's GPU code may compute; bits of kvd_gpu_kind.computes. */
+/* Features of models that the GPU code of a method may support; bits of kvd_gpu_kind.computes. */
 enum {
     /* layers with a sliding window shorter than the requests */
     KVD_GPU_WINDOWS = 1,
@@ -227,9 +228,9 @@ enum {
     KVD_GPU_WIDE = 8   /* heads of more than KVD_WIDTH_NARROW dimensions */
 };
 
-/* GPU code that runs a set of methods (kvd_method_info.gpu). */
+/* GPU code that runs plans with certain methods (kvd_method_info.gpu). */
 typedef struct kvd_gpu_kind {
-    /* Returns the KVD_GPU_* features that this code computes with the plan. NULL: none. */
+    /* Returns the features (KVD_GPU_* bits) that this code supports with the plan. NULL: none. */
     unsigned (*computes)(const kvd_plan *plan);
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
@@ -243,7 +244,8 @@ typedef struct kvd_gpu_kind {
     bool (*runs)(const kvd_plan *plan);
     /*
      * Returns true if text can be generated with the plan. Prompt tokens must then attend to each
-     * other uncompressed, and `entries` and `bits` must count a slot as the CPU does. NULL: never.
+     * other uncompressed, and `entries` and `bits` must give the same numbers for a slot as the CPU
+     * methods. NULL: never.
      */
     bool (*generates)(const kvd_plan *plan);
     /*
@@ -265,7 +267,7 @@ typedef struct kvd_gpu_kind {
  */
 const char *kvd_gpu_method_name(const kvd_plan *plan);
 
-/* Returns the GPU code that runs the plan, or NULL if there is none. */
+/* Returns the GPU code that runs the plan, or NULL if no GPU code does. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
 /*

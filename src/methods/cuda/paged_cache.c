@@ -13,7 +13,7 @@
 
 static const char what[] = "cache";
 
-enum { CTAS_MAX = 1024 /* most CTAs of a kernel launch */ };
+enum { CTAS_MAX = 1024 /* largest number of CTAs of a kernel launch */ };
 
 static int check_layers(const kvd_paged_cache *c, kvd_err *err)
 {

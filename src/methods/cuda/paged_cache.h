@@ -16,10 +16,13 @@
 #include "methods/cuda/step_batch.h"
 #include "model/pass/cuda/layer.h"
 
-/* Tiles of the attention of an iteration's prompts, for layers of one layout of heads. */
+/*
+ * Tiles of the attention of an iteration's prompts. All layers whose heads have the same dimensions
+ * share them.
+ */
 typedef struct {
     kvd_prefill_tile *tile;
-    /* [CTAs + 1] First tile of each CTA, if CTAs do not take tiles from a queue. */
+    /* [CTAs + 1] First tile of each CTA. Not used if CTAs take tiles from a queue. */
     int32_t *first;
     int32_t *next;
     void *plan;
@@ -40,11 +43,11 @@ typedef struct kvd_paged_cache {
     kvd_pages *pages;
     kvd_pages *near; /* pages of the layers that have a sliding window */
     size_t window;   /* tokens; 0 if no window is shorter than max_len */
-    /* [n_layers] Index of a layer among the layers without a window, or among those with one. */
+    /* [n_layers] Index of each layer among the layers of its kind (with or without a window). */
     int *kind_index;
     int n_full; /* number of layers without a window */
     kvd_clock *clock;
-    kvd_attention_choice attention; /* must be set before init */
+    kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
     /*
      * If true, prompt tokens attend to each other with unprojected K and V. Must be set before
      * init, which sets it to false if the plan projects nothing. If true, V must not be folded into
@@ -59,7 +62,7 @@ typedef struct kvd_paged_cache {
     bool exact_method;
     /*
      * Number of outliers among the keys of a KV head for which a page has room; 0: the method's
-     * default. Must be set before init.
+     * default. Must be set before kvd_paged_cache_init.
      */
     size_t outliers;
     /* [max_slices + 1] First token of each prompt, if exact_prompts is set. */
@@ -75,7 +78,7 @@ typedef struct kvd_paged_cache {
     kvd_dims widest;
     /* Projections of the heads. NULL: heads keep d_head dimensions, or the method projects them. */
     const kvd_dims *dims;
-    /* Borrowed. NULL: the plan only projects heads. */
+    /* Method that compresses the cache; borrowed. NULL: the plan only projects heads. */
     kvd_gpu_method *method;
     kvd_device_memory memory;
     int hopper, n_sms;
@@ -103,7 +106,7 @@ typedef struct kvd_paged_cache {
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
-    /* Tiles of layers without a window [0] and with one [1]. */
+    /* Tiles of the prompts' attention: [0] for layers without a window, [1] for layers with one. */
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset in the pool of each layer's first page */
@@ -173,8 +176,8 @@ const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /*
- * Place for the new K and V of decode steps. Step b is stored as token kv_len[b] - 1 in pages of
- * `pool`: table [steps][pitch] has the page numbers.
+ * Memory for the new K and V of decode steps. Step b is stored as token kv_len[b] - 1 in pages of
+ * `pool`. table [steps][pitch] has the page numbers.
  */
 typedef struct {
     void *pool;

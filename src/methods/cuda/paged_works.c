@@ -203,7 +203,10 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
     return 0;
 }
 
-/* Plans work lists first .. end - 1, which must divide the same number of requests. */
+/*
+ * Makes the work lists first .. end - 1, which must all divide the attention of the same number of
+ * requests.
+ */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * Work lists of the paged cache: how the attention of decode steps is divided between CTAs. Also
- * the differences between layers with a sliding window and those without. For GPU code of methods
- * only.
+ * Work lists of the paged cache: how the attention of decode steps is divided between CTAs. This
+ * file also tells layers with a sliding window from those without. Only the GPU code of methods may
+ * include it.
  */
 #ifndef KVD_METHODS_CUDA_PAGED_WORKS_H
 #define KVD_METHODS_CUDA_PAGED_WORKS_H
@@ -27,16 +27,16 @@ int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
-/* Returns the method, or NULL if there is none or if it does not act on the layer. */
+/* Returns the method that acts on the layer, or NULL if there is none. */
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
-/* Returns the page tables of a method whose KV heads hold different numbers of tokens, or NULL. */
+/* Returns the page tables of single KV heads, or NULL if all KV heads hold the same tokens. */
 const kvd_gpu_heads *kvd_paged_heads_of(const kvd_paged_cache *c);
 /*
  * Returns the pages of layers with a window if `map` has a window, otherwise the pages of layers
  * without one.
  */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
-/* Returns the numbers of tokens of the requests in a layer of this layout. */
+/* Returns the array with the numbers of tokens of the requests, for layers of this layout. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

@@ -88,7 +88,9 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
 
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from)
 {
-    /* Page table rows keep the numbers of freed pages, because no kernel reads these elements. */
+    /*
+     * Page table rows may keep the numbers of freed pages, because no kernel reads these elements.
+     */
     kvd_page_slot *const s = &p->slot[slot];
     for (; s->first < s->held && s->first < from / KVD_PAGE_TOKENS; s->first++)
         p->free[p->n_free++] = s->page[s->first];

@@ -38,20 +38,23 @@ typedef struct {
     int32_t *device;
     struct {
         /*
-         * Serial number of the slot that this row of the page table lists. 0: the row lists only
-         * the idle page.
+         * Serial number of the slot whose pages this row of the page table lists. 0: the row lists
+         * only the idle page.
          */
         uint64_t serial;
         size_t filled;
     } * row;
     /*
-     * First and last changed row since the last upload (dirty_end is one after the last), and
-     * number of pages of the longest changed row.
+     * First changed row since the last upload, one after the last changed row, and number of pages
+     * of the longest changed row.
      */
     size_t dirty_first, dirty_end, dirty_pages;
 } kvd_pages;
 
-/* `*p` must be zeroed before. The caller must release it, also after a failure. */
+/*
+ * Initialises `*p`, which must be zeroed before. The caller must release `*p`, also after a
+ * failure.
+ */
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
                    kvd_err *err);
 void kvd_pages_release(kvd_pages *p);

@@ -1,7 +1,8 @@
 /*
- * Measures the phases of an iteration with the device's %globaltimer. A record is the time at the
- * end of a phase; the time since the previous record is the phase's time. Kernels that overlap the
- * end of the previous kernel (few_rows.h, append of decode steps) record the time themselves.
+ * Measures the phases of an iteration with the device's %globaltimer. A record is the time at which
+ * a phase ends. The time of a phase is the difference from the previous record. Kernels that
+ * overlap the end of the previous kernel (few_rows.h, append of decode steps) record the time
+ * themselves.
  */
 #ifndef KVD_METHODS_CUDA_PHASE_CLOCK_H
 #define KVD_METHODS_CUDA_PHASE_CLOCK_H
@@ -18,7 +19,7 @@ typedef struct {
     bool on;
     /*
      * `capacity` is the largest number of records of an iteration. `n` is the number of records so
-     * far, without the record of the start.
+     * far, not counting the record of the start.
      */
     size_t capacity, n;
     /* [capacity] values of %globaltimer in device memory and in pinned host memory. */
@@ -27,8 +28,8 @@ typedef struct {
 } kvd_clock;
 
 /*
- * `*c` must be zeroed before. The caller must release it, also after a failure. If `on` is false,
- * the clock does nothing.
+ * Initialises `*c`, which must be zeroed before. The caller must release `*c`, also after a
+ * failure. If `on` is false, the clock does nothing.
  */
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);

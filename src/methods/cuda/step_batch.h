@@ -14,7 +14,7 @@
 typedef struct {
     /* [max_slices] Number of cached tokens of the request, including new tokens. */
     int32_t *kv_len;
-    /* [max_slices] Token ids, if the iteration consists of decode steps alone. */
+    /* [max_slices] Token ids of decode steps. Only used if the iteration has no prompts. */
     uint32_t *step_id;
     /* [max_slices] Positions of the tokens of decode steps. */
     uint32_t *step_at;
@@ -63,7 +63,10 @@ typedef struct {
     void *pinned, *array;
 } kvd_step_batch;
 
-/* `*b` must be zeroed before. The caller must release it, also after a failure. */
+/*
+ * Initialises `*b`, which must be zeroed before. The caller must release `*b`, also after a
+ * failure.
+ */
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
 size_t kvd_step_batch_bytes(size_t max_slices, size_t max_tokens);

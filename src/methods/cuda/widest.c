@@ -24,8 +24,8 @@ static int pad_head(const kvd_dims_head *from, size_t d, int d_qk, int d_v, kvd_
     int status = 0;
     const size_t qk = (size_t)from->d_qk, v = (size_t)from->d_v;
     /*
-     * A head without a matrix has d_head dimensions, so the widest head of its layer has d_head
-     * too.
+     * A head without a matrix keeps d_head dimensions, which is then also the width of the widest
+     * head of its layer.
      */
     *to = (kvd_dims_head){.d_qk = d_qk, .d_v = d_v};
     to->a_q = padded(from->a_q, d, qk, d, (size_t)d_qk, &status, err);

@@ -20,7 +20,7 @@
 
 /*
  * Projection matrices of one KV head. If Q and K have the same matrix, a_k must equal a_q, so that
- * the matrix is stored and counted once. If the matrices of Q-K or of V are NULL, Q-K or V keeps
+ * kvdim stores and counts the matrix once. If the matrices of Q-K or of V are NULL, Q-K or V keeps
  * d_head dimensions.
  */
 typedef struct {
@@ -63,8 +63,8 @@ typedef struct {
     bool (*reads_fisher)(const kvd_parameter_values *v);
     /*
      * Returns true if the widths of random projections (setup.drawn) come from singular values in
-     * setup.spectrum. `sigma` names the matrices (such as qk) with these values, for keys and for
-     * values. NULL means false.
+     * setup.spectrum. `sigma` has the names of the pairs (such as qk) whose singular values are
+     * used, for keys and for values. NULL: the function is false.
      */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
@@ -82,8 +82,7 @@ typedef struct {
     /* Number of query heads of the KV head, and number of channels (dimensions) of a key. */
     size_t group, d;
     /*
-     * Number of prompt tokens, and number of floats from the queries of a token to those of the
-     * next.
+     * Number of prompt tokens, and number of floats from one token's queries to the next token's.
      */
     size_t n_q, ldq;
     /* Queries after RoPE, [n_q][group][d]. */
@@ -92,7 +91,7 @@ typedef struct {
     /* Keys of the n_k cached tokens after RoPE, [n_k][d]. */
     const float *k;
 } kvd_channels_in;
-/* Rows of one KV head whose common rotation kvd_channels_method.project computes. */
+/* Rows of one KV head from which kvd_channels_method.project computes a rotation. */
 typedef struct {
     /* Keys or values of the n cached prompt tokens, [n][d]. */
     size_t n, d;
@@ -112,7 +111,7 @@ typedef struct {
     /*
      * Writes to keep[i] 1 if key channel i is stored, 0 if it is pruned and read as 0. A quantiser
      * codes only the stored channels. Sets *newest to the number of newest prompt tokens that keep
-     * all channels. Must be thread-safe. NULL if the method projects.
+     * all channels. Must be thread-safe. The pointer is NULL if the method projects.
      */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
@@ -191,8 +190,8 @@ void kvd_dims_leave(kvd_dims *d, int side);
 void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
 
 /*
- * Fails unless *d has the shape of the model. Also fails for a model with latent attention, in
- * which a key and its value are the same vector.
+ * Fails if *d does not have the shape of the model, or if the model has latent attention, in which
+ * a key and its value are the same vector.
  */
 int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 

@@ -8,8 +8,9 @@
  * leading r right singular vectors. This code therefore leaves W_K unchanged and multiplies its
  * output X W_K by these vectors. B is the transpose of the vectors. Values are treated like keys.
  *
- * `search` 1 and 2 allocate ranks as rank_search.py of the public code. If projections are random
- * (for timing), `search` 3 takes the singular values of method fdc (qk and wv).
+ * Parameter `search` = 1 or 2 allocates ranks as rank_search.py of the public code does. If
+ * projections are random (for timing), search = 3 takes the singular values of method fdc (qk and
+ * wv).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -158,7 +159,7 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Copies the singular values [d] for a random projection matrix from s->spectrum. */
+/* Copies singular values [d] from s->spectrum, for a random projection matrix of one head. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {

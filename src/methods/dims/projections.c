@@ -163,7 +163,10 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /* If both matrices are equal, kvd_dims_head stores and counts them once. */
+        /*
+         * If the matrices of Q and K are equal, only one is kept, so that it is stored and counted
+         * once.
+         */
         free(h->a_q);
         h->a_q = h->a_k;
     }

@@ -1,7 +1,7 @@
 /*
- * Methods whose requests compute rotations from their own prompts. K (after RoPE) and V of every KV
- * head are stored as X R_p, with R_p the leading columns of an orthogonal R. A decode step rebuilds
- * all keys and values as (X R_p) R_p^T. The prompt itself attends to unprojected K and V.
+ * Methods that compute a rotation for every request, from its own prompt. K (after RoPE) and V of
+ * every KV head are stored as X R_p, with R_p the leading columns of an orthogonal R. A decode step
+ * rebuilds all keys and values as (X R_p) R_p^T. The prompt itself attends to unprojected K and V.
  *
  *     strawman        X = U S R^T, one width for all heads (the online SVD in Fig. 6 of the ZACK
  *                     paper)

@@ -49,7 +49,8 @@ static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
     /*
-     * Spherical interpolation is not defined for zero vectors and for equal or opposite directions.
+     * Spherical interpolation is not defined for zero vectors or for equal or opposite directions,
+     * so these are interpolated linearly.
      */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
@@ -134,8 +135,8 @@ static int xkv_group(const kvd_parameter_values *v, const kvd_config *c, int lay
 }
 
 /*
- * Copies the rows of all layers of the group to w [n][n_layers * heads * d] or, if `back` is true,
- * from w.
+ * Copies the rows of all layers of the group to w [n][n_layers * heads * d]. If `back` is true,
+ * copies from w to the layers.
  */
 static void gather(const kvd_layers_block *b, double *w, bool back)
 {
@@ -150,8 +151,9 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 }
 
 /*
- * Projects the rows X of the group on their r leading singular vectors. Uses the smaller Gram
- * matrix: X V V^T with V the eigenvectors of X^T X, or U U^T X with U the eigenvectors of X X^T.
+ * Projects the rows X of the group on their r leading singular vectors. The result is X V V^T with
+ * V the eigenvectors of X^T X, or U U^T X with U the eigenvectors of X X^T, whichever Gram matrix
+ * is smaller.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {

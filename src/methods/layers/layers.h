@@ -14,8 +14,8 @@ typedef struct {
     /* Number of prompt tokens, of KV heads, and of dimensions of a head. */
     size_t n, heads, d;
     /*
-     * K or V of each layer: n_layers pointers to [n][heads][d]. `merge` replaces the numbers by
-     * those that attention reads.
+     * K or V of each layer: n_layers pointers to [n][heads][d]. `merge` replaces these numbers by
+     * the ones that attention will read.
      */
     float *const *x;
 } kvd_layers_block;
@@ -29,7 +29,9 @@ typedef struct {
 typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
-    /* True if `merge` receives keys before RoPE. The caller then applies RoPE to the result. */
+    /*
+     * True if `merge` receives keys before RoPE. The caller then applies RoPE to the merged keys.
+     */
     bool keys_before_rope;
     /*
      * Fails if the model's layers cannot be divided into groups. Called before `group`. May be
@@ -54,7 +56,7 @@ extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
                  kvd_err *err);
 
-/* GPU code. The address is NULL in a build without CUDA. */
+/* GPU code of minicache and xkv. The addresses are NULL in a build without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_minicache KVD_IF_LINKED, kvd_gpu_xkv KVD_IF_LINKED;
 
 #endif

@@ -31,7 +31,9 @@ typedef struct {
 static library loaded[LIBRARIES];
 static int n_loaded;
 
-/* True if `text` has 1 to `most` characters a-z, digits and '_', and starts with a letter. */
+/*
+ * Returns true if `text` has 1 to `most` characters a-z, digits and '_', and starts with a letter.
+ */
 static bool is_name(const char *text, size_t most)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -41,7 +43,7 @@ static bool is_name(const char *text, size_t most)
     return n <= most && strspn(text, letters) == n;
 }
 
-/* True if `text` is one line of valid UTF-8, not empty, of at most `most` bytes. */
+/* Returns true if `text` is one line of valid UTF-8, not empty, of at most `most` bytes. */
 static bool is_line(const char *text, size_t most)
 {
     const size_t n = text ? strnlen(text, most + 1) : 0;
@@ -161,7 +163,10 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/* Makes *m from an entry of the plugin's table. The caller must free *m, also after a failure. */
+/*
+ * Allocates *m from an entry of the plugin's table of methods. The caller must free *m, also after
+ * a failure.
+ */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {
@@ -226,9 +231,9 @@ static int check_table(const kvdim_plugin *p, kvd_err *err)
 }
 
 /*
- * Fails if an ELF file of `size` bytes ends before its section table, which linkers write last:
- * dlopen of a file that was cut off ends the program with SIGBUS. dlopen itself refuses files that
- * are not ELF.
+ * Fails if an ELF file of `size` bytes ends before its section table, which linkers write last.
+ * Without this check, dlopen of a truncated file would end the program with SIGBUS. dlopen itself
+ * refuses files that are not ELF.
  */
 static int check_whole(const char *path, off_t size, kvd_err *err)
 {

@@ -25,8 +25,9 @@ int kvd_plugin_load(const char *path, kvd_err *err);
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
 /*
- * Returns the i-th method of all loaded libraries, or NULL if there is none. The result points to
- * the first member of the method's structure (kvd_tokens_method, kvd_bits_method, ...).
+ * Returns the i-th method of all loaded libraries and sets *kind, or returns NULL if there is no
+ * i-th method. The result points to the first member of the method's structure (kvd_tokens_method,
+ * kvd_bits_method, ...).
  */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 

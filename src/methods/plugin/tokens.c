@@ -223,8 +223,8 @@ static void release_lists(layer_lists *l, size_t n_heads)
 }
 
 /*
- * Allocates the arrays of *l except l->n, which the caller must have set. `each` is the number of
- * bytes of l->in per head.
+ * Allocates the arrays of *l for n_heads heads. The caller must have set l->n. `each` is the number
+ * of bytes of l->in per head.
  */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {

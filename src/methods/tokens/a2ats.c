@@ -229,7 +229,7 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 
 typedef struct {
     size_t n;
-    uint16_t code[]; /* [n] index of the nearest centroid */
+    uint16_t code[]; /* [n] index of the centroid nearest to each token's key */
 } state_of_head;
 
 static size_t state_bytes(const void *self, size_t n)

@@ -103,8 +103,7 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
 }
 
 /*
- * Adds `total` tokens to the budgets of n layers in equal parts, or removes them if `total` is
- * negative.
+ * Adds `total` tokens in equal parts to the budgets of n layers. A negative `total` removes tokens.
  */
 static void spread(long *budget, int n, long total, long most)
 {

@@ -32,8 +32,12 @@ static size_t state_bytes(const void *self, size_t n)
 }
 
 typedef struct {
-    size_t sink, wanted; /* first tokens kept, and tokens kept between them and the last one */
-    size_t at;           /* index of the cached token that a decode step drops */
+    /*
+     * sink: number of first tokens kept; wanted: number of tokens kept between those and the last
+     * one
+     */
+    size_t sink, wanted;
+    size_t at; /* index of the cached token that a decode step drops */
 } choice;
 
 static choice choose(const kvd_parameter_values *v, size_t n)

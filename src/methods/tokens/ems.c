@@ -26,7 +26,10 @@ static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 typedef struct {
     size_t old; /* number of prompt tokens before the last `window` ones */
-    /* [old] importance of the first `old` tokens; 0 for a token that is never merged */
+    /*
+     * [old] importance of each token before the last `window` ones; 0 for a token that is never
+     * merged
+     */
     double importance[];
 } state_of_head;
 

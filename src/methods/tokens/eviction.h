@@ -1,4 +1,4 @@
-/* Description of a method that drops cached tokens (entries), for use in the CUDA engine. */
+/* Describes to the CUDA engine how a method drops cached tokens (called entries here). */
 #ifndef KVD_METHODS_TOKENS_EVICTION_H
 #define KVD_METHODS_TOKENS_EVICTION_H
 
@@ -20,7 +20,7 @@ struct kvd_parameter_values;
 typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
-    int32_t drop; /* number of entries that a step drops at once; 0: one */
+    int32_t drop; /* number of entries that are dropped at once; 0: one */
     /*
      * With kvd_evict_rule.fixed: `at` is the index, in the order of age, of the entry that a step
      * drops. If `share` is above 0, `limit` is this fraction of the tokens so far, rounded up. The
@@ -85,7 +85,7 @@ typedef enum {
     KVD_EVICT_REPEATED
 } kvd_evict_ranking;
 
-/* Rule by which dropped tokens are merged into kept ones of their KV head. */
+/* Rules by which dropped tokens are merged into kept tokens of their KV head. */
 typedef enum {
     KVD_MERGE_NONE,
     /*
@@ -131,10 +131,13 @@ typedef struct {
     int32_t ranking;
     /*
      * 1: all KV heads of a layer keep the same tokens, ranked by the score summed over the heads. A
-     * step then ranks by the probabilities of this step alone. Requires temperature 0.
+     * decode step then ranks tokens by its own probabilities alone. Requires temperature 0.
      */
     int32_t whole_layer;
-    /* Number of first prompt tokens that always stay. With KVD_EVICT_ATTENTION and EXPECTED. */
+    /*
+     * Number of first prompt tokens that always stay. Used with KVD_EVICT_ATTENTION and
+     * KVD_EVICT_EXPECTED.
+     */
     int32_t sink;
     /*
      * Fraction of the KV heads of a layer that keep all tokens. The semantic vector of a head is
@@ -149,7 +152,7 @@ typedef struct {
     int32_t future;
     /* With KVD_EVICT_EXPECTED: 1 uses mean and covariance of the queries, 0 only their mean. */
     int32_t covariance;
-    /* With KVD_EVICT_EXPECTED: added to the expected attention probability. */
+    /* With KVD_EVICT_EXPECTED: constant that is added to the expected attention probability. */
     float epsilon;
     float gamma; /* with KVD_EVICT_SPREAD: weight of the variance */
     /*
@@ -183,9 +186,9 @@ typedef struct {
     int32_t fixed;
 } kvd_evict_rule;
 
-/* Score by which a decode step chooses the pages or tokens that it reads. */
+/* Rules by which a decode step chooses the pages or tokens that it reads. */
 typedef enum {
-    KVD_READ_BOUNDS, /* pages of tokens, by bounds of the products with their keys (quest.c) */
+    KVD_READ_BOUNDS, /* pages, by bounds of the products of a query with their keys (quest.c) */
     KVD_READ_RECENT, /* tokens, by the attention that the last `history` rows gave them (alisa.c) */
     /* tokens, by the products of a query with the centroids nearest to their keys (a2ats.c) */
     KVD_READ_CODES,
@@ -195,15 +198,15 @@ typedef enum {
      */
     KVD_READ_CLUSTERS,
     /*
-     * pages of a prompt, by the products of a query with the means of their keys; keys of the
-     * prompt are stored in low rank (shadowkv.c)
+     * pages of a prompt, by the products of a query with their mean keys; the keys of the prompt
+     * are stored in low rank (shadowkv.c)
      */
     KVD_READ_LANDMARKS
 } kvd_read_ranking;
 
 /*
- * Selection at read time, for use in the CUDA engine. A step reads `budget` tokens (below 1: a
- * fraction of the cached ones), rounded up to whole pages of `page` tokens.
+ * Describes to the CUDA engine which tokens a decode step reads. A step reads `budget` tokens
+ * (below 1: a fraction of the cached ones), rounded up to whole pages of `page` tokens.
  */
 typedef struct {
     double budget;
@@ -272,8 +275,8 @@ typedef struct {
 
 typedef struct {
     /*
-     * Sets the members of *rule that differ from their defaults. On entry `smooth` is 1, `seed` is
-     * that of the plan and all other members are 0.
+     * Sets the members of *rule that differ from their defaults. When it is called, `smooth` is 1,
+     * `seed` is that of the plan and all other members are 0.
      */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);

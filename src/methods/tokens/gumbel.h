@@ -1,6 +1,6 @@
 /*
  * Random noise of method keyformer: one standard Gumbel number per token and query head, computed
- * from the seed and the indices alone. For C and CUDA.
+ * from the seed and the indices alone. C and CUDA code include this file.
  */
 #ifndef KVD_METHODS_TOKENS_GUMBEL_H
 #define KVD_METHODS_TOKENS_GUMBEL_H
@@ -22,7 +22,7 @@ KVD_ANYWHERE static inline uint64_t kvd_gumbel_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Returns the value for the parameter `head` of kvd_gumbel_bits and kvd_gumbelf. */
+/* Returns the number that the parameter `head` of kvd_gumbel_bits and kvd_gumbelf must have. */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_head(uint64_t seed, int layer, int head)
 {
     return kvd_gumbel_mix(seed ^ kvd_gumbel_mix((uint64_t)layer << 32 | (uint64_t)head));

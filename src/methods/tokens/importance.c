@@ -5,9 +5,9 @@
  * dims_low (the plan's second set of projections).
  *
  * With parameter `mean`, a denominator is divided by the number of keys that the token sees, which
- * the paper does not do (D-11). The paper finds layers with similar token sets offline; this code
- * compares them in every prompt. Tokens after the prompt are important (D-12). D-10 to D-12 are
- * readings of the paper in docs/readings.md.
+ * the paper does not do (D-11). The paper determines offline which layers have similar token sets;
+ * this code compares the sets in every prompt. Tokens after the prompt are important (D-12). D-10
+ * to D-12 are readings of the paper in docs/readings.md.
  *
  * Method received is the ablation ZDC/LT: the important tokens of every layer received the most
  * attention, summed over the prompt's rows and query heads, as in methods before ZDC. No layer uses
@@ -78,7 +78,7 @@ int kvd_tokens_layers(const kvd_parameter_values *v)
     return (int)v->value[LAYERS];
 }
 
-/* Gives the high level to the fraction `share` of n tokens with the largest values. */
+/* Gives KVD_LEVEL_HIGH to the fraction `share` of n tokens with the largest values. */
 static void mark(double share, size_t n, ranked *order, uint8_t *level)
 {
     const size_t important = (size_t)lround(share * (double)n);
@@ -97,7 +97,10 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/* Number of tokens that both layers assign to `level`, divided by the size of the larger set. */
+/*
+ * Returns the number of tokens that both layers assign to `level`, divided by the size of the
+ * larger set.
+ */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;
@@ -139,7 +142,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* entry_bits: one bit per cached token says if the token is important. */
+/* entry_bits is 1 bit per cached token, which marks important tokens. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {
@@ -164,7 +167,10 @@ static int open_received(const kvd_parameter_values *v, const kvd_method_setup *
     return check_share(v, err) || kvd_tokens_open_shaped(v, s, self, err) ? -1 : 0;
 }
 
-/* Number of doubles that `observe` writes for a layer: the attention that each token received. */
+/*
+ * Returns the number of doubles that `observe` writes for a layer: the attention that each token
+ * received.
+ */
 static size_t observed(const void *self, size_t n)
 {
     (void)self;

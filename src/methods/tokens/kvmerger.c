@@ -31,7 +31,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
-/* The state has, for each token, the index of the pivot into which it is merged. */
+/*
+ * Returns the bytes of the state: for each token, the index of the pivot into which it is merged.
+ */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

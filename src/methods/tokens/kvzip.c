@@ -3,7 +3,7 @@
  * "KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction", arXiv 2505.23416,
  * section 3). A first pass runs the prompt followed by a second copy of itself. The score of a
  * token in a KV head is the largest probability that it receives from any token of the copy. The
- * largest scores of all layers and KV heads together stay.
+ * entries with the largest scores over all layers and KV heads stay.
  */
 #include <cblas.h>
 #include <math.h>
@@ -21,7 +21,7 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
-/* Number of doubles that `observe` writes for a layer: token scores [n_kv_heads][n]. */
+/* Returns the number of doubles that `observe` writes for a layer: token scores [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_shaped *const z = self;
@@ -85,7 +85,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        score[i] = i % n < sink ? 2 : p->observed[i]; /* 2 is above every probability */
+        /* The score 2 is above every probability, so the first tokens stay */
+        score[i] = i % n < sink ? 2 : p->observed[i];
         level[i] = KVD_LEVEL_HIGH;
     }
     const int status = kvd_tokens_keep_top(score, heads * n, heads * budget, level, err);

@@ -131,7 +131,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /* the elements held the sums of a dropped token */
+    /* the new token's elements held the sums of a dropped token */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
@@ -170,8 +170,7 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
 }
 
 /*
- * entry_bits counts the significance score and the position of a cached token (section 5 of the
- * paper).
+ * entry_bits counts the significance and the position of a cached token (section 5 of the paper).
  */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info =

@@ -48,8 +48,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns the number of most important tokens that together have the fraction `share`. sum [n] are
- * cumulative importances.
+ * Returns the number of most important tokens that together have the fraction `share` of the
+ * importance. sum [n] are cumulative importances.
  */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {

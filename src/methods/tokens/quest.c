@@ -19,8 +19,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.02, true, NULL, 0, 0};
 
 /*
- * Counts the pages of the sequence that have a cached token. Other methods may have dropped all
- * tokens of a page.
+ * Counts the pages of the sequence that have a cached token, since other methods may have dropped
+ * all tokens of a page.
  */
 static size_t count_pages(const kvd_parameter_values *v, const uint32_t *position, size_t n)
 {
@@ -86,7 +86,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
         bound_keys(c, c->k + i * c->d, end - i, low, high, high + c->d);
         score[at] = bound(c, low, high);
     }
-    /* The last page has the newest token, and is always read. */
+    /* The last page holds the newest token and is always read. */
     status =
         status || kvd_tokens_keep_top(score, pages - 1, wanted > 1 ? wanted - 1 : 0, level, err);
     for (size_t i = 0, at = 0; !status && i < c->n; i++) {

@@ -136,7 +136,7 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
 }
 
 /*
- * True if token a should be dropped before token b: it has the smaller score or, among equal
+ * Returns true if token a should be dropped before token b: it has the smaller score or, for equal
  * scores, the smaller index.
  */
 static bool worse(const double *score, size_t a, size_t b)

@@ -34,8 +34,8 @@ typedef struct {
 } shadowkv;
 
 /*
- * State of a KV head. The mean keys of the chunks [chunks][d] (landmarks) and one outlier flag per
- * chunk follow in memory.
+ * State of a KV head. In memory it is followed by the mean keys of the chunks [chunks][d]
+ * (landmarks) and one outlier flag per chunk.
  */
 typedef struct {
     size_t prompt, chunks;

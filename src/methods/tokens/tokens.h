@@ -127,7 +127,7 @@ struct kvd_tokens_method {
     bool lowers, only_lowers;
     /* Bits per cached token that the method stores in addition to K and V. */
     double entry_bits;
-    /* Description for the CUDA engine. NULL if the engine cannot run the method. */
+    /* Description of the method for the CUDA engine. NULL if the engine cannot run the method. */
     const kvd_tokens_eviction *eviction;
     /*
      * Returns the rule with which the CUDA engine does the work of `select`. NULL if the engine
@@ -248,7 +248,7 @@ int kvd_tokens_layers(const kvd_parameter_values *v);
 
 /*
  * Converts the value of a budget parameter to tokens. A value below 1 is a fraction of `of` tokens,
- * rounded down; any other value is a number of tokens.
+ * rounded down. A value of 1 or more is a number of tokens.
  */
 size_t kvd_tokens_budget(double value, size_t of);
 
@@ -335,7 +335,9 @@ int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level,
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
-/* Returns the index of the smallest score, the first among equal ones. n must be above 0. */
+/*
+ * Returns the index of the smallest score, the first one if several are equal. n must be above 0.
+ */
 size_t kvd_tokens_least(const double *score, size_t n);
 
 /*

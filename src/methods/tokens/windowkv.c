@@ -77,7 +77,8 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
         /*
-         * Only the first layer of a group computes scores; the other layers keep the same windows.
+         * Levels are already chosen: only the first layer of a group computes scores; the other
+         * layers keep the same windows.
          */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);

@@ -17,9 +17,10 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_cachegen_layer *layer;
-    /* Page table of the rings, device [max_slices][max_pages]. */
+    /* Page table of the ring buffers, device [max_slices][max_pages]. */
     int32_t *table;
-    bool drawn; /* true: tables are drawn for timing, so blocks may lack room */
+    /* true: tables are random (timing), so a block's code may be too long for its memory */
+    bool drawn;
     kvd_stream_slots slots;
     kvd_device_memory memory;
 } cachegen;

@@ -22,7 +22,7 @@ typedef struct {
      * number of outliers of a page that did not fit into the page's list.
      */
     uint32_t *counts;
-    uint32_t *host_counts; /* pinned copy of `counts` */
+    uint32_t *host_counts; /* pinned host copy of `counts` */
     /*
      * Prefix sums of the requests' page counts, device [max_slices + 2], in layers without a window
      * [0] and with one [1]. NULL: the model has no such layers, or attention reads restored bf16
@@ -239,7 +239,7 @@ static kvd_packed_decode_args decode_args(const kvd_gpu_method *m, int layer, vo
                                     .n_ctas = m->cache->n_sms};
 }
 
-/* Plans the attention of the layers with a window, and of those without one. */
+/* Plans the attention of a decode step, for the layers with a window and for those without one. */
 static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = m->cache;
@@ -336,7 +336,9 @@ static size_t right_bytes(const kvd_packed_args *a)
                             : 0;
 }
 
-/* Returns the bytes of the sums of probabilities of a slot in a layer (zipcache). */
+/*
+ * Returns the bytes of the sums of attention probabilities of a slot in a layer (method zipcache).
+ */
 static size_t received_bytes(const kvd_packed_args *a)
 {
     return a->form.classes ? (size_t)(a->map.n_kv_heads * a->ring_pages) * KVD_PAGE_TOKENS *
@@ -533,7 +535,10 @@ static bool runs(const kvd_plan *plan)
     return !plan->layers && !plan->tokens && !plan->maker && !plan->channels && !plan->dims_low;
 }
 
-/* Returns true if the GPU can generate text with these methods, not only be timed with them. */
+/*
+ * Returns true if the GPU engine can generate text with the plan's methods. Other methods can only
+ * be timed.
+ */
 static bool generates(const kvd_plan *plan)
 {
     if (!runs(plan))
@@ -545,8 +550,8 @@ static bool generates(const kvd_plan *plan)
 }
 
 /*
- * Selects attention that reads quantised pages if its kernels support all layers. Otherwise decode
- * steps restore bf16 pages first.
+ * Selects the attention kernel that reads quantised pages if it supports all layers. Otherwise
+ * decode steps restore bf16 pages first.
  */
 static int choose_attention(packed *k, kvd_err *err)
 {

@@ -81,15 +81,15 @@ void kvd_gpu_packed_turned_free(kvd_packed_turned *t);
  */
 int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                           kvd_device_memory *memory, kvd_err *err);
-/* Device memory for the attention probabilities by which zipcache ranks tokens. */
+/* Device memory for the attention probabilities by which method zipcache ranks tokens. */
 typedef struct {
     float *mass;  /* [n_heads][rows of Q] kvd_packed_class_codes.mass */
     float *score; /* [n_kv_heads][rows of Q] kvd_packed_class_codes.score */
 } kvd_packed_salience;
 
 /*
- * Allocates `*s`, and the logarithms of softmax denominators that attention kernels write for the
- * method (m->lse and m->lse_steps), in *memory.
+ * Allocates `*s`, and the arrays m->lse and m->lse_steps into which attention kernels write the
+ * logarithms of softmax denominators. Counts the bytes in `*memory`.
  */
 int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
                                  kvd_device_memory *memory, kvd_err *err);

@@ -6,7 +6,7 @@
  *   keys    s and zero of each channel and class of a block, as in kvd_quantise_group
  *   values  x / sqrt(largest magnitude of the channel in the block), s and zero of each token
  *
- * Codes are those of the CPU method for the same classes.
+ * If the classes are equal, the codes equal those of the CPU method.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -37,7 +37,7 @@ __device__ __forceinline__ char *codes_of(const head_of &o, int p)
     return in_codes(o.a, page_number(o.a, o.b, p), o.g);
 }
 
-/* The class of a token and its number in the class. */
+/* The class of a token (salient or not), and its index among the block's tokens of that class. */
 struct member {
     int salient, number;
 };
@@ -61,7 +61,7 @@ __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const
            m.number % room * o.page.words[side][m.salient];
 }
 
-/* Returns the area of the block that begins with token `first`. */
+/* Returns the memory of the block that begins with token `first`. */
 __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
 {
     return as_words(codes_of(o, first / KVD_PAGE_TOKENS) +
@@ -211,13 +211,15 @@ __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kv
 
 /* ---- codes ---- */
 
-/* Returns the square root of the largest magnitude of a channel of values, or 1. */
+/*
+ * Returns the scale of a channel of values: the square root of its largest magnitude `most`, or 1.
+ */
 __device__ __forceinline__ float channel_scale(float most)
 {
     return most > 0 ? __fsqrt_rn(most) : 1;
 }
 
-/* Stores the codes of numbers 8 u .. 8 u + 7 of a record. */
+/* Stores the codes of elements 8 u .. 8 u + 7 in a token's record. */
 __device__ __forceinline__ void put_codes(uint32_t *record, int bits, int u,
                                           const uint32_t (&code)[8])
 {
@@ -347,7 +349,7 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
 
 /* ---- kernels that restore bf16 rows ---- */
 
-/* Returns the code of number 8 u + e of a record. */
+/* Returns the code of element 8 u + e of a token's record. */
 __device__ __forceinline__ uint32_t code_at(const uint32_t *record, int bits, int u, int e)
 {
     uint32_t code = 0;

@@ -315,8 +315,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
         /*
-         * With a table of levels, the codes of 16 tokens of V fill whole bytes, so that each warp
-         * can write 16 tokens.
+         * With a table of levels, the codes of 16 tokens of V fill whole bytes, so a warp can
+         * process 16 tokens without sharing a byte with another warp.
          */
         const int pieces = a.level ? 4 : 1,
                   v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;

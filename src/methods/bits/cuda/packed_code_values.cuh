@@ -39,7 +39,10 @@ __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int 
     return mask;
 }
 
-/* Sets lo and hi to the range of a token, without the numbers in the mask `taken`. */
+/*
+ * Sets lo and hi to the smallest and largest number of a token, ignoring the dimensions in the mask
+ * `taken`.
+ */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -119,8 +122,8 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
 }
 
 /*
- * Writes a lane's 8 codes one after another. They fill whole bytes, so that other lanes may write
- * the neighbouring bytes.
+ * Writes a lane's 8 codes one after another. The codes fill whole bytes, so other lanes may write
+ * the neighbouring bytes at the same time.
  */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
@@ -165,7 +168,7 @@ __device__ void code_sixteen(const page_of &o, int group, int k, int from, int t
                     rows + (2 * k + r / 2) * 8 * d + (2 * i + r % 2) * 64));
     const uint32_t padding = padding_of(s, a.width[1][o.g], lane);
     float zero[4], step[4];
-    /* masks of the outliers of four tokens, and of padding */
+    /* `mine`: mask of the lane's padding. `apart`: masks of the outliers of four tokens. */
     uint32_t mine = 0, apart[4] = {};
 #pragma unroll
     for (int he = 0; he < 4; he++) {

@@ -64,11 +64,17 @@ enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
 /* Codes of single tokens (hetero, rotatekv). */
 typedef struct {
     kvd_packed_rows of;
-    /* Number of KV heads whose keys are rotated together. 0: nothing is rotated. */
+    /* Number of KV heads whose keys are rotated together. 0: no rotation. */
     int32_t turned;
-    /* Factor by which ranges shrink (rotatekv). 0: steps are those of kvd_quantise_group. */
+    /*
+     * Factor by which the range of a vector shrinks before quantisation (rotatekv). 0: steps as in
+     * kvd_quantise_group.
+     */
     float clip;
-    /* Channel of each code of the joint keys, device [n_kv_heads * d_head]. NULL: in order. */
+    /*
+     * Channel of each code of the keys that are rotated together, device [n_kv_heads * d_head].
+     * NULL: ascending order.
+     */
     const uint32_t *order;
 } kvd_packed_row_codes;
 
@@ -91,7 +97,10 @@ typedef struct {
     int32_t n_q8;
 } kvd_packed_class_codes;
 
-/* Codes whose channels are divided in two parts (vidkv, turboquant with a fraction of a bit). */
+/*
+ * Codes of which each vector's channels are divided in two parts (vidkv, turboquant with a
+ * fractional number of bits).
+ */
 typedef struct {
     kvd_packed_split of;
     /*
@@ -118,7 +127,9 @@ typedef struct {
      * decoding.
      */
     uint16_t width[2][KVD_HEADS_MAX];
-    /* Number of outliers of a value vector of each KV head, at most form.v_apart. */
+    /*
+     * Number of outliers that are stored for a value vector of each KV head, at most form.v_apart.
+     */
     uint8_t v_apart[KVD_HEADS_MAX];
     /* With form.allotted: number of bits of a token of each KV head, of keys and of values. */
     uint16_t allotted[2][KVD_HEADS_MAX];
@@ -143,7 +154,7 @@ typedef struct {
      * a multiple of 64.
      */
     int32_t span;
-    /* Number of requests, and length of each request's page table. */
+    /* Number of requests, and number of entries of each request's page table. */
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
     const int32_t *q_len;         /* device [n] lengths of prompts; NULL: decode steps */
@@ -171,8 +182,8 @@ typedef struct {
      */
     uint16_t *sink;
     /*
-     * Number of key outliers of each slot in all heads and layers, device [slots]. It is reset to 0
-     * when layer 0 of a prompt is quantised.
+     * Number of key outliers of each slot in all heads and layers, device [slots]. The count of a
+     * slot is reset when layer 0 of a new prompt is quantised.
      */
     uint32_t *apart;
     uint32_t *beyond; /* device: largest number by which a page's key outliers exceed k_apart */
@@ -181,7 +192,7 @@ typedef struct {
      * pages.
      */
     const uint16_t *x;
-    /* elements from one token of x to the next */
+    /* elements from a token of x to the next token */
     size_t ld;
     /* Device [n]: first token of each prompt in x. NULL: token i of x belongs to request i. */
     const int32_t *start;

@@ -75,7 +75,10 @@ template <int B, int N, bool FINE, bool CHANNELS> struct even_page {
         return CHANNELS ? 1 : code_factor(r);
     }
 
-    /* Returns the number that is subtracted from symmetric codes. */
+    /*
+     * Returns the code of the number 0 in symmetric codes, which is subtracted when codes are
+     * decoded.
+     */
     static __device__ constexpr float middle()
     {
         return (1 << B) / 2 - 1;
@@ -179,7 +182,7 @@ template <int B, int N, bool FINE, bool CHANNELS> struct even_page {
         }
     }
 
-    /* Does what `values` does, with scales per channel. */
+    /* Adds the values of a page to the outputs, if values have one scale per channel. */
     static __device__ __forceinline__ void add_channels(const packed_params &p, const cursor &at,
                                                         const char *stage, words &w,
                                                         const char *codes, const char *next,

@@ -388,7 +388,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         return;
     }
     const int keys = at.keys - first, coded = at.values - first, unseen = unseen_of(p, at);
-    /* Nearly all pages are fully quantised, so they have a path with few branches. */
+    /* Nearly all pages are fully quantised. This faster path has few branches. */
     if (min(keys, coded) >= KVD_PAGE_TOKENS) {
         page.scores(p, at, stage, w, codes, s, lane);
         if (unseen > 0)
@@ -398,7 +398,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
-    /* Tokens that left the window before they were quantised have no codes. */
+    /* Tokens that left the attention window before they were quantised have no codes. */
     if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else

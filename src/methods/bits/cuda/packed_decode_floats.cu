@@ -32,7 +32,8 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {
-    constexpr int low = (BF ? 7 : 10) - F::MANTISSA; /* position of the code's lowest bit */
+    /* Position of the lowest bit of a code in the float */
+    constexpr int low = (BF ? 7 : 10) - F::MANTISSA;
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         const uint32_t word = w[F::BITS == 8 ? 2 * m % F::BITS + r / 2 : m % F::BITS];
@@ -53,15 +54,18 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
 }
 
 template <class F, int N> struct floats_page {
-    /* UNITS_OF is the number of blocks of 16 dimensions that share a scale. */
+    /*
+     * UNITS: number of blocks of 16 dimensions. UNITS_OF: number of these blocks that share a
+     * scale.
+     */
     static constexpr int UNITS = N, WARPS = FLOATS_WARPS, B = F::BITS,
                          UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true;
-    /* Factor by which float16 operands are smaller than the numbers that they represent. */
+    /* Factor by which float16 operands are smaller than the numbers that the codes represent. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;
-    float keys, read; /* factor of the scores, factor of the outputs */
+    float keys, read; /* keys: factor of the scores; read: factor of the outputs */
 
     static __device__ constexpr float factor(int)
     {

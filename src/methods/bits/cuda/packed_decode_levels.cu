@@ -109,7 +109,7 @@ template <int B, int N> struct levels_page {
             w[i] = lane / 4 < p.a.map.group ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
             most = fmaxf(most, fmaxf(fabsf(bf16_of(w[i], 0)), fabsf(bf16_of(w[i], 1))));
         }
-        const float mine = unit_of(most), over = 1 / mine; /* exact: powers of two */
+        const float mine = unit_of(most), over = 1 / mine; /* both are exact, being powers of two */
         of_columns(mine, unit, lane);
         __syncwarp();
 #pragma unroll
@@ -232,7 +232,7 @@ template <int B, int N> struct levels_page {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
     }
 
-    /* Adds the first n tokens of the page, which are stored in float16. */
+    /* Adds the page's first n tokens, which are stored in float16, to the softmax state. */
     static __device__ __forceinline__ void others(const packed_params &p, const cursor &at, int n,
                                                   state<N> &st, int lane)
     {

@@ -28,7 +28,7 @@ struct kvd_packed_decode_params {
      */
     int32_t k_shift, v_shift;
     int32_t n_listed;       /* number of a page's key outliers that are copied to shared memory */
-    kvd_packed_parts parts; /* all heads have the same layout */
+    kvd_packed_parts parts; /* sizes of the parts of a page, equal for all heads */
     kvd_packed_decode_args d;
     kvd_packed_args a;
 };
@@ -87,7 +87,10 @@ __device__ __forceinline__ const char *head_of(const packed_params &p, int g)
     return p.a.codes + (size_t)g * (size_t)p.parts.bytes;
 }
 
-/* Returns the address of K of the page in the ring buffer of the request's slot; V follows. */
+/*
+ * Returns the address of the page's K in the ring buffer of the request's slot. The page's V
+ * follows.
+ */
 __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const cursor &at)
 {
     const size_t page = (size_t)p.a.slot[at.b] * (size_t)p.a.ring_pages +
@@ -158,8 +161,8 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
 }
 
 /*
- * Starts loading the queries of a KV head, and the ranges of its key channels if there are any,
- * into L2.
+ * Starts loading the queries of a KV head into L2, and the ranges of its key channels if its codes
+ * have any.
  */
 __device__ __forceinline__ void prefetch_head(const packed_params &p, const cursor &at, int lane)
 {

@@ -11,7 +11,7 @@ enum { WARPS = 8 };
 
 struct page_side {
     int side, d, left; /* left: number of tokens in the page */
-    float tensor;      /* scale of all keys or all values of the head or layer */
+    float tensor;      /* scale of all keys, or of all values, of the head or layer */
     const uint16_t *from;
     uint16_t *to;
     char *codes, *scales; /* codes of this side of the page, and scales of its blocks of channels */

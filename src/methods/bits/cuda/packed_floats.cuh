@@ -69,7 +69,7 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
 /* Returns the scale that `byte` encodes, without the tensor's scale. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
-    if (F::BLOCK == 32) /* byte 0 means 2^-127, a subnormal number */
+    if (F::BLOCK == 32) /* byte 0 encodes 2^-127, a subnormal number */
         return __uint_as_float(max(byte << 23, 0x00400000u));
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }

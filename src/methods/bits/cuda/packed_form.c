@@ -54,7 +54,7 @@ static size_t coded(size_t m, size_t window, size_t block)
     return m > window ? (m - window) / block * block : 0;
 }
 
-/* Returns the number of tokens from .. end - 1, or 0 if `end` is before `from`. */
+/* Returns the length of the range of tokens from .. end - 1, or 0 if `end` is before `from`. */
 static size_t beyond(size_t end, size_t from)
 {
     return end > from ? end - from : 0;
@@ -205,7 +205,7 @@ static void set_room(kvd_packed_gear *a)
     }
 }
 
-/* Returns the bytes of the longest area of a page (gear.h). */
+/* Returns the bytes of the longest of a page's areas for blocks (gear.h). */
 static int32_t area_bytes(const kvd_gear *s, const kvd_gear_page *p)
 {
     int32_t most = p->prompt + (s->buffer < KVD_PAGE_TOKENS ? 0 : p->record);

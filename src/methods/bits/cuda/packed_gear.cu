@@ -77,7 +77,7 @@ __device__ __forceinline__ void for_places(const line_of &l, int from, int to, i
     }
 }
 
-/* Returns a number that orders bf16 patterns as their values; -0 is equal to 0. */
+/* Returns an integer that sorts bf16 bit patterns by their values; -0 equals 0. */
 __device__ __forceinline__ int order_of(uint16_t x)
 {
     return x == 0x8000 ? 0x8000 : x & 0x8000 ? 0xffff - x : x | 0x8000;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t
         *number = 0;
 }
 
-/* Quantises places from .. to - 1 of a line, which share a scale. */
+/* Quantises positions from .. to - 1 of a line, which share a scale. */
 __device__ void code_group(const line_of &l, int from, int to, float middle, int lane)
 {
     const int bits = l.o.a.gear.of.bits;
@@ -595,7 +595,7 @@ __global__ void __launch_bounds__(32 * ROW_WARPS)
     store(s, exchange_of(a, b, g, side, parts, last), part);
 }
 
-/* Returns the number of CTAs that divide the rows of a head of a prompt. */
+/* Returns the number of CTAs that share the rows of a head of a prompt. */
 int parts_of(const kvd_packed_args *a)
 {
     const size_t heads = (size_t)a->n * (size_t)a->map.n_kv_heads * 2,

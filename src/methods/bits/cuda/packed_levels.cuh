@@ -87,7 +87,7 @@ enum {
 };
 
 /*
- * Returns the place of a key in the tile of outliers, from its place in the list of outliers
+ * Returns the index of a key in the tile of outliers, from its index in the list of outliers
  * (dimension + 128 token). Bits 0 .. 11 are the index in the tile [2 halves of the head][4 blocks
  * of 16 tokens][2 blocks of 16 dimensions][32 lanes][8]. The dimensions are processed in passes.
  * Bit 12 + j is set if the key is in the tile in pass j, which has blocks 2 j and 2 j + 1 of 16
@@ -142,11 +142,14 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
     return tile + (entry >> 15 & 2 * (PASS - 1));
 }
 
-/* Outliers that a lane keeps in registers: entries and their addresses in the tile. */
+/* Outliers that a lane keeps in registers: their entries, and their addresses in the tile. */
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Writes the outliers of a pass to the tile or, with `away`, sets their elements to 0. */
+    /*
+     * Writes the lane's outliers of pass `pass` to the tile, or 0 in their elements if `away` is
+     * true.
+     */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -173,8 +176,8 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
 }
 
 /*
- * Writes the outliers of a pass that are not in registers to the tile or, with `away`, sets their
- * elements to 0. number(k) returns the entry of outlier k.
+ * Writes the outliers of a pass that are not in registers to the tile, or 0 in their elements if
+ * `away` is true. number(k) returns the entry of outlier k.
  */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,

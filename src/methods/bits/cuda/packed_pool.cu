@@ -16,7 +16,8 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
 }
 
 /*
- * Clears the upper exponent bit of 8-bit codes, which are then below 2, and sets block scales to 1.
+ * Makes 8-bit floating-point codes finite by clearing the upper exponent bit (the numbers are then
+ * below 2), and sets block scales to 1.
  */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {

@@ -27,7 +27,7 @@ struct page_of {
     int left, keys, values;
 };
 
-/* Returns page p of KV head g of request b, which has m tokens. */
+/* Returns a description of page p of KV head g of request b, which has m tokens. */
 __device__ __forceinline__ page_of make_page(const kvd_packed_args &a, int b, int g, int p, int m)
 {
     const int page = page_number(a, b, p), t0 = KVD_PAGE_TOKENS * p;
@@ -50,8 +50,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
 }
 
 /*
- * Writes 2 dimensions of token t to the bf16 page: `restored` if t < coded, the numbers in the ring
- * buffer for newer tokens, 0 after the last token.
+ * Writes 2 dimensions of token t to the bf16 page: `restored` if t < coded, else the numbers in the
+ * ring buffer. Tokens after the last one get 0.
  */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
@@ -197,9 +197,9 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
 }
 
 /*
- * Writes 8 tokens of a page from token t0 on: the numbers in tile [8][TILE_PITCH] if they were
- * coded, after RoPE if keys were coded before it. One warp, which writes blocks of 8 tokens x 8
- * channels of both halves of the head.
+ * Writes 8 tokens of a page from token t0 on: the numbers in tile [8][TILE_PITCH] if the tokens
+ * were coded, rotated by RoPE if their keys were coded before RoPE. Called by one warp, which
+ * writes blocks of 8 tokens x 8 channels of both halves of the head.
  */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(32 * WARPS, 4)
 
 /* ---- gear ---- */
 
-/* Tokens from .. to - 1 of a page whose keys share scales and a right factor. */
+/* Tokens from .. to - 1 of a page, whose keys share scales and a right factor. */
 struct group_of {
     int from, to, pairs;           /* pairs of columns of the right factor */
     const uint32_t *scale, *right; /* [d_qk] and [d_qk][pairs] */
@@ -447,7 +447,10 @@ restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
     }
 }
 
-/* Restores the keys of a group among tokens 32 h .. 32 h + 31 of a page, without outliers. */
+/*
+ * Restores the keys of those tokens of a group that are tokens 32 h .. 32 h + 31 of a page, without
+ * outliers.
+ */
 template <int PAIRS>
 __device__ __forceinline__ void restore_half(const head_of &o, const group_of &s, char *codes,
                                              uint16_t *rows, int h)
@@ -556,8 +559,8 @@ __device__ void restore_values(const head_of &o, int p, char *codes, uint16_t *r
 }
 
 /*
- * Copies the keys of the tokens after `done` of the page's `left` tokens, in groups of 8 tokens, of
- * which the last is filled with zeros.
+ * Copies the keys of the page's tokens `done` .. left - 1, in groups of 8 tokens. The last group is
+ * filled up with zeros.
  */
 __device__ void copy_keys(const head_of &o, int p, uint16_t *rows, int left, int done)
 {
@@ -581,8 +584,8 @@ __device__ __forceinline__ void put_outlier(const head_of &o, uint16_t *rows, in
 }
 
 /*
- * Returns the first outlier of a key channel of the prompt at or after token t. The outliers of a
- * channel are in the order of their tokens.
+ * Returns the index of the first outlier, at or after token t, of a key channel of the prompt. The
+ * outliers of a channel are sorted by token.
  */
 __device__ int first_outlier(const head_of &o, int channel, int t)
 {
@@ -652,7 +655,7 @@ __device__ void restore_page(const head_of &o, int p, int left, int done, int &n
         put_outliers(o, rows, p, done, next);
 }
 
-/* A CTA restores adjacent pages. */
+/* Restores adjacent pages with one CTA. */
 __global__ void __launch_bounds__(32 * WARPS, 3)
     restore_gear_kernel(const __grid_constant__ kvd_packed_args a)
 {

@@ -41,12 +41,15 @@ template <class F> __device__ __forceinline__ void for_channels(const token_of &
             f(g, i, base + i);
 }
 
-/* A vector of numbers of a token: its words in the page, and its numbers in shared memory. */
+/*
+ * Numbers of a token that are coded together: their words in the page, and the numbers in shared
+ * memory.
+ */
 struct vector_of {
     uint32_t *word;
     float *x;
     const uint32_t *order; /* order in which the numbers are coded, or NULL */
-    int n, planes;         /* numbers without padding, and words of the codes */
+    int n, planes; /* n: count of numbers without padding; planes: count of words of codes */
 };
 
 __device__ __forceinline__ bool is_joint(const token_of &o)
@@ -290,7 +293,7 @@ enum {
     MOST_SHARED = 112 << 10
 };
 
-/* Copies n words, a multiple of 4, to shared memory. One warp. */
+/* Copies n words to shared memory, n being a multiple of 4. Called by one warp. */
 __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n, int lane)
 {
     __syncwarp();
@@ -352,7 +355,7 @@ __device__ __forceinline__ uint4 eight_of_sink(const token_of &o, int g, int i)
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/* Returns numbers x, multiplied by `scale`, as bf16. Numbers from n on are 0. */
+/* Returns the numbers x times `scale` as bf16. Numbers from index n on become 0. */
 __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int n)
 {
     uint32_t y[4];
@@ -601,7 +604,10 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
     }
 }
 
-/* Returns the pitch of a token's keys in shared memory, which is 4 modulo 32. */
+/*
+ * Returns the distance between two tokens' keys in shared memory, which is 4 modulo 32 to avoid
+ * bank conflicts.
+ */
 __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
 {
     return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;

@@ -1,6 +1,6 @@
 /*
  * Codes and restores tokens whose channels are divided in two parts in every block (vidkv,
- * turboquant with a fraction of a bit). A CTA handles a group of tokens.
+ * turboquant with a fractional number of bits). A CTA handles a group of tokens.
  *
  *   vidkv, chosen keys  the channels with the largest ranges in the block, with 2 bits, as in
  *                       kvd_quantise_group
@@ -346,7 +346,7 @@ __device__ void multiply_part(const float *__restrict__ matrix, bool transposed,
     __syncthreads();
 }
 
-/* Returns the number of bits of a part's codes, without the sign of a sketch. */
+/* Returns the number of bits of a part's codes, not counting the sign bit of a sketch. */
 __device__ __forceinline__ int level_bits(const group_of &o, int side, int part)
 {
     return o.part.planes[side][part] - (o.a.split.of.sketch && !side);
@@ -434,7 +434,10 @@ __device__ void code_side(const group_of &o, int side, uint8_t *list, float *til
     }
 }
 
-/* Dynamic shared memory has floats [2][d_head][group], or [3][d_head][group] for turboquant. */
+/*
+ * Codes one group of tokens. Dynamic shared memory has [2][d_head][group] floats, or
+ * [3][d_head][group] for turboquant.
+ */
 __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
     extern __shared__ float tile[];
@@ -559,8 +562,8 @@ __device__ void restore_values(const group_of &o, uint16_t *rows)
 }
 
 /*
- * Restores a part of K or V of turboquant. `list` has its channels. x and y are scratch [m][n] in
- * shared memory. Ends with a barrier of the CTA.
+ * Restores a part of K or V of turboquant. `list` has the channels of the part. x and y are scratch
+ * [m][n] in shared memory. Ends with a barrier of the CTA.
  */
 __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int part,
                              const uint8_t *list, float *x, float *y)
@@ -625,7 +628,10 @@ __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_
     }
 }
 
-/* Dynamic shared memory has floats [d_head][group], or [3][d_head][group] for turboquant. */
+/*
+ * Restores one group of tokens. Dynamic shared memory has [d_head][group] floats, or
+ * [3][d_head][group] for turboquant.
+ */
 __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant__ kvd_packed_args a)
 {
     extern __shared__ float tile[];

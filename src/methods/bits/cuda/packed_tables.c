@@ -36,7 +36,10 @@ static int copy_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packe
     return 0;
 }
 
-/* Copies the calibrated scales of fp8 and nvfp4 to the device. Does nothing if there are none. */
+/*
+ * Copies the calibrated scales of fp8 and nvfp4 to the device. Does nothing if the plan has no
+ * scales.
+ */
 static int copy_scales(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed_args *layer,
                        kvd_device_memory *memory, kvd_err *err)
 {

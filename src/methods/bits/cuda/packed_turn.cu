@@ -127,8 +127,8 @@ struct coded_rows {
 };
 
 /*
- * Codes vectors x, of which those in the mask `keys` are keys, the others values. Begins and ends
- * with a barrier of the CTA.
+ * Codes the vectors x. The mask `keys` marks the vectors that are keys; the others are values.
+ * Begins and ends with a barrier of the CTA.
  */
 __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args &a, uint32_t keys,
                                           const float (&x)[ROWS], coded_rows &c, int i)
@@ -187,7 +187,10 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + page_index(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /* Vectors 0 .. group - 1 are queries; the last two are the key and the value. */
+    /*
+     * Vectors 0 .. group - 1 are the queries of a KV head; the last two vectors are its key and its
+     * value.
+     */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)
@@ -308,7 +311,7 @@ __global__ void __launch_bounds__(D_MAX)
     }
 }
 
-/* Returns number i of token t of the page, decoded but not yet rotated back. */
+/* Returns element i of token t of the page, decoded but not yet rotated back. */
 __device__ __forceinline__ uint32_t code_at(const char *codes, const kvd_packed_parts &parts,
                                             int side, int bits, int t, int i)
 {
@@ -318,8 +321,8 @@ __device__ __forceinline__ uint32_t code_at(const char *codes, const kvd_packed_
 }
 
 /*
- * Restores ROWS tokens of K or V from token t0 of the page on. `coded` of the page's `left` tokens
- * are quantised. Begins and ends with a barrier of the CTA.
+ * Restores ROWS tokens of K or V from token t0 of the page on. The first `coded` of the page's
+ * `left` tokens are quantised. Begins and ends with a barrier of the CTA.
  */
 __device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const char *codes,
                              const uint16_t *ring, uint16_t *rows, int side, int t0, int coded,

@@ -29,7 +29,10 @@ static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m
     return a.map.window ? max(m - a.map.window, 0) : 0;
 }
 
-/* Returns the address of K of KV head g in the ring buffer for page p of request b; V follows. */
+/*
+ * Returns the address of K of KV head g, in the ring-buffer page for page p of request b. V
+ * follows.
+ */
 static __device__ __forceinline__ const uint16_t *in_ring(const kvd_packed_args &a, int b, int p,
                                                           int g)
 {
@@ -96,7 +99,10 @@ static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a,
     return {from, to, min(a.prompt[a.slot[b]], from), m};
 }
 
-/* Returns the address of K of KV head g of sink token t of request b in float16; V follows. */
+/*
+ * Returns the address of the float16 K of sink token t (one of the first tokens) in KV head g of
+ * request b. V follows.
+ */
 static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
 {
     const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
@@ -104,7 +110,7 @@ static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, in
            a.map.kv_offset[g] / KVD_PAGE_TOKENS;
 }
 
-/* Rotates a pair of numbers by RoPE. */
+/* Rotates the pair (x, y) by RoPE. */
 static __device__ __forceinline__ void rotate_pair(float cosine, float sine, float &x, float &y)
 {
     const float first = x;
@@ -119,7 +125,7 @@ struct rope_of {
 
 /*
  * Returns the rotations of channels i, i + 1, i + d_head / 2 and i + 1 + d_head / 2 of the key at
- * position t. i is even and less than d_head / 2, which is even.
+ * position t. i is even and less than d_head / 2, and d_head / 2 is even.
  */
 static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, int t, int i)
 {
@@ -260,8 +266,8 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
 }
 
 /*
- * Replaces code n. Uses atomic operations, because several lanes may change the word at the same
- * time.
+ * Replaces the n-th code of a lane. Uses atomic operations, because several lanes may change the
+ * same word.
  */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
@@ -313,7 +319,7 @@ static __device__ __forceinline__ uint4 eight_at(const uint16_t *at)
     return *reinterpret_cast<const uint4 *>(at);
 }
 
-/* Returns number e of eight bf16 numbers. */
+/* Returns element e of eight bf16 numbers. */
 static __device__ __forceinline__ float number_of(const uint4 &eight, int e)
 {
     return bf16_of(e / 4 ? e / 2 % 2 ? eight.w : eight.z : e / 2 ? eight.y : eight.x, e % 2);

@@ -23,8 +23,9 @@ typedef struct {
      */
     const uint16_t *to[KVD_N_SIDES];
     /*
-     * Matrices that restore K and V of each KV head [KVD_N_SIDES n_kv_heads][d_head][rank] or, if
-     * heads are restored together, of a side [rank / 8][wide][8].
+     * Device matrices that restore K and V, one per KV head: [KVD_N_SIDES
+     * n_kv_heads][d_head][rank]. If all heads are restored together, one per side: [rank /
+     * 8][wide][8].
      */
     const uint16_t *from;
     const kvd_latent_head *head; /* device [n_kv_heads] */
@@ -33,7 +34,7 @@ typedef struct {
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    size_t wide, pitch;    /* pitch: elements of a row of `to` and of y */
+    size_t wide, pitch;    /* pitch: elements from one row of `to` and of y to the next */
     int32_t n_sink;
     bool drawn; /* true: tables are drawn for timing, so blocks may lack room */
     bool joint; /* true: kvd_latent_restore_joint restores the pages of all KV heads together */
@@ -57,7 +58,7 @@ static streams *of(const kvd_gpu_method *m)
     return (streams *)(void *)m;
 }
 
-/* Fills `*to` from the open method of the plan. */
+/* Fills `*to` with the coder of the plan's open method, for K or V of one layer. */
 static void coder_of(const kvd_plan *plan, int layer, int side, kvd_stream_coder *to)
 {
     if (plan->bits == &kvd_bits_kvtc)
@@ -185,7 +186,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Returns the components of new tokens of K or V. */
+/* Returns the address of the components of the new tokens of K or V. */
 static float *components(const streams *k, int side)
 {
     return k->y + (size_t)side * k->method.cache->batch->max_tokens * k->pitch;
@@ -322,7 +323,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Sets the capacities of a block. `room` is the number of words of a stream; 0: the default. */
+/* Returns the capacities of a block. `room` is the number of words per stream; 0: the default. */
 static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
 {
     const int32_t n = kvd_stream_count(c->streams.kept),
@@ -331,7 +332,9 @@ static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
                              (int32_t)c->n_groups};
 }
 
-/* Host copies of the tables of one layer and side, before they go to the device. */
+/*
+ * Host copies of the tables of one layer and side (K or V), before they are copied to the device.
+ */
 typedef struct {
     uint16_t *to;   /* [2][wide][pitch] */
     uint16_t *from; /* [n_kv_heads][d_head][rank] */
@@ -404,7 +407,7 @@ static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tab
     return status ? -1 : 0;
 }
 
-/* Copies the tables of kvd_stream_lookups to the device, and moves `at` to the next place. */
+/* Copies the tables of kvd_stream_lookups to the device, and advances the position `at`. */
 static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_coder *c,
                         device_tables *at, kvd_err *err)
 {
@@ -420,7 +423,7 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies the tables of one layer and side to the device, and moves `at` to the next place. */
+/* Copies the tables of one layer and side to the device, and advances the positions `at`. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -487,12 +490,12 @@ static int copy_heads(streams *k, kvd_err *err)
     return status ? -1 : 0;
 }
 
-/* Sums of the sizes of all layers, in elements. */
+/* Sums of the table sizes over all layers, in elements. */
 typedef struct {
     size_t from, kept, starts, groups, lookups;
 } table_sizes;
 
-/* Sets the sizes of all layers and sides. */
+/* Sets the sizes of the tables of all layers and sides, and returns their sums. */
 static table_sizes describe(streams *k)
 {
     kvd_paged_cache *const c = k->method.cache;

@@ -87,7 +87,10 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Replaces the components of a group by codes. Stores the scale in the page of the token. */
+/*
+ * Replaces the components of a group by their codes. Stores the scale of the group in the token's
+ * page.
+ */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -225,7 +228,7 @@ __global__ void sink_kernel(const __grid_constant__ sink_args a)
     }
 }
 
-/* Returns well mixed bits of a number (the finaliser of MurmurHash3). */
+/* Returns a pseudo-random word from x (the finaliser of MurmurHash3). */
 __device__ __forceinline__ uint32_t mixed(uint32_t x)
 {
     x = (x ^ x >> 16) * 0x85ebca6b;
@@ -253,7 +256,7 @@ struct cachegen_args {
     uint32_t *units, *beyond;
 };
 
-/* Returns the number of channel j of token t, or 0 if there is no such channel. */
+/* Returns element j of token t, or 0 if there is no channel j. */
 __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *from, int t, int j)
 {
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
@@ -301,7 +304,9 @@ __device__ __forceinline__ void push_token(const head_page &h, bool first,
     }
 }
 
-/* Codes a full page from its newest token on. Returns the number of words. */
+/*
+ * Codes a full page from its newest token to its oldest. Returns the number of words of the code.
+ */
 __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
 {
     growing g = {KVD_STREAM_LEAST, 0, 0};

@@ -1,4 +1,4 @@
-/* Parts that kernels which code blocks of an entropy code share with those that decode them. */
+/* Declarations shared by the kernels that code and those that decode blocks of an entropy code. */
 #ifndef KVD_METHODS_BITS_CUDA_STREAMS_CUH
 #define KVD_METHODS_BITS_CUDA_STREAMS_CUH
 
@@ -57,7 +57,7 @@ struct head_page {
     const kvd_cachegen_layer &l;
     int g, side, d;
     block_of block;
-    __half2 *scale;        /* [64 / group] scale and zero point of the first token of each group */
+    __half2 *scale;        /* [64 / group] scale and zero point of each group's first token */
     const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
     const float *step;
 };

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-/* Room of a block in memory. Capacities are per stream; `words` is a multiple of 8. */
+/* Capacities of a block in memory, per stream. `words` is a multiple of 8. */
 typedef struct {
     int32_t n_streams, words, exceptions;
     int32_t scales; /* groups of components with a scale, per token */
@@ -72,13 +72,15 @@ typedef struct {
     int32_t n, max_pages, n_sink;
     const int32_t *kv_len, *slot; /* [n] */
     /*
-     * [n] Number of new tokens, which are the last of a request's kv_len tokens. NULL: one token
-     * per request (decode steps).
+     * [n] Row of the first new token of each request in the array of new tokens. NULL: row b
+     * belongs to request b.
      */
     const int32_t *q_len;
     /* [n] Row of the first new token of each request. NULL: row b belongs to request b. */
     const int32_t *start;
-    /* [1] Requests from this number on are padding. NULL: there is no padding. */
+    /*
+     * [1] Number of requests that are not padding; padding comes last. NULL: there is no padding.
+     */
     const int32_t *live;
     const int32_t *page_table; /* [n][max_pages] */
     int32_t n_sms;
@@ -91,8 +93,8 @@ typedef struct {
  */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
- * Decodes all tokens but the newest of each request into latents [pages][latent_page], bf16, in the
- * order of dims/cuda/latents.h. Component tables.kept of a latent is 1, later components are 0.
+ * Decodes all tokens but the newest of each request into bf16 latents [pages][latent_page] in the
+ * layout of dims/cuda/latents.h. Component tables.kept of a latent is 1, later components are 0.
  */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
@@ -109,14 +111,15 @@ cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side si
                              uint32_t *beyond, cudaStream_t stream);
 /*
  * Copies rows of tokens below n_sink between bf16 pages of a layer and sink [slots][n_sink][row],
- * with row = map.page_elements / KVD_PAGE_TOKENS: K and V of one KV head after another. If `back`,
- * copies all tokens but the newest of each request to the pages, else the new tokens to `sink`.
+ * with row = map.page_elements / KVD_PAGE_TOKENS: K and V of one KV head after another. If `back`
+ * is true, copies all sink tokens but the newest token of each request to the pages; otherwise
+ * copies the new tokens to `sink`.
  */
 cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
                              uint16_t *sink, bool back, cudaStream_t stream);
 /*
- * One layer of cachegen. A page is coded when it is full; the tokens of a page that is not full are
- * bf16, in the ring: one page per slot. Pointers are device memory.
+ * One layer of cachegen. A page is coded when it is full. Until then its tokens are bf16 in the
+ * ring buffer, which has one page per slot. Pointers are device memory.
  */
 typedef struct {
     kvd_attn_map map;
@@ -136,13 +139,13 @@ typedef struct {
     kvd_stream_lookup_size lookup_size;
 } kvd_cachegen_layer;
 
-/* Restores all tokens of each request into l->rows, from blocks and from the ring. */
+/* Restores all tokens of each request into l->rows, from coded blocks and from the ring buffer. */
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
 /*
  * Codes the pages that the new tokens of each request fill. Prompts are read from l->rows, and the
- * rest of their last page is copied to the ring; decode steps are read from the ring. `units` and
- * `beyond` are those of kvd_streams_code.
+ * tokens of a page that is not full are copied to the ring buffer. Decode steps are read from the
+ * ring buffer. `units` and `beyond` are as in kvd_streams_code.
  */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
@@ -161,7 +164,7 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Contents of the slots of a method. */
+/* Number of tokens and bytes of code of each request slot of a method. */
 typedef struct {
     /*
      * Device [n + 1]: size of the blocks of each slot, in 16-bit units. The last element is the
@@ -169,8 +172,8 @@ typedef struct {
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
-    uint32_t *tokens; /* [n] number of tokens of the slot's request; 0: none */
-    double held;      /* bytes of all slots */
+    uint32_t *tokens; /* [n] number of tokens of the request in each slot; 0: no request */
+    double held;      /* bytes of the codes of all slots */
 } kvd_stream_slots;
 
 /* Allocates the arrays of n slots. The caller must release *s, also after a failure. */
@@ -184,14 +187,14 @@ int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
 /*
- * Sets the tokens of the slots, and the bytes that m->bits counts. Fails if a stream had no room.
- * `room` is the number of words of a stream; 0: missing room is no error.
+ * Sets the tokens of the slots, and the bytes that m->bits counts. Fails if a stream needed more
+ * than `room` words; room 0: never fails.
  */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
 /*
- * Describes the decode steps of the running batch or, if `prompts`, its prompts. The first n_sink
- * tokens of a request are not coded.
+ * Returns a description of the running batch's decode steps or, if `prompts` is true, of its
+ * prompts. The first n_sink tokens of a request are not coded.
  */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
@@ -202,7 +205,10 @@ kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_r
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the plan's quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
-/* Returns the room of a stream, in words, for `bits` bits of a page; `room` if it is not 0. */
+/*
+ * Returns the number of words for which a stream gets memory: `room`, or if `room` is 0, enough for
+ * `bits` bits per page.
+ */
 int32_t kvd_stream_words(double bits, size_t room);
 #endif
 #endif

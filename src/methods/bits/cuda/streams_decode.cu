@@ -16,21 +16,21 @@ enum {
     MANY_WARPS = 16,
     CHUNK = 4 * KVD_LANES, /* words that a warp requests at once */
     RING = 4 * CHUNK,
-    TILE = 4,                  /* tokens that a warp collects */
+    TILE = 4,                  /* tokens that a warp collects before it writes them */
     OCTETS = KVD_LANES / TILE, /* octets of components that a warp writes at once */
-    /* Elements of a token of a tile; the padding avoids bank conflicts. */
+    /* Elements of a token in a tile; the padding avoids bank conflicts. */
     TILE_PITCH = KVD_STREAM_GROUPS * KVD_LANES + 16,
     LARGE_LOOKUP = 1 << 16
 };
 
-/* Shared memory of a warp. Rings come first, so that each is aligned to its size. */
+/* Shared memory of a warp. The ring buffers come first, so that each is aligned to its size. */
 enum {
     RING_BYTES = RING * sizeof(uint16_t),
     TILE_BYTES = TILE * TILE_PITCH * sizeof(uint16_t),
     WARP_BYTES = RING_BYTES + TILE_BYTES
 };
 
-/* The words of a stream, which are popped from the last one on. */
+/* The words of a stream, popped from the last to the first. */
 struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* address in shared memory; word i is at i % RING */
@@ -89,7 +89,7 @@ __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
     await();
 }
 
-/* Pops a word for each lane whose state x needs one. */
+/* Pops a word from the stream for each lane whose state x needs one. */
 __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
 {
     const bool wants = x < KVD_STREAM_LEAST;
@@ -188,7 +188,7 @@ __device__ __forceinline__ float decoded(float q, float offset, float step)
     return (q + (q > 0 ? offset : q < 0 ? -offset : 0.0f)) * step;
 }
 
-/* Writes the exceptions of one stream, which the decoder has read as 0. */
+/* Writes the exceptions of one stream, whose components the decoder has set to 0. */
 __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from, uint16_t *to,
                                int lane)
 {
@@ -201,7 +201,7 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
     }
 }
 
-/* Stream s of a page, of which the tokens first .. end - 1 are decoded. */
+/* Stream s of a page. Its tokens first .. end - 1 are decoded. */
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
@@ -221,7 +221,7 @@ __device__ __forceinline__ float scaled_code(__half2 scale, uint32_t code)
     return scaled(scale, __uint_as_float(0x4b000000 | code) - 8388608.0f);
 }
 
-/* Replaces the codes of 8 components by components. */
+/* Replaces 8 codes by their scaled components. */
 __device__ __forceinline__ uint4 scale_octet(const page_stream &p, const __half2 *scales, int j,
                                              uint4 codes)
 {
@@ -242,7 +242,7 @@ __device__ __forceinline__ uint4 scale_octet(const page_stream &p, const __half2
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-/* Loads the scales of a page to the L2 cache. */
+/* Starts loading the scales of a page into the L2 cache. */
 __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
 {
     const char *const from = reinterpret_cast<const char *>(block_at(p.side, p.page, p.s).scale);
@@ -307,7 +307,7 @@ __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_st
     return (uint16_t)(SCALES ? row : kvd_stream_half(p.value + 2 * (row + KVD_STREAM_HALF)));
 }
 
-/* Decodes a stream from its newest token to its oldest. */
+/* Decodes the tokens of a stream from the newest to the oldest. */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_memory &m, int lane)
 {
@@ -336,7 +336,10 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/* Writes what is not coded: the component that is 1, zeros after it, and exceptions. */
+/*
+ * Writes the elements of a page that have no codes: the component that is always 1, the zeros after
+ * it, and the exceptions.
+ */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -423,7 +426,7 @@ __device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_
                          : take<KVD_LANES>(image, g, (uint32_t)lane, x) / (4 * KVD_LANES));
 }
 
-/* Writes 4 tokens of K or V of a head. */
+/* Writes 4 tokens of K or V of a head from the tile to the bf16 page. */
 __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *tile, int t0,
                                            uint16_t *to, int lane)
 {
@@ -458,7 +461,7 @@ __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at i
     }
 }
 
-/* Decodes a page from its oldest token on. Rounds as the CPU does. */
+/* Decodes the tokens of a page from the oldest to the newest. Rounds as the CPU method does. */
 template <bool WHOLE>
 __device__ __forceinline__ void decode_page(const head_page &h, kvd_stream_at image,
                                             const float *step, float *anchor, uint16_t *to,
@@ -513,7 +516,7 @@ __global__ void __launch_bounds__(32 * MANY_WARPS)
     }
 }
 
-/* Returns the largest number of bytes of shared memory of a CTA on the current device. */
+/* Returns the largest number of bytes of shared memory per CTA on the current device. */
 cudaError_t most_memory(size_t *bytes)
 {
     int device = 0, most = 0;

@@ -2,7 +2,7 @@
  * Method xquant in the CUDA engine. A matrix product turns the inputs of a layer into vectors Y,
  * which are quantised and stored. Every decode step decodes the vectors of a layer to bf16 and
  * multiplies them by `up`, which gives K and V of the layer in bf16 pages that all layers share.
- * Prompts attend to their own exact K and V, and their vectors are quantised after that.
+ * Prompts attend to exact K and V; afterwards the vectors of the prompts are quantised.
  */
 #include "methods/bits/cuda/xquant.h"
 
@@ -17,8 +17,11 @@
 static const char what[] = "coded inputs";
 
 typedef struct {
-    kvd_gpu_method method; /* must be the first member */
-    /* Tables of latents for one layer; its pool has the decoded vectors of one layer at a time. */
+    kvd_gpu_method method;
+    /*
+     * Tables of latents for one layer. The store's pool has the decoded vectors of one layer at a
+     * time.
+     */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;
@@ -44,7 +47,7 @@ typedef struct {
     uint32_t *codes;
     uint16_t *ring;
     size_t pages, slots;
-    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
+    uint32_t *tokens; /* [slots] number of tokens of the request in each slot; 0: no request */
     double held;
 } xquant;
 
@@ -53,7 +56,7 @@ static xquant *of(const kvd_gpu_method *m)
     return (xquant *)(uintptr_t)m;
 }
 
-/* Returns the number of bf16 numbers of a token in a layer. */
+/* Returns the number of bf16 elements of a token's vectors in a layer. */
 static size_t pitch_of(const xquant *q)
 {
     return (size_t)q->form.rank * (q->form.channels ? 2 : 1);
@@ -144,7 +147,7 @@ static kvd_xquant_args prompts_of(const kvd_gpu_method *m, const kvd_paged_rows 
     return a;
 }
 
-/* Stores the queries and the vectors of decode steps, the vectors in the ring buffer. */
+/* Stores the queries of decode steps, and the vectors Y of decode steps in the ring buffer. */
 static int put_steps(const xquant *q, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = q->method.cache;
@@ -284,7 +287,7 @@ static void release(kvd_gpu_method *m)
     free(q);
 }
 
-/* Writes the matrices of a layer in bf16 to `to`. */
+/* Converts the matrices of a layer to bf16 and writes them to `to`. */
 static void convert_layer(const xquant *q, int layer, uint16_t *to)
 {
     const size_t rank = (size_t)q->form.rank, d = (size_t)q->method.cache->config->d_model;
@@ -318,7 +321,7 @@ static int make_matrices(xquant *q, kvd_err *err)
     return q->matrix && !status ? 0 : -1;
 }
 
-/* Makes q->finish. A missing bias is 0. */
+/* Fills q->finish with the biases and norm gains. A missing bias is 0. */
 static int make_finish(xquant *q, kvd_err *err)
 {
     const kvd_config *const c = q->method.cache->config;
@@ -381,7 +384,7 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
                : 0;
 }
 
-/* Returns true if the kernels take groups of this many tokens. */
+/* Returns true if the kernels support the plan's number of elements per scale (`group`). */
 static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");

@@ -1,6 +1,6 @@
 /*
- * Kernels of xquant.h: vectors of a layer's input are quantised as kvd_quantise_group does, and
- * codes become bf16 pages again.
+ * Kernels of xquant.h. They quantise vectors of a layer's input as kvd_quantise_group does, and
+ * restore bf16 pages from the codes.
  */
 #include "methods/bits/cuda/xquant.h"
 
@@ -11,13 +11,13 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32, BITS_MAX = 16 };
 
-/* Returns the index of number i of token t in a page of bf16 vectors. */
+/* Returns the index of element i of token t in a page of bf16 vectors. */
 __device__ __forceinline__ size_t vector_index(int t, int i)
 {
     return (size_t)(i / 8 * 512 + t % KVD_PAGE_TOKENS / 8 * 64 + t % 8 * 8 + i % 8);
 }
 
-/* Returns the number of bf16 numbers of a token. */
+/* Returns the number of bf16 elements of a token's vectors. */
 __device__ __forceinline__ int pitch_of(const kvd_xquant_args &a)
 {
     return a.form.channels ? 2 * a.form.rank : a.form.rank;
@@ -40,7 +40,7 @@ __device__ __forceinline__ uint32_t *code_page(const kvd_xquant_args &a, int b, 
     return a.codes + page_number(a, b, t) * (size_t)a.page.words;
 }
 
-/* Returns number i of token t, before it is quantised. */
+/* Returns element i of the vectors of token t, before quantisation. */
 __device__ __forceinline__ uint16_t number_at(const kvd_xquant_args &a, int b, int t, int i)
 {
     return a.start ? a.rows[(size_t)(a.start[b] + t) * (size_t)pitch_of(a) + (size_t)i]

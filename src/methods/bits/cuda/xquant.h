@@ -71,7 +71,7 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* Vectors of prompts, device [tokens][rank, or 2 rank with form.channels]. */
+    /* Vectors Y of prompts, device [tokens][rank], or [tokens][2 rank] with form.channels. */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */

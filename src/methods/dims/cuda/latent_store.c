@@ -50,7 +50,7 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /* In memory, the latents of a token are K of all groups, then V of all groups. */
+    /* A row of a new token has the latents of K of all groups, then those of V of all groups. */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {
@@ -180,7 +180,7 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
     const double token = (double)s->page_bytes / KVD_PAGE_TOKENS;
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* s->held counts the requests that finish in this iteration, too. */
+    /* s->held counts requests that end in this iteration, too. */
     s->held = 0;
     for (size_t i = 0; i < s->n_slots; i++)
         s->held += s->tokens[i] ? (double)s->tokens[i] * token + (double)s->slot_bytes : 0;

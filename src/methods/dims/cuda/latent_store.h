@@ -49,13 +49,13 @@ typedef struct {
      */
     int32_t *run;
     /*
-     * If not 0: the latents of a token in memory are [2][n_groups][wide], so that latents of
-     * smaller rank have gaps after them. Must be set before kvd_latent_store_init.
+     * If not 0: the latents of a new token are [2][n_groups][wide], with unused elements after
+     * latents of smaller rank. Must be set before kvd_latent_store_init.
      */
     int wide;
     /*
-     * True if K and V are rebuilt from the same latents, which are stored once, as those of K. The
-     * ranks of K and V must be equal. Must be set before kvd_latent_store_init.
+     * True if K and V are rebuilt from the same latents, which are stored once, in the place of the
+     * latents of K. The ranks of K and V must be equal. Must be set before kvd_latent_store_init.
      */
     bool joint;
     /* Offset of each run in a token's latents in memory: [n_layers][n_runs]. NULL if wide is 0. */
@@ -65,10 +65,12 @@ typedef struct {
     size_t page_bytes;
     /* True if each slot (request) has its own projection matrices. */
     bool of_slots;
-    size_t matrix_slot; /* elements of the projection matrices of one slot */
+    size_t matrix_slot; /* number of elements of the projection matrices of one slot */
     uint32_t *tokens;   /* number of tokens in each slot, [n_slots] */
     size_t n_slots, slot_bytes;
-    /* Bytes that all slots hold, those of requests that end in the latest iteration included. */
+    /*
+     * Bytes that all slots hold, including the slots of requests that end in the latest iteration.
+     */
     double held;
 } kvd_latent_store;
 
@@ -78,8 +80,8 @@ typedef struct {
  */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
 /*
- * Makes the device tables. The caller must have set the layouts of K and V (kvd_cache_layer.map) of
- * all layers before.
+ * Makes the device tables of the store. The caller must have set the layouts of K and V
+ * (kvd_cache_layer.map) of all layers before.
  */
 int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err);
 /*
@@ -108,7 +110,7 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 
-/* Updates `tokens` and `held`. Must be called after each iteration. */
+/* Updates s->tokens and s->held. Must be called after each iteration. */
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
 
 /* Computes eigenvectors of `n` symmetric matrices [d][d] at once, by cuSOLVER. */
@@ -124,8 +126,8 @@ typedef struct {
 } kvd_latent_solver;
 
 /*
- * `*s` must be zeroed before. Device arrays belong to `memory`. The caller must call
- * kvd_latent_solver_close, also after a failure.
+ * Opens a solver. `*s` must be zeroed before. Device arrays belong to `memory`. The caller must
+ * call kvd_latent_solver_close, also after a failure.
  */
 int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory *memory,
                            cudaStream_t stream, kvd_err *err);

@@ -150,7 +150,7 @@ __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
             x[i][e] = k + i < steps ? __ldg(from + (k + i) * 512 + e / 2 * 256 + e % 2 * 32) : 0;
 }
 
-/* Loads the ranks first .. first + n - 1 of B^T [d][rank] to shared memory [d][pitch]. */
+/* Loads columns first .. first + n - 1 (ranks) of B^T [d][rank] into shared memory [d][pitch]. */
 __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank, int first, int n,
                                           int pitch, uint16_t *to)
 {
@@ -161,7 +161,10 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
     }
 }
 
-/* Begins to load ranks first .. first + RANK_PART - 1, or fewer, as load_part does. */
+/*
+ * Starts asynchronous loads of ranks first .. first + RANK_PART - 1 (fewer at the end), in the
+ * layout of load_part.
+ */
 __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
                                            uint16_t *to)
 {
@@ -182,7 +185,7 @@ template <int LATER> __device__ __forceinline__ void wait_for_part()
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-/* PARTS is true if B is loaded in parts. */
+/* Restores pages. PARTS is true if B is loaded in parts. */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
@@ -313,8 +316,8 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
 }
 
 /*
- * Rotates two blocks of a query: `low` are columns c .. c + 7, `high` are columns c + half .. c +
- * half + 7.
+ * Applies RoPE to two blocks of a query: `low` has columns c .. c + 7, `high` has columns c + half
+ * .. c + half + 7.
  */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
@@ -597,8 +600,8 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
     /*
-     * A decode step has one token per request, so blocks of 8 columns, not tokens, are distributed
-     * over CTAs.
+     * A decode step has one token per request, so blocks of 8 columns instead of tokens are
+     * distributed over CTAs.
      */
     put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
                static_cast<unsigned>(a->s.most == 1 ? each : 1)),

@@ -28,7 +28,7 @@ extern "C" {
 
 /*
  * Layout of the latents of one KV head of a layer; index [2]: 0 is K, 1 is V. `latent` is the
- * offset in a page of latents, `page` the offset in a page of the cache, both in elements.
+ * head's offset in a page of latents, `page` its offset in a page of the cache, both in elements.
  */
 typedef struct {
     int32_t latent[2], page[2];
@@ -73,8 +73,8 @@ typedef struct {
     /* 1: RoPE rotates dimensions 2i and 2i + 1 together; 0: i and i + d_head / 2. */
     int32_t interleaved;
     /*
-     * Position of the token of each request, [n], if every request has one new token. If NULL, the
-     * new tokens of request b have positions kv_len[b] - q_len[b] and following.
+     * [n] Position of each request's token if every request has one new token. If NULL, the new
+     * tokens of request b have the positions kv_len[b] - q_len[b] .. kv_len[b] - 1.
      */
     const uint32_t *position;
     /* First row of each request in the blocked layout of Q, [n]. If NULL, Q is row-major. */
@@ -116,8 +116,8 @@ typedef struct {
     /* Device memory: kv_len is [n], page_table is [n][max_pages]. */
     const int32_t *kv_len, *page_table;
     /*
-     * Position of each row, [n][max_pages * KVD_PAGE_TOKENS], in device memory. Rows with a
-     * negative position are left as they are. NULL: rows have the positions 0, 1, 2 ...
+     * [n][max_pages * KVD_PAGE_TOKENS] Position of each row, device. Rows with a negative position
+     * keep their contents. NULL: rows have the positions 0, 1, 2 ...
      */
     const int32_t *position;
     /* Slot of each request, [n], in device memory. If NULL, all requests use the same matrices. */
@@ -215,7 +215,7 @@ typedef struct {
     int32_t n, wide;
     void *rows; /* device [tokens][n][wide]; token t of request b is row start[b] + t */
 } kvd_latent_narrow_args;
-/* Sets the columns that less important tokens do not keep to 0. */
+/* Sets those columns of less important tokens to 0 that these tokens do not keep. */
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
 
 #ifdef __cplusplus

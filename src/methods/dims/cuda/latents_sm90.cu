@@ -15,8 +15,8 @@ namespace
 
 enum {
     D = 128,       /* dimensions of a KV head */
-    COLUMNS = 256, /* dimensions of a CTA */
-    RANKS = 64,    /* ranks of a stage */
+    COLUMNS = 256, /* dimensions that a CTA computes */
+    RANKS = 64,    /* ranks of a stage of the ring buffer */
     STAGES = 4,
     CTAS = 2,      /* of a cluster */
     CONSUMERS = 2, /* warpgroups that compute */
@@ -42,7 +42,10 @@ __device__ __forceinline__ void cluster_meet(void)
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Starts a bulk copy to the same place in both CTAs, whose barriers at `bar` count the bytes. */
+/*
+ * Starts a bulk copy to the same address of shared memory in both CTAs. The barrier `bar` of each
+ * CTA counts the bytes.
+ */
 __device__ __forceinline__ void bulk_copy_both(uint32_t dst, const void *src, uint32_t bytes,
                                                uint32_t bar)
 {
@@ -63,7 +66,7 @@ __device__ __forceinline__ void arrive_both(uint32_t bar)
                      : "memory");
 }
 
-/* A stage of the ring, and the parity of the barriers' current phase. */
+/* A stage of the ring buffer, and the parity of the current phase of its barriers. */
 struct place {
     int stage;
     uint32_t parity;
@@ -75,7 +78,7 @@ __device__ __forceinline__ void advance(place &p)
     p.parity ^= p.stage == 0;
 }
 
-/* Tokens and columns of a CTA. Heads 2 * tile and 2 * tile + 1 are those of the columns. */
+/* Tokens and columns that a CTA computes. The columns belong to heads 2 * tile and 2 * tile + 1. */
 struct task {
     int b, length, token, side, tile;
 };
@@ -85,7 +88,8 @@ struct task {
  * columns, then continues with the next 256 tokens.
  */
 struct tasks {
-    int number, b, before; /* before: number of tasks of the requests before b */
+    /* number: of the next task; b: its request; before: number of tasks of requests before b */
+    int number, b, before;
 };
 
 /* Sets `*t` to the next task. Returns false if there is none. */
@@ -116,7 +120,7 @@ struct barriers {
     uint32_t full, empty; /* addresses of [STAGES] */
 };
 
-/* Requests the operands of all tasks. One thread calls it. */
+/* Requests the copies of the operands of all tasks. Called by one thread. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -150,8 +154,8 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
 }
 
 /*
- * Applies RoPE to the rows of the lane: tokens `token` + lane / 4 and + 8. x are the sums of two
- * heads.
+ * Applies RoPE to the lane's rows, which are tokens `token` + lane / 4 and `token` + lane / 4 + 8.
+ * x has the sums of two heads.
  */
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
                                            float (&x)[COLUMNS / 2], int token, int length, int lane)
@@ -216,7 +220,7 @@ __device__ __forceinline__ void write_page(const kvd_latent_restore_args &a, con
     }
 }
 
-/* Starts the product of N blocks of 16 ranks. Adds it to x if `more` is not 0. */
+/* Starts the product of N blocks of 16 ranks, and adds it to x if `more` is not 0. */
 template <int N>
 __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, uint32_t B,
                                            int more)
@@ -229,7 +233,7 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/* Computes page `group` of all tasks. A warpgroup calls it. */
+/* Computes page `group` of every task. Called by one warpgroup. */
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)
 {
@@ -299,7 +303,7 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
         registers_up<232>();
         compute_all(a, smem, bar, group - 1);
     }
-    /* A CTA must not end before the other one has arrived at its barriers. */
+    /* A CTA must not end before the other CTA has arrived at this CTA's barriers. */
     cluster_meet();
 }
 

@@ -35,7 +35,7 @@ typedef struct {
      * that of B of the keys in the element order of the fused kernel.
      */
     size_t up, up_pair;
-    /* Offset of the matrices B [rank][d_head] of the values, not transposed. */
+    /* Offset of the matrices B [rank][d_head] that rebuild the values, not transposed. */
     size_t back;
 } kvd_palu_layer;
 
@@ -43,7 +43,7 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_latent_store store;
     kvd_gpu_worker *w;
-    /* Points to `own`: the projections of this GPU's KV heads. */
+    /* Projections of this GPU's KV heads; points to `own`. */
     const kvd_dims *dims;
     kvd_dims own;
     /*
@@ -81,9 +81,9 @@ static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
                             .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
 }
 
-/* bf16 numbers of all matrices, assembled on the host and then copied to the device at once */
+/* bf16 numbers of all matrices, collected on the host and then copied to the device at once */
 typedef struct {
-    /* NULL in the first pass, which only counts the n elements. */
+    /* Numbers. NULL in the first pass, which only counts the n elements. */
     uint16_t *x;
     size_t n;
 } pile;
@@ -106,8 +106,8 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
 }
 
 /*
- * Appends the matrices B_k, which rebuild keys, of all heads in the element order of the fused
- * kernel.
+ * Appends the matrices B_k, which rebuild keys, of all heads of layer l, in the element order of
+ * the fused kernel.
  */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
@@ -288,7 +288,7 @@ static const char *refused_member(const kvd_plan *plan)
                           : NULL;
 }
 
-/* Returns true if the kernels take latents of `heads` heads of d dimensions. */
+/* Returns true if the kernels support latents of `heads` heads of d dimensions. */
 static bool fits(int heads, int d)
 {
     return d % 16 == 0 && heads * d <= 768;
@@ -337,7 +337,7 @@ static int resolve(kvd_palu *p, kvd_err *err)
     return 0;
 }
 
-/* Makes the device array kvd_palu.factor, which is the same in all steps. */
+/* Makes the device array kvd_palu.factor. Its pointers stay the same in all decode steps. */
 static int make_factors(kvd_palu *p, kvd_err *err)
 {
     const size_t heads = (size_t)p->method.cache->share->n_heads,
@@ -427,7 +427,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
     if (out != p->w->narrow)
         return kvd_fail(err, "attention of latents: rows go where none were expected");
     /*
-     * cuBLAS takes row-major matrices as their transposes: out_h^T [d][n] = B_v^T o_h^T for each
+     * cuBLAS is column-major, so it computes the transposes: out_h^T [d][n] = B_v^T o_h^T for each
      * head h.
      */
     return kvd_cublas_check(p->w->lib->cublasGemmBatchedEx(
@@ -496,7 +496,10 @@ static int put(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, kvd_err
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
-/* Stores the queries, keys and values of prompts, uncompressed, where their attention reads. */
+/*
+ * Stores the queries, keys and values of prompts, uncompressed, in the pages that their attention
+ * reads.
+ */
 static int append_whole(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     return kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer), c->pages->device, err);
@@ -668,7 +671,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .appended = appended,
                                  .free = release};
     p->w = c->worker;
-    /* The cache releases the method, even after a failure. */
+    /* The caller's cache frees the method, even if a later step fails. */
     *m = &p->method;
     return take_heads(p, plan->dims, err) || open_palu(p, err) ? -1 : 0;
 }

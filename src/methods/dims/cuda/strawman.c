@@ -42,7 +42,7 @@ static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t
         what, err);
 }
 
-/* Writes the Gram matrices of a prompt to s->gram. Its first row is number `start`. */
+/* Writes the Gram matrices of a prompt to s->gram. `start` is the prompt's first row. */
 static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -84,7 +84,7 @@ static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uin
 {
     const int d = s->method.cache->config->d_head, r = s->wide;
     const float one = 1, zero = 0;
-    /* cuBLAS takes row-major matrices as their transposes: to^T [r][tokens] = A^T x^T. */
+    /* cuBLAS is column-major, so it computes the transposes: to^T [r][tokens] = A^T x^T. */
     return kvd_cublas_check(s->w->lib->cublasGemmStridedBatchedEx(
                                 s->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, r, (int)tokens, d, &one, a,
                                 CUDA_R_16BF, r, (long long)d * r, x, CUDA_R_16BF, s->n * d, d,
@@ -99,7 +99,10 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/* Returns the padded matrices of prompt i in a layer, or NULL if all ranks are equal. */
+/*
+ * Returns the zero-padded projection matrices of prompt i in a layer, or NULL if all ranks are
+ * equal.
+ */
 static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;
@@ -401,7 +404,7 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
 }
 
 /*
- * Sets the ranks of all heads in s->store and the places of their matrices in `basis`
+ * Sets the ranks of all heads in s->store, and the offsets of their matrices in `basis`
  * [n_layers][n].
  */
 static void describe_heads(strawman *s, kvd_latent_basis *basis)
@@ -494,7 +497,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .attended = attended,
                                  .free = release};
     s->w = c->worker;
-    /* The cache releases the method, even after a failure. */
+    /* The caller's cache frees the method, even if a later step fails. */
     *m = &s->method;
     return open_strawman(s, err);
 }

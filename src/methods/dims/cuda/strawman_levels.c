@@ -1,4 +1,7 @@
-/* Two widths of tokens in caches whose rows are cut and rebuilt explicitly (strawman_parts.h). */
+/*
+ * Supports two widths of tokens (important and other ones) in caches whose rows are projected and
+ * rebuilt explicitly (strawman_parts.h).
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

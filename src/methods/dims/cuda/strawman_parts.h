@@ -22,7 +22,7 @@ typedef struct {
      */
     int32_t *n_low, *host_low;
     size_t n_slots;
-    /* Outputs and scratch of kvd_zdc_choose. */
+    /* Outputs and scratch memory of the kernels that kvd_zdc_choose launches. */
     float *lse, *value;
     uint8_t *level;
     int32_t *place;
@@ -40,8 +40,9 @@ typedef struct {
     kvd_latent_store store;
     kvd_gpu_worker *w;
     /*
-     * n: number of KV heads times 2 (K and V). The rank of a head is its number of kept dimensions,
-     * rounded up to a multiple of 16; `wide` is the largest rank of all heads and layers.
+     * `n`: number of KV heads times 2 (K and V). The rank of a head is its number of kept
+     * dimensions, rounded up to a multiple of 16; `wide` is the largest rank of all heads and
+     * layers.
      */
     int n, wide;
     /* True if all requests use the matrices of kvd_plan.widths. A slot then has no matrices. */
@@ -58,7 +59,7 @@ typedef struct {
      * token_kept for a token in all layers.
      */
     size_t matrix_kept, token_kept;
-    /* Device array [slots][n_layers] of the projection matrices of all heads, those of K first. */
+    /* Device [slots][n_layers]: projection matrices of all heads, with those of K first. */
     uint16_t *matrix;
     /*
      * Matrices with zero columns up to `wide`, device [n][d_head][wide] for each prompt of an
@@ -92,9 +93,9 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
  * s->method.lse.
  */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
-/* Allocates the arrays that have an element per slot. */
+/* Allocates the arrays of s->levels that have an element per slot. */
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Must be called before each iteration. */
+/* Prepares s->levels for an iteration. Must be called before each iteration. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Finds the important tokens of prompts. Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);

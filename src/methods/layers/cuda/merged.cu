@@ -1,6 +1,6 @@
 /*
- * Kernels of merged.h. In those that compute angles, a warp reads 8 tokens at a time, which are
- * adjacent in memory.
+ * Kernels of merged.h. In the kernels that compute angles, a warp reads 8 adjacent tokens at a
+ * time.
  */
 #include "methods/layers/cuda/merged.h"
 
@@ -27,7 +27,10 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
     return static_cast<size_t>(__ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns the lengths of the 64 tokens of vector v (K of head v / 2, or V if v is odd). */
+/*
+ * Returns the lengths of vector v of the page's 64 tokens. Vector v is K of head v / 2, or V if v
+ * is odd.
+ */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
     return reinterpret_cast<uint32_t *>(a.length) +
@@ -49,8 +52,9 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
  * numbers are in runs of 8. The lane handles runs l / 8, l / 8 + 4, l / 8 + 8, and so on.
  */
 struct octet {
-    size_t page, at; /* page number, and first element of the lane's first run in the pool */
-    int token;       /* the lane's token in the request */
+    /* page: page number; at: element of the pool at which the lane's first run starts */
+    size_t page, at;
+    int token; /* number of the lane's token in the request */
     int lane, n_runs;
 };
 
@@ -161,7 +165,7 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
     return f;
 }
 
-/* Writes the direction that the vectors of the lane's token share. */
+/* Writes the common direction of the two vectors of the lane's token. */
 __device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
                                 double t)
 {

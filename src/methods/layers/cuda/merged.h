@@ -33,7 +33,7 @@ typedef struct {
      */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] */
-    /* bf16 pages that attention reads, of the layer that is computed. */
+    /* bf16 pages from which attention reads the layer that is being computed. */
     uint16_t *rows;
     /*
      * Pages of a pair of layers. `first` holds the directions of merged vectors, and the vectors of
@@ -80,9 +80,9 @@ cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *promp
 cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int32_t n, int32_t *to,
                                 cudaStream_t stream);
 /*
- * Writes the last `width` eigenvectors, the last one first, to the columns of `to`: m rows of
- * `rank` elements, which are ld elements apart. Columns from `width` on become 0. `vectors` [m][m]
- * is column-major.
+ * Writes the last `width` eigenvectors to the columns of `to`, the last eigenvector first. `to` has
+ * m rows of `rank` elements, which are ld elements apart. Columns from `width` on become 0.
+ * `vectors` [m][m] is column-major.
  */
 cudaError_t kvd_merged_leading(const float *vectors, int32_t m, int32_t width, int32_t rank,
                                uint16_t *to, int32_t ld, cudaStream_t stream);
@@ -101,7 +101,7 @@ typedef struct {
         size_t prompt;
     } * slot;
     size_t n;
-    double held; /* bytes of all slots */
+    double held; /* bytes that all slots hold */
 } kvd_merged_slots;
 
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
@@ -111,9 +111,12 @@ void kvd_merged_slots_release(kvd_merged_slots *s);
  * never computed count as tokens of a prompt. Returns true if the prompt of a slot has changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
-/* Sets the numbers of tokens, and the bytes that m->bits counts. */
+/* Updates the numbers of tokens of the slots, and s->held by m->bits, after an iteration. */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
-/* Returns device memory with random numbers, for runs that time caches never written, or NULL. */
+/*
+ * Returns device memory filled with random numbers, so that runs can time caches that were never
+ * written. Returns NULL on failure.
+ */
 uint16_t *kvd_merged_pool(kvd_device_memory *memory, size_t elements, float deviation,
                           cudaStream_t stream, kvd_err *err);
 #endif

@@ -1,8 +1,8 @@
 /*
  * Method minicache in the CUDA engine (merged.h). Prompts attend to bf16 pages that all merged
  * layers use in turn, and each pair of layers is merged after the attention of its second layer.
- * Decode steps restore the pages of one layer after another. Layers that are not merged have pages
- * as without a method.
+ * Decode steps restore the pages of one layer after another. Layers that are not merged use
+ * ordinary pages.
  */
 #include "methods/layers/cuda/merged.h"
 
@@ -95,7 +95,7 @@ static size_t page_elements(const merged *k)
     return (size_t)k->method.cache->layer[0].map.page_elements;
 }
 
-/* Returns the number of vectors that a token has in a layer. */
+/* Returns the number of vectors (K and V of all KV heads) of a token in a layer. */
 static size_t vectors(const merged *k)
 {
     return 2 * (size_t)k->method.cache->config->n_kv_heads;
@@ -293,7 +293,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Divides the layers into pairs and layers that are not merged. */
+/* Divides the layers of the model into pairs and layers that are not merged. */
 static int describe(merged *k, kvd_err *err)
 {
     kvd_gpu_method *const m = &k->method;
@@ -346,7 +346,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The cache releases the method, also after a failure. */
+    /* The caller's cache frees the method, also if a later step fails. */
     *m = &k->method;
     return describe(k, err);
 }

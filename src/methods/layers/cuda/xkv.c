@@ -6,7 +6,7 @@
  *     n < wide    U: leading eigenvectors of X X^T (latents), basis X^T U
  *
  * Decode steps multiply the latents of one layer after another by the basis, apply RoPE, and copy
- * the rows of later tokens. Layers in no group have pages as without a method.
+ * the rows of later tokens. Layers in no group use ordinary pages.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 static const char what[] = "decomposition of layers";
 
-/* Layers that are stored together. Index [2]: 0 is K, 1 is V. */
+/* A group of layers that are stored together. Index [2]: 0 is K, 1 is V. */
 typedef struct {
     int first, n;
     size_t wide;    /* numbers of K or V that a token has in all layers of the group */
@@ -37,12 +37,12 @@ typedef struct {
     int begin;     /* the first layer of the first group */
     /* Widest group, largest sum of ranks of K and V, and largest rank of all groups. */
     size_t wide, ranks, most_rank;
-    uint16_t **own;        /* [n_layers] pages of tokens after the prompt, device */
+    uint16_t **own;        /* [n_layers] device pages of the tokens after the prompt */
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
-    int32_t *run;          /* kvd_latent_put_args.run of every group */
+    int32_t *run;          /* kvd_latent_put_args.run of each group */
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
-    /* Rows of prompts [max_tokens][wide] in a group, and their latents [max_tokens][ranks]. */
+    /* Rows of prompts in a group [max_tokens][wide], and their latents [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
     float *gram, *value;
     const kvd_cusolver *lib;
@@ -53,7 +53,10 @@ typedef struct {
     int *info;
     int *host_info; /* pinned [max_slices][n_groups][2] */
     size_t prompts; /* number of prompts in the running iteration */
-    /* [slots + 1] Tokens of prompts, device and pinned. Padding has 0. */
+    /*
+     * [slots + 1] Number of prompt tokens of each slot, in device and pinned memory. The slot for
+     * padding has 0.
+     */
     int32_t *prompt, *host_prompt;
     /* [max_slices] number of prompt tokens of the request of each decode step, device */
     int32_t *steps;
@@ -71,7 +74,7 @@ static int solved(cusolverStatus_t s, kvd_err *err)
     return s == CUSOLVER_STATUS_SUCCESS ? 0 : kvd_fail(err, "%s: cuSOLVER status %d", what, (int)s);
 }
 
-/* Returns the number of numbers of K or V of a token in a layer. */
+/* Returns how many numbers K or V of a token has in a layer. */
 static size_t row_of(const xkv *k)
 {
     return (size_t)k->method.cache->config->n_kv_heads * (size_t)k->method.cache->config->d_head;
@@ -81,7 +84,7 @@ static size_t rank_of(const xkv *k, const layer_group *g, int side, size_t n)
 {
     kvd_err err;
     size_t rank;
-    /* The parameters were checked when the method was opened. */
+    /* Cannot fail, because the parameters were checked when the method was opened. */
     (void)kvd_xkv_rank(&k->method.plan->layers_values, (kvd_side)side, n, g->wide, &rank, &err);
     return rank;
 }
@@ -143,7 +146,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Multiplies bf16 matrices, column-major. The sum is stored in bf16 or in float32. */
+/* Multiplies column-major bf16 matrices. The product is stored in bf16 or in float32. */
 static int multiply(const xkv *k, cublasOperation_t op_a, cublasOperation_t op_b, size_t rows,
                     size_t columns, size_t sum, const uint16_t *a, size_t ld_a, const uint16_t *b,
                     size_t ld_b, void *to, cudaDataType type, size_t ld, kvd_err *err)
@@ -207,7 +210,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, 
     uint16_t *const latent = k->latent + start * ld + (side ? g->rank[0] : 0);
     uint16_t *const basis = k->basis + (size_t)b->host.slot[r->steps + i] * k->basis_slot +
                             g->basis_at + (side ? wide * g->rank[0] : 0);
-    /* cuBLAS reads the row-major x [n][wide] as the column-major matrix [wide][n]. */
+    /* cuBLAS is column-major, so the row-major x [n][wide] is its matrix [wide][n]. */
     if (multiply(k, by_rows ? CUBLAS_OP_T : CUBLAS_OP_N, by_rows ? CUBLAS_OP_N : CUBLAS_OP_T, m, m,
                  by_rows ? wide : n, x, wide, x, wide, k->gram, CUDA_R_32F, m, err) ||
         find_vectors(k, m, k->host_info + (i * (size_t)k->n_groups + (size_t)index) * 2 + side,
@@ -223,7 +226,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t i, int side, 
                               latent, CUDA_R_16BF, ld, err);
 }
 
-/* Copies K before RoPE and V of the layer's prompts to their columns of k->x. */
+/* Copies K before RoPE and V of the layer's prompts to the layer's columns of k->x. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -392,7 +395,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Opens the solver and allocates the arrays of decompositions. */
+/* Opens the eigenvalue solver and allocates the arrays of decompositions. */
 static int make_solver(xkv *k, kvd_err *err)
 {
     const kvd_step_batch *const b = k->method.cache->batch;
@@ -419,7 +422,10 @@ static int make_solver(xkv *k, kvd_err *err)
                : -1;
 }
 
-/* Copies the places of K and V in pages, latents and bases, and the runs of latents. */
+/*
+ * Copies to the device the offsets of K and V in pages, latents and bases, and the offsets of the
+ * runs of latents.
+ */
 static int copy_tables(xkv *k, kvd_err *err)
 {
     const kvd_config *const c = k->method.cache->config;
@@ -546,7 +552,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     k->w = cache->worker;
     cache->hook.wants_pre = cache->cosine && !cache->hook.wants_raw;
-    /* The cache releases the method, also after a failure. */
+    /* The caller's cache frees the method, also if a later step fails. */
     *m = &k->method;
     if (describe(k, err))
         return -1;

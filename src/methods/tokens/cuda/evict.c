@@ -1,4 +1,4 @@
-/* Methods of the tokens axis that drop cached tokens (entries), in the CUDA engine. */
+/* Methods of the tokens axis that drop cached tokens (called entries here), in the CUDA engine. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef struct {
      * that iteration.
      */
     double held;
-    int32_t merged; /* kvd_evict_merging.merged before the request */
+    int32_t merged; /* value of kvd_evict_merging.merged before the request began */
     /*
      * With rule.fixed: ring [max_len] of the indices of the entries that steps may drop. `oldest`
      * is the index in the ring of the oldest one, and `places` is their number.
@@ -52,7 +52,7 @@ typedef struct {
     int32_t *kept, *distance;
     /* RoPE of the layers with rope_local_theta [1] and of all others [0]. */
     kvd_evict_expected expected[2];
-    /* Bytes per token: K, V, score and position in all heads of the layers without a window. */
+    /* Bytes per token in the layers without a window: K, V, score and position in all heads. */
     double entry_bytes;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -71,7 +71,10 @@ static const evict *of_const(const kvd_gpu_method *m)
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /* False alarm of cppcheck: the returned structure keeps no address of the local variable r. */
+    /*
+     * cppcheck reports a false error: the returned structure keeps no address of the local variable
+     * r.
+     */
     /* cppcheck-suppress returnDanglingLifetime */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
@@ -334,7 +337,10 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Bytes of score, position and history of a cached token, if steps choose by score. */
+/*
+ * Returns the bytes of score, position and history of a cached token, if decode steps choose by
+ * score, else 0.
+ */
 static size_t entry_state_bytes(const evict *e)
 {
     return sizeof *e->state.score + sizeof *e->state.position +
@@ -481,7 +487,7 @@ static int make_expected(evict *e, kvd_err *err)
     return 0;
 }
 
-/* Allocates the scratch memory of a rule that merges tokens. */
+/* Allocates the scratch memory that a rule that merges tokens needs. */
 static int make_merging_work(evict *e, size_t all, size_t heads, kvd_err *err)
 {
     kvd_evict_merging *const g = &e->merging;
@@ -585,7 +591,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         return -1;
     /*
      * The attention kernel writes softmax denominators only if eviction reads them. With a
-     * temperature, eviction computes its own denominators.
+     * temperature, the eviction kernels compute other denominators themselves.
      */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
@@ -615,7 +621,7 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                : 0;
 }
 
-/* True if the engine can generate text with the plan. Other plans can only be timed. */
+/* Returns true if the engine can generate text with the plan. Other plans can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);

@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Writes the scores of KVD_EVICT_IMPORTANT. On entry `score` has the sums of probabilities from the
- * last `window` rows, and `mass` those from all rows.
+ * Writes the scores of rule KVD_EVICT_IMPORTANT. Before, `score` has the sums of probabilities from
+ * the last `window` rows, and `mass` the sums from all rows.
  */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -297,7 +297,8 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     /*
-     * With `whole_layer` every CTA reads `mass` of all heads, so smoothing must not overwrite it.
+     * With `whole_layer` every CTA reads `mass` of all heads, so smoothing must not overwrite
+     * `mass`.
      */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))

@@ -29,7 +29,7 @@ enum {
     THREADS = 256,
     ROWS = 64,
     PITCH = KVD_WIDTH_NARROW + 4,
-    SLAB = 16, /* rows of a [d][d] matrix that are in shared memory at a time */
+    SLAB = 16, /* rows of a [d][d] matrix that are in shared memory at the same time */
     WEIGH = 512,
     BLOCKS = KVD_WIDTH_NARROW / 32
 };
@@ -149,7 +149,10 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Row i of the mean RoPE rotation R as two numbers: (R x)[i] = own * x[i] + other * x[partner]. */
+/*
+ * Row i of the mean RoPE rotation R as two numbers: (R x)[i] = own * x[i] + other * x[partner],
+ * where `partner` is the dimension that RoPE rotates with i.
+ */
 struct turn {
     int partner;
     float own, other;
@@ -188,7 +191,7 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
-    /* Covariance: the mean of the products minus the product of the means. */
+    /* The covariance is the mean of the products minus the product of the means. */
     for (int i = (int)threadIdx.x; i < d * d; i += THREADS)
         sum[i] -= off[i / d] * off[i % d];
     __syncthreads();
@@ -206,8 +209,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Returns the address of dimensions 8 block .. 8 block + 7 of token t. `after` is 0 for K. For V it
- * is the number of elements that K takes in a page.
+ * Returns the address of dimensions 8 block .. 8 block + 7 of token t of K or V. `after` is 0 for
+ * K, and for V the number of elements that K takes in a page.
  */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
@@ -280,7 +283,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the maximum over the CTA, or the sum if `largest` is false. */
+/* Returns the maximum of x over all threads of the CTA, or the sum if `largest` is false. */
 __device__ float over_cta(float x, bool largest, float *of_warp)
 {
     for (int step = 1; step < 32; step *= 2) {
@@ -298,8 +301,8 @@ __device__ float over_cta(float x, bool largest, float *of_warp)
 }
 
 /*
- * Returns |v|^2 of token 8 t8 + lane % 8, or 0 if the token's index is n or more. All four lanes of
- * a token return it.
+ * Returns |v|^2 of the value v of token 8 t8 + lane % 8, or 0 if the token's index is n or more.
+ * All four lanes of a token get the result.
  */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)

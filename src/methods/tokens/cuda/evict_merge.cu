@@ -3,9 +3,9 @@
  *
  *     x_j = (w_j x_j + sum of w_i x_i) / (w_j + sum of w_i)
  *
- * over the tokens i that are merged into the kept token j, for K and V in the pages. A rule writes
- * j and the weights w; merge_kernel then computes the means. Sums run over i in rising order, so
- * equal inputs give equal bits.
+ * over the tokens i that are merged into the kept token j, for K and V in the pages. A rule's
+ * kernel writes j and the weights w; merge_kernel then computes the means. Sums run over i in
+ * rising order, so equal inputs give equal bits.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -82,7 +82,7 @@ __device__ __forceinline__ float add_square(uint4 x, uint4 y, float sum)
     return sum;
 }
 
-/* Writes 1 / |key| of every token. */
+/* Writes 1 / |key| of every token of the prompt to `length`. */
 __global__ void __launch_bounds__(THREADS)
     lengths_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -281,8 +281,8 @@ __global__ void __launch_bounds__(RULE)
 }
 
 /*
- * Merges every dropped token of a prompt into the nearest kept token by position, of two equally
- * near ones the earlier. The first `sink` tokens and the last token stay as they are.
+ * Merges every dropped token of a prompt into the nearest kept token by position, the earlier one
+ * if two are equally near. The first `sink` tokens and the last token receive none.
  */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -357,7 +357,10 @@ __device__ __forceinline__ int place_in(const run &r, int t)
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
 }
 
-/* First tokens of the runs of a KV head. They replace the masses of its first query head. */
+/*
+ * Returns the array of the first tokens of a KV head's runs. It overwrites the masses of the KV
+ * head's first query head.
+ */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 +
@@ -508,7 +511,7 @@ __global__ void __launch_bounds__(MERGE)
         atomicAdd(a.merging.merged + a.slot[b], merged);
 }
 
-/* A token that the dropped token of a step may be merged into. */
+/* A token into which the dropped token of a decode step may be merged. */
 struct candidate {
     u64 key; /* cosine in the upper half, rising; inverted position in the lower half */
     int place, unused;
@@ -533,7 +536,10 @@ __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int sl
            (size_t)g;
 }
 
-/* Finds, among the tokens of a CTA, the one whose key has the largest cosine with the victim's. */
+/*
+ * Finds, among the tokens of a CTA, the token whose key has the largest cosine with the dropped
+ * token's key.
+ */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {

@@ -9,14 +9,14 @@
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/evict.h"
 
-/* Returns the number of tokens that stay of a prompt of n tokens. */
+/* Returns how many of the n tokens of a prompt stay. */
 static __device__ __forceinline__ int evict_kept_of(const kvd_evict_budget &b, int n)
 {
     const int newest = min(n, b.keep_new);
     return newest + min(n - newest, b.keep_old);
 }
 
-/* Returns a sort key that rises with the score and, among equal scores, with the token index t. */
+/* Returns a sort key that rises with the score and, for equal scores, with the token index t. */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
@@ -75,7 +75,7 @@ static __device__ __forceinline__ size_t piece(int t, int block, int d)
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
-/* Converts a bf16 number. */
+/* Converts a bf16 number to float. */
 static __device__ __forceinline__ float wide(uint16_t x)
 {
     return __uint_as_float((uint32_t)x << 16);

@@ -35,7 +35,7 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
                  : "memory");
 }
 
-/* Queries or keys of one head of one prompt. */
+/* Queries or keys of one head of one prompt in global memory. */
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
@@ -50,8 +50,8 @@ struct side {
 };
 
 /*
- * Loads 32 tokens, from token `from` on, as mma.sync fragments of a warp. Groups of 8 tokens that
- * begin at n or later are 0.
+ * Loads 32 tokens, from token `from` on, as mma.sync fragments of a warp. A group of 8 tokens that
+ * begins at n or later is 0.
  */
 template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
@@ -105,7 +105,7 @@ __device__ __forceinline__ float below_mean(float p, int t)
 
 /*
  * Adds the contributions of tokens `other` and other + 1 of the tile to the sums of the lane's four
- * tokens. If MASKED, pairs of a query and a later key do not count.
+ * tokens. If MASKED, pairs of a query and a later key are skipped.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],

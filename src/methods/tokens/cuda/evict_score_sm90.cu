@@ -38,7 +38,7 @@ struct shared {
     unsigned long long full[2], empty[2], held_full;
 };
 
-/* Queries or keys of one head of one prompt. */
+/* Queries or keys of one head of one prompt in global memory. */
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
@@ -47,8 +47,8 @@ struct side {
     int page_elements, d, n;
 
     /*
-     * Returns the number of bytes of tokens t .. t + 63. Tokens from n on do not count, except
-     * those that complete a group of 8.
+     * Returns the number of bytes to copy for tokens t .. t + 63. Tokens from n on are not copied,
+     * except those that complete a group of 8.
      */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
@@ -65,8 +65,8 @@ struct side {
 };
 
 /*
- * Starts copying 128 tokens to shared memory and, for queries, also their `lse`. One thread calls
- * it.
+ * Starts copying 128 tokens to shared memory and, for queries, also their elements of `lse`. Called
+ * by one thread.
  */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
@@ -84,7 +84,7 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
  */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/* Sum, maximum and noise of the two tokens that a thread handles. The tokens are 8 apart. */
+/* Sum, maximum and noise of the two tokens that a thread processes. The tokens are 8 apart. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
@@ -92,7 +92,7 @@ struct totals {
 /*
  * Adds the contributions of a tile to the sums of tokens `token` and token + 8. x are the products
  * q k; `other` is the thread's first token in the tile. If MASKED, pairs of a query and a later key
- * do not count.
+ * are skipped.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,

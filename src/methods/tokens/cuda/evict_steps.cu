@@ -60,18 +60,22 @@ template <typename T> __device__ __forceinline__ const T *of_rank(T *x, int rank
 }
 
 struct candidate {
-    unsigned long long key; /* score in the upper 32 bits, position in the lower 32 bits */
+    /* Sort key: score in the upper 32 bits, position in the lower 32 bits */
+    unsigned long long key;
     int place;
 };
 
 struct shared {
-    /* Softmax per warp and query head: x is the maximum, y the sum of 2^(score - maximum). */
+    /*
+     * Softmax of each warp and query head: x is the maximum score, y the sum of 2^(score -
+     * maximum).
+     */
     float2 warp_sum[WARPS][KVD_GROUP_MAX];
     float2 sum[KVD_GROUP_MAX];
     candidate warp_least[WARPS], least;
 };
 
-/* Cached tokens [first, end) of a KV head of a request, which this CTA handles. */
+/* Cached tokens first .. end - 1 of a KV head of a request, which this CTA processes. */
 struct head {
     int b, g, n, first, end, wide;
     uint32_t now;
@@ -86,7 +90,7 @@ struct head {
     uint64_t *rows;
 };
 
-/* Temperature of this decode step, as in keyformer.c. */
+/* Returns the temperature of this decode step, as keyformer.c defines it. */
 __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head &w)
 {
     const float progress = w.budget.steps > 1
@@ -298,9 +302,10 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 }
 
 /*
- * Adds the step's probabilities to the scores, for rules without a temperature, with the attention
- * kernel's softmax denominators. Returns this thread's candidate for eviction. With COUNTS, appends
- * 1 to the history of a token if more than half of the query heads gave it less than their mean.
+ * For rules without a temperature, adds the step's probabilities to the token scores, with the
+ * attention kernel's softmax denominators. Returns this thread's candidate for eviction. With
+ * COUNTS, appends 1 to the history of a token if more than half of the query heads gave it less
+ * than their mean.
  */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
@@ -436,10 +441,13 @@ __global__ void __launch_bounds__(THREADS)
     if (!a.rule.merge && blockIdx.x == 0 && !w.own && n > w.budget.limit && least.place >= 0 &&
         least.place != n - 1)
         replace(a, w, least.place);
-    head_barrier(); /* no CTA may exit while others read its shared memory */
+    head_barrier(); /* no CTA may exit while other CTAs read its shared memory */
 }
 
-/* Drops the token with the smallest sum of scores over KV heads, in all KV heads of the layer. */
+/*
+ * Drops one token in all KV heads of the layer: the token with the smallest sum of scores over the
+ * KV heads.
+ */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -574,7 +582,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
         return;
     /*
      * If the cache is full, the last `recent` indices form a ring: each new token overwrites the
-     * oldest token in it.
+     * oldest token of the ring.
      */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
@@ -582,7 +590,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
         move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place, c);
 }
 
-/* Moves the newest token to the place that the engine chose in kvd_evict_budget.place. */
+/* Moves the newest token to the index that the engine chose in kvd_evict_budget.place. */
 __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b];

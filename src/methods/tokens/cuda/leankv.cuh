@@ -10,7 +10,10 @@
 namespace leankv
 {
 
-/* Returns the index of a KV head in the pool, or -1 if the slot has no request. */
+/*
+ * Returns the index of KV head `kv_head` of a layer and slot in the pool, or -1 if the slot has no
+ * request.
+ */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
@@ -113,8 +116,8 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
 }
 
 /*
- * Returns the sum of x over all earlier threads, and sets *all to the sum over the CTA. All WARPS
- * warps must call it.
+ * Returns the sum of x over all threads with a lower number, and sets *all to the sum over the CTA.
+ * All WARPS warps must call it.
  */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
@@ -126,7 +129,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
         const int below = __shfl_up_sync(~0u, upto, step);
         upto += lane >= step ? below : 0;
     }
-    __syncthreads(); /* all threads have read the sums of the preceding call */
+    __syncthreads(); /* all threads have read the sums of the previous call */
     if (lane == 31)
         sum[warp] = upto;
     __syncthreads();

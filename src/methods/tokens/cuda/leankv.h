@@ -57,8 +57,8 @@ size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
 /*
- * Position of a code in a tile of 16 tokens: a 32-bit word and a shift within it. The order is that
- * of mma.sync m16n8k16 fragments. The rows of a fragment are tokens for keys, and dimensions
+ * Position of a code in a tile of 16 tokens: a 32-bit word and a shift within it. Codes are in the
+ * order of mma.sync m16n8k16 fragments. The rows of a fragment are tokens for keys, and dimensions
  * (features) for values. Each lane owns w words, stored in chunks of 4, 2 or 1 words per lane.
  *
  * Keys: a lane with lane % 4 = c has features 16 s + 4 c .. 16 s + 4 c + 3, for s = 0, 1, and so
@@ -78,7 +78,9 @@ typedef struct {
 #define KVD_LEANKV_BOTH
 #endif
 
-/* Returns the index in a tile of word w of lane `lane`, if every lane owns `words` words. */
+/*
+ * Returns the index in a tile of word w of lane `lane`, given that every lane owns `words` words.
+ */
 KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 {
     const int vec = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
@@ -171,8 +173,8 @@ cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
  * Assigns pages in layers first_layer .. first_layer + n_layers - 1 to the n slots in `slot`
  * (device). Every KV head gets pages for its tokens and for `spare` more tokens of each precision.
- * If too few pages are free, no page is assigned and state->wanted is set. Tokens that do not fit
- * in a head's pages are then dropped.
+ * If too few pages are free, no page is assigned and state->wanted is set. A KV head without enough
+ * pages then drops the tokens that do not fit.
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
@@ -190,7 +192,7 @@ cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, 
  */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n: number of requests; group: query heads per KV head, at most 8. */
+    /* `n`: number of requests. `group`: query heads per KV head, at most 8. */
     int32_t layer, n, group;
     /* Largest number of cached tokens that a KV head can have. */
     int32_t room;
@@ -213,7 +215,7 @@ typedef struct {
     float *lse2;
     float *partial; /* scratch, [n][n_kv_heads][splits][8][d + 2] */
     /*
-     * Number of splits (CTAs) that have finished, [n][n_kv_heads]; 0 before and after each launch.
+     * [n][n_kv_heads] Number of splits (CTAs) that have finished; 0 before and after each launch.
      */
     uint32_t *arrived;
     int32_t window; /* number of newest tokens that always stay at high precision */
@@ -241,7 +243,7 @@ cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
  */
 typedef struct {
     kvd_leankv_pool pool;
-    /* n: number of prompts; n_q8: rows of `q`; longest: tokens of the longest prompt. */
+    /* `n`: number of prompts. `n_q8`: rows of `q`. `longest`: tokens of the longest prompt. */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
@@ -262,8 +264,8 @@ typedef struct {
     /* Output, [n_heads][n_q8]: sum of the attention probabilities received from later tokens. */
     float *mass;
     /*
-     * Scratch, [n_kv_heads][n_q8]: indices of the high-precision tokens from the front, and of the
-     * low-precision tokens backwards from the end.
+     * Scratch, [n_kv_heads][n_q8]: indices of the high-precision tokens from the front on, and
+     * indices of the low-precision tokens from the end backwards.
      */
     int32_t *source;
 } kvd_leankv_prompts;

@@ -25,7 +25,7 @@ enum {
     THREADS = 32 * WARPS,
     HEADS = 8,
     STAGES = 3, /* number of tiles per warp in shared memory */
-    LAZY = 8    /* rescale the sums only if a term would exceed 2^LAZY */
+    LAZY = 8    /* the sums are rescaled only if a term would exceed 2^LAZY */
 };
 
 __device__ __forceinline__ float exp2_fast(float x)
@@ -42,7 +42,7 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* Number that is added when a value code becomes bf16: 128, or 0 for codes of 8 bits. */
+/* Number that the conversion of a value code to bf16 adds: 128, or 0 for codes of 8 bits. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
 /*
@@ -115,8 +115,8 @@ __device__ __forceinline__ float most_of_column(float x)
 }
 
 /*
- * Replaces scores s by 2^(s - running maximum). Scores of rows after the last token must be
- * -INFINITY.
+ * Replaces the attention scores s by 2^(s - running maximum). Scores of rows after the last token
+ * must be -INFINITY.
  */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
@@ -204,8 +204,8 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
 }
 
 /*
- * Tiles that a warp processes: number first, first + stride, ... of the high-precision tiles, then
- * the same numbers of the low-precision tiles.
+ * Tiles that a warp processes: tiles first, first + stride, ... of the high-precision tiles, then
+ * those of the low-precision tiles with the same numbers.
  */
 struct tiles {
     const kvd_leankv_layout *layout;
@@ -237,7 +237,8 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
 }
 
 /*
- * Starts the copies of a tile to shared memory, which wait_tile waits for. All lanes must call it.
+ * Starts the copies of a tile to shared memory. wait_tile waits until they have ended. All lanes
+ * must call it.
  */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
@@ -307,7 +308,7 @@ __device__ __forceinline__ void wait_tile(uint32_t, uint32_t)
 }
 #endif
 
-/* Starts the copy of the warp's tile number `at`. Does nothing after the last tile. */
+/* Starts the copy of the `at`-th tile of the warp. Does nothing after the last tile. */
 __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 {
     if (at < x.high + x.low) {
@@ -328,7 +329,7 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes n tiles of one precision, from the warp's tile number `at` on. `score` points to the
+ * Processes n tiles of one precision, from the `at`-th tile of the warp on. `score` points to the
  * score of the first token of this precision.
  */
 template <int F, int KB, int VB>
@@ -404,8 +405,8 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
 }
 
 /*
- * Merges the attention outputs o of n warps, which are `pitch` floats apart. Returns their common
- * maximum and sum.
+ * Merges the attention outputs o of n warps, which are `pitch` floats apart. Returns the maximum
+ * and the sum of the merged softmax.
  */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,

@@ -28,7 +28,7 @@ typedef struct {
      */
     int32_t *host_leaving;
     uint32_t *known;
-    /* state of the page pool at the end of the iteration, in pinned memory */
+    /* state of the page pool at the end of the latest iteration, in pinned memory */
     kvd_leankv_state *seen;
 } leankv;
 
@@ -63,7 +63,10 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
-    /* The device may still be reading the first half of host_leaving. */
+    /*
+     * The second half of host_leaving is used, because the device may still be reading the first
+     * half.
+     */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -311,7 +314,7 @@ static int set_up(leankv *k, kvd_err *err)
     return make_scratch(k, err);
 }
 
-/* True if the bits method is hetero, whose codes the kernels use at both precisions. */
+/* Returns true if the bits method is hetero, whose codes the kernels use at both precisions. */
 static bool runs(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_hetero;
@@ -337,7 +340,7 @@ static int open_method(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_
                                  .attend_steps = attend_steps,
                                  .attended = attended,
                                  .free = release};
-    *m = &k->method; /* the cache releases *m, even after a failure */
+    *m = &k->method; /* the caller's cache frees *m, even if a later step fails */
     return set_up(k, err);
 }
 

@@ -46,7 +46,8 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
 }
 
 /*
- * Writes `mass`; a warp handles 32 keys. CTAs with early keys have the most work and start first.
+ * Computes `mass`; a warp processes 32 keys. CTAs with early keys have the most work and start
+ * first.
  */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
@@ -325,7 +326,10 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the index of the i-th KV head in the pool, or -1 if its slot has no request. */
+/*
+ * Returns the index in the pool of the i-th KV head of a list of slots and layers, or -1 if its
+ * slot has no request.
+ */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {

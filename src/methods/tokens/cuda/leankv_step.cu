@@ -15,7 +15,7 @@ enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
  * Among equally significant tokens, it is the oldest.
  */
 struct least {
-    /* Significance (float bits) in the upper 32 bits, position in the lower 32 bits. */
+    /* Sort key: significance (float bits) in the upper 32 bits, position in the lower 32 bits. */
     unsigned long long key;
     int at;
 };

@@ -20,12 +20,14 @@ enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* indices of parameters, as in het
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     kvd_lower_args *layer; /* [n_layers] kernel arguments that do not change */
-    size_t head_bytes;     /* bytes of codes, levels and scores of a page in a KV head */
-    size_t factors;        /* elements of the factors of a slot in a layer; 0: none */
+    /* Bytes that the codes, levels and scores of one KV head take in a page */
+    size_t head_bytes;
+    /* Number of factors of a slot in a layer; 0: the method has no factors */
+    size_t factors;
     float *mass, *lse, *lse_steps;
-    kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned */
+    kvd_lower_budget *budget, *host_budget; /* [slots] in device and pinned memory */
     size_t slots;
-    uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
+    uint32_t *tokens; /* [slots] number of tokens of the request in each slot; 0: no request */
     double held;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -119,8 +121,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 }
 
 /*
- * Sets the budgets of requests that begin. A timing run may begin with a decode step, whose request
- * has tokens that were never computed.
+ * Sets the token budgets of requests that begin. A timing run may begin with a decode step, whose
+ * request has tokens that were never computed.
  */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -141,7 +143,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                    : 0;
 }
 
-/* Returns the number of low tokens of a slot in a KV head, which is the same in all heads. */
+/* Returns the number of low tokens of a slot in one KV head, which is equal in all KV heads. */
 static size_t low_of(const lower *k, size_t slot)
 {
     const kvd_lower_budget *const b = &k->host_budget[slot];
@@ -200,8 +202,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Allocates the memory of all layers. Its bytes make valid codes, so that decode steps can be timed
- * without computing prompts; all tokens of such prompts are low.
+ * Allocates the memory of all layers. Its bytes are valid codes of low tokens, so that decode steps
+ * can be timed without computing prompts.
  */
 static int make_layers(lower *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -345,7 +347,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .appended = appended,
                                  .attended = attended,
                                  .free = release};
-    /* The cache releases the method, also after a failure. */
+    /* The caller's cache frees the method, also if a later step fails. */
     *m = &k->method;
     describe(k);
     return make_scratch(k, err);

@@ -22,7 +22,7 @@ __device__ __forceinline__ size_t page_of(const kvd_lower_args &a, int b, int t)
         __ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + t / KVD_PAGE_TOKENS));
 }
 
-/* Returns the index in `level` and `score` of token t of request b in KV head g. */
+/* Returns the index in the arrays `level` and `score` of token t of request b in KV head g. */
 __device__ __forceinline__ size_t place_of(const kvd_lower_args &a, int b, int g, int t)
 {
     return (page_of(a, b, t) * a.map.n_kv_heads + g) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
@@ -38,7 +38,7 @@ struct vector_of {
     int b, g, side, t;
 };
 
-/* Returns the address of K or V of the token's page in `rows`. */
+/* Returns the address of K or V of the token's page in the bf16 pages `rows`. */
 __device__ __forceinline__ uint16_t *rows_of(const kvd_lower_args &a, const vector_of &v)
 {
     return a.rows + page_of(a, v.b, v.t) * a.map.page_elements + a.map.kv_offset[v.g] +
@@ -128,7 +128,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
     }
 }
 
-/* Decodes the numbers i .. i + 7 of a vector; i is a multiple of 8. */
+/* Decodes elements i .. i + 7 of a vector; i is a multiple of 8. */
 __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int level, int i)
 {
     const int bits = a.bits[v.side][level];
@@ -149,7 +149,10 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
                           : __fadd_rn(__fmul_rn(half_of(scale), static_cast<float>(code[e])),
                                       half_of(scale >> 16));
     }
-    /* The fast division may be off by 2 float32 steps, which bf16 does not resolve. */
+    /*
+     * The fast division may be off by 2 units in the last place of float32, which rounding to bf16
+     * removes.
+     */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};
@@ -260,7 +263,10 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
     }
 }
 
-/* Adds the probabilities of a step to the scores of a KV head. The newest token begins at 0. */
+/*
+ * Adds the attention probabilities of a decode step to the scores of a KV head. The score of the
+ * newest token begins at 0.
+ */
 __global__ void __launch_bounds__(THREADS)
     observe(const __grid_constant__ kvd_lower_args a, const uint16_t *q, const float *lse)
 {
@@ -338,7 +344,10 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/* Returns the number of CTAs for the tokens of a request if `others` CTAs have other work. */
+/*
+ * Returns the number of CTAs for the tokens of a request. Each of these CTAs runs together with
+ * `others` further CTAs.
+ */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

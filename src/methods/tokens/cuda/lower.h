@@ -27,7 +27,10 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/* Numbers of tokens that stay high: the newest, and of the others those with the largest scores. */
+/*
+ * Numbers of tokens that stay high: `recent` newest tokens, and `heavy` older tokens with the
+ * largest scores.
+ */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
@@ -62,7 +65,7 @@ typedef struct {
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
 
-/* Returns the number of words of the record of K (side 0) or V (side 1). */
+/* Returns the number of words of the record of a vector with `bits` bits per code. */
 KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], int32_t d)
 {
     const int32_t high = (d + 31) / 32 * bits[0] + (bits[0] < 16),
@@ -80,8 +83,8 @@ typedef struct {
 } kvd_lower_prompts_args;
 
 /*
- * Chooses the level of every token of prompts in every KV head, computes the factors, and codes the
- * tokens.
+ * Chooses the level of every token of the prompts in every KV head, computes the factors of
+ * channels, and codes the tokens.
  */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);

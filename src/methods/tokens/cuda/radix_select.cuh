@@ -122,8 +122,8 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
 }
 
 /*
- * Returns the sum of x over all earlier threads, and sets *all to the sum over the CTA. All THREADS
- * threads must call it.
+ * Returns the sum of x over all threads with a lower number, and sets *all to the sum over the CTA.
+ * All THREADS threads must call it.
  */
 template <int THREADS> static __device__ int sum_before(int x, int *all)
 {

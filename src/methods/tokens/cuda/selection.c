@@ -1,4 +1,4 @@
-/* Methods of the tokens axis whose decode steps read a part of the cache, in the CUDA engine. */
+/* Methods of the tokens axis whose decode steps read only part of the cache, in the CUDA engine. */
 #include "methods/tokens/cuda/selection_method.h"
 
 #include <stdlib.h>
@@ -23,13 +23,13 @@ static const selection *of_const(const kvd_gpu_method *m)
     return (const selection *)(const void *)m;
 }
 
-/* Returns true if the score of a token is the attention that it received from recent rows. */
+/* Returns true if the method scores a token by the attention that it received from recent rows. */
 static bool recalls(const selection *e)
 {
     return e->rule.ranking == KVD_READ_RECENT;
 }
 
-/* Returns true if tokens are chosen by the codes of their keys. */
+/* Returns true if the method chooses tokens by the codes of their keys. */
 static bool looks_up(const selection *e)
 {
     return e->rule.ranking == KVD_READ_CODES;
@@ -65,7 +65,9 @@ static size_t side_of_page(const selection *e)
                                   : bounds * sizeof(uint16_t));
 }
 
-/* Returns the number of cached tokens of a slot with n tokens, summed over the layers. */
+/*
+ * Returns the number of cached tokens of a request of n tokens in a slot, summed over the layers.
+ */
 static size_t cached_in_all(const selection *e, size_t slot, size_t n)
 {
     size_t sum = 0;
@@ -119,7 +121,7 @@ static double layer_bits(const selection *e, size_t n, bool stored)
                : (double)e->kv * p->tokens->select_bits(p->tokens_self, NULL, NULL, n, d, number);
 }
 
-/* Returns the sum of layer_bits over the layers for a slot with n tokens. */
+/* Returns the sum of layer_bits over the layers, for a slot whose request has n tokens. */
 static double side_bits(const selection *e, size_t slot, size_t n, bool stored)
 {
     double bits = 0;
@@ -161,7 +163,7 @@ static kvd_selection selection_of(const selection *e, int layer)
                            .recent = recalls(e) ? (float *)(void *)side : NULL};
 }
 
-/* Selects rows from .. from + n-1 of the batch. */
+/* Describes rows from .. from + n-1 of the batch for the kernels of selection.h. */
 kvd_selection kvd_selection_of_rows(const selection *e, int layer, size_t from, size_t n)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -388,7 +390,7 @@ static int make_sums(selection *e, kvd_err *err)
                : -1;
 }
 
-/* Copies the frequencies of RoPE to the device. `base` 1 is that of local layers. */
+/* Copies the angular frequencies of RoPE to the device. `base` 1 selects those of local layers. */
 static int make_frequency(selection *e, int base, kvd_err *err)
 {
     const kvd_config *const c = e->method.cache->config;
@@ -562,7 +564,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return describe(e, plan, err);
 }
 
-/* True if the engine can generate text with the plan. Other plans can only be timed. */
+/* Returns true if the engine can generate text with the plan. Other plans can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     const kvd_read_rule rule = plan->tokens->read_rule(&plan->tokens_values);

@@ -21,7 +21,7 @@ enum {
     ROWS = 16
 };
 
-/* Numbers of selection pages of a request, as in kvd_selection_pages. */
+/* Numbers of selection pages of a request: see kvd_selection_pages. */
 struct pages {
     int all, newest, chosen;
 };
@@ -32,7 +32,7 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/* Returns true if some, but not all, older selection pages are read. */
+/* Returns true if a step reads some but not all older selection pages, so that it needs scores. */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;
@@ -48,13 +48,16 @@ __device__ __forceinline__ int tokens_of(const kvd_selection &s, int n)
     return (int)kvd_selection_tokens(&s.rule, (size_t)n);
 }
 
-/* Returns the number of selection pages for which a row of `score` and `chosen` has room. */
+/*
+ * Returns the largest number of selection pages of a row, which is the row length of `score` and
+ * `chosen`.
+ */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (size_t)(KVD_PAGE_TOKENS / page_of(s));
 }
 
-/* Returns the first of the bounds of selection page i of KV head g of request b. */
+/* Returns the index of the first bound of selection page i of KV head g of request b. */
 __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g, int i)
 {
     const int each = KVD_PAGE_TOKENS / page_of(s),
@@ -233,7 +236,7 @@ __global__ void __launch_bounds__(SCORE)
         to.score[(2 * row + 1) * most_of(s) + (size_t)i] = sum;
 }
 
-/* Returns the threshold of the k largest of n scores. */
+/* Returns the smallest of the k largest keys of n scores. */
 template <int THREADS, typename KEY>
 __device__ __forceinline__ unsigned long long threshold_of(const KEY &key, int n, size_t k,
                                                            unsigned *bin)
@@ -320,7 +323,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Copies 64 tokens of the chosen selection pages to a page of one KV head. */
+/* Copies the 64 tokens of some chosen selection pages to a page of one KV head. */
 __global__ void __launch_bounds__(COPY)
     gather_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {

@@ -19,9 +19,10 @@
  * prompt, and different layers may have dropped different tokens.
  *
  * With KVD_READ_LANDMARKS, the score of a selection page of the prompt is the largest share, over
- * the query heads, that its mean key has in a softmax over all such pages (shadowkv.c). Pages with
- * unlike keys, the last ones of the prompt and all later tokens are always read, with exact keys.
- * The keys of other tokens are latent vectors, from which `rows` are rebuilt after the choice.
+ * the query heads, that its mean key has in a softmax over all such pages (shadowkv.c). Selection
+ * pages whose keys differ much from their mean, the last pages of the prompt, and all later tokens
+ * are always read, with exact keys. The keys of other tokens are latent vectors, from which `rows`
+ * are rebuilt after the choice.
  *
  * With KVD_READ_BOUNDS, KVD_READ_RECENT and KVD_READ_LANDMARKS, the lengths of the request and its
  * prompt determine how many tokens a step reads, so the attention of all layers has one plan. In
@@ -46,7 +47,10 @@ extern "C" {
 typedef struct {
     /* Layout of the layer. All KV heads must have one d_qk and one d_v. */
     kvd_attn_map map;
-    /* rule.page is a divisor of KVD_PAGE_TOKENS, and 1 with KVD_READ_RECENT. */
+    /*
+     * Rule by which tokens are chosen. rule.page is a divisor of KVD_PAGE_TOKENS, and 1 with
+     * KVD_READ_RECENT.
+     */
     kvd_read_rule rule;
     int32_t batch, max_pages;
     /*
@@ -64,14 +68,14 @@ typedef struct {
     void *bounds;
     /*
      * With KVD_READ_RECENT: probabilities, device [page of the pool][n_kv_heads][history][64],
-     * summed over the query heads of the group. Row t of a request writes element t % history.
+     * summed over the query heads of the group. The query at position t writes element t % history.
      */
     float *recent;
 } kvd_selection;
 
 /*
- * Computes the bounds of every selection page that has one of the last q_len[b] tokens. q_len is on
- * the device, and `longest` is its largest number.
+ * Computes the bounds of every selection page that has one of the last q_len[b] tokens. q_len
+ * [batch] is device memory, and `longest` is its largest element.
  */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
@@ -133,7 +137,7 @@ typedef struct {
     unsigned long long *read;
 } kvd_selected;
 
-/* Chooses what a decode step of every request reads. */
+/* Chooses the tokens that a decode step of every request reads. */
 cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
 /*
@@ -161,12 +165,15 @@ typedef struct {
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/* Writes the codes of the last q_len[b] tokens. `longest` is the largest q_len. */
+/*
+ * Writes the codes of the last q_len[b] tokens of each request b. `longest` is the largest q_len.
+ */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
 /*
- * Does the work of kvd_selection_choose with KVD_READ_CLUSTERS. Clusters have consecutive places
- * among the cached tokens of a KV head. `score` has twice the number of elements.
+ * Does the work of kvd_selection_choose with KVD_READ_CLUSTERS. The tokens of a cluster are
+ * consecutive among the cached tokens of a KV head. `score` needs twice as many elements as for
+ * kvd_selection_choose.
  */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
@@ -229,7 +236,10 @@ cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
 #define KVD_ON_BOTH
 #endif
 
-/* Numbers of selection pages: all, the newest ones that are always read, and chosen older ones. */
+/*
+ * Numbers of selection pages: of all pages, of the newest ones, which are always read, and of the
+ * chosen older ones.
+ */
 typedef struct {
     size_t all, newest, chosen;
 } kvd_selection_pages;
@@ -271,7 +281,7 @@ KVD_ON_BOTH static inline kvd_selection_marks kvd_selection_marks_of(const kvd_r
     return m;
 }
 
-/* Returns the number of tokens that a step reads of n cached ones. */
+/* Returns how many of n cached tokens a step reads with KVD_READ_LANDMARKS. */
 KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, size_t prompt,
                                                       size_t n)
 {
@@ -305,7 +315,7 @@ KVD_ON_BOTH static inline size_t kvd_selection_tokens(const kvd_read_rule *r, si
     return p.chosen * r->page + n - (p.all - p.newest) * r->page;
 }
 
-/* Returns the most tokens that a step may read of n cached ones. */
+/* Returns the largest number of tokens that a step may read if n tokens are cached. */
 KVD_ON_BOTH static inline size_t kvd_selection_most(const kvd_read_rule *r, size_t group, size_t n)
 {
     const size_t budget = r->budget < 1 ? (size_t)(r->budget * (double)n) : (size_t)r->budget,

@@ -61,7 +61,7 @@ __device__ __forceinline__ int code_of(const kvd_selection &s, const kvd_selecti
     return c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + (size_t)(t % KVD_PAGE_TOKENS)];
 }
 
-/* Writes the key of token t before RoPE to x. A warp calls it. */
+/* Writes the key of token t before RoPE to x. Called by one warp. */
 __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, int b, int g, int t,
                          float *x)
 {
@@ -78,7 +78,7 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
         turn(c, p, -(double)t, x);
 }
 
-/* Writes y = x L of all tokens of the CTA. */
+/* Computes y = x L, L being the Cholesky factor, for all tokens of the CTA. */
 __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE], float (*y)[WIDE])
 {
     enum { EACH = 8 };
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(ENCODE)
         (uint16_t)best[found][lane];
 }
 
-/* A warp multiplies one centroid by the queries of the group. */
+/* Computes the products of a centroid with the queries of the group, one warp per centroid. */
 __global__ void __launch_bounds__(PRODUCT)
     product_kernel(const __grid_constant__ kvd_selection s,
                    const __grid_constant__ kvd_selection_codes c, const uint16_t *queries)
@@ -271,13 +271,13 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns the number of selection pages for which a row of scores has room. */
+/* Returns the largest number of selection pages of a row, which is the row length of the scores. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * ((size_t)KVD_PAGE_TOKENS / s.rule.page);
 }
 
-/* Returns the page of the pool that has selection page i of request b. */
+/* Returns the page of the pool that contains selection page i of request b. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
     const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(LANES *WARPS)
         score[((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * room_of(s) + (size_t)i] = -least;
 }
 
-/* Returns the threshold of the k largest of n scores. All CHOOSE threads must call it. */
+/* Returns the smallest of the k largest keys of n scores. All CHOOSE threads must call it. */
 template <typename KEY>
 __device__ __forceinline__ u64 threshold_of(const KEY &key, size_t n, size_t k, unsigned *bin)
 {
@@ -449,7 +449,7 @@ __global__ void __launch_bounds__(LANES *WARPS)
     }
 }
 
-/* Returns the largest x of all threads of the CTA. All CHOOSE threads must call it. */
+/* Returns the maximum of x over all threads of the CTA. All CHOOSE threads must call it. */
 __device__ float largest_of(float x)
 {
     __shared__ float part[CHOOSE / LANES];
@@ -523,7 +523,10 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Copies the latents of 64 chosen tokens without exact keys, and writes their positions. */
+/*
+ * Copies the latents of 64 chosen tokens whose keys are not exact, and writes the positions of the
+ * tokens.
+ */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,

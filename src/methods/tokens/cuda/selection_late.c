@@ -1,5 +1,6 @@
 /*
- * Methods that compress prompts and whose steps read a part of what stays, in the CUDA engine.
+ * Methods mpcache and shadowkv in the CUDA engine. They compress prompts, and decode steps read a
+ * part of the cached tokens.
  *
  * mpcache drops tokens of the prompt, the same ones in all KV heads of a layer. Steps read clusters
  * of the remaining tokens. All layers share page numbers, and the pages of a request have room for
@@ -65,7 +66,9 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/* Fails if a prompt comes in pieces, or a step follows tokens that were never computed. */
+/*
+ * Fails if a prompt comes in chunks, or if a decode step follows tokens that were never computed.
+ */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
     const char *const name = e->method.plan->tokens->info.name;
@@ -80,7 +83,7 @@ static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_er
     return 0;
 }
 
-/* Sets the numbers of cached tokens, the new ones of steps included. */
+/* Sets the numbers of cached tokens, including the new tokens of decode steps. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     selection *const e = of(m);
@@ -119,7 +122,7 @@ static int append(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_paged_cache_append_at(m->cache, r, &at, err);
 }
 
-/* Drops tokens of prompts, and computes the bounds of the others. */
+/* Drops tokens of prompts, and computes the bounds of the remaining tokens. */
 static int drop_tokens(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     selection *const e = of(m);
@@ -175,7 +178,7 @@ int kvd_selection_late_make(selection *e, kvd_err *err)
         !(e->late.mass = kvd_device_new(m, rows * sizeof *e->late.mass, what, err)) ||
         !(e->late.kept = kvd_device_new(m, e->kv * rows * sizeof *e->late.kept, what, err)))
         return -1;
-    /* Before the first iteration, every layer has one cached token. */
+    /* Before the first iteration, every layer counts one cached token. */
     for (size_t i = 0; i < n; i++)
         e->late.length[i] = 1;
     return kvd_device_put(e->late.lengths, e->late.length, bytes, what, err);
@@ -237,8 +240,8 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
 }
 
 /*
- * Computes C = A B of column-major matrices, A [m x k] and C [m x n], or C = A B^T if `turns`. A
- * and B are bf16, C is of `type`.
+ * Computes C = A B of column-major matrices, A [m x k] and C [m x n], or C = A B^T if `turns` is
+ * true. A and B are bf16, C is of `type`.
  */
 static int multiply(const selection *e, bool turns, size_t m, size_t n, size_t k, const void *a,
                     size_t lda, const void *b, size_t ldb, void *c, cudaDataType type, kvd_err *err)
@@ -413,7 +416,10 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/* Returns the bytes on the device: whole K and V of all tokens, latents, mean keys and bases. */
+/*
+ * Returns the bytes on the device: uncompressed K and V of all tokens, latents, mean keys and
+ * bases.
+ */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = of_const(m);

@@ -21,7 +21,7 @@ typedef struct {
      */
     size_t layers, kv, max_len;
     size_t n_slots, pool_pages;
-    /* [n_slots] Number of tokens that a request has, between iterations. */
+    /* [n_slots] Number of tokens of each slot's request, between iterations. */
     size_t *tokens;
     /*
      * [n_slots] Number of tokens at the end of the latest iteration, even if the request finished
@@ -43,16 +43,21 @@ typedef struct {
      * heads.
      */
     unsigned long long *read;
-    double *unread; /* [n_slots] mean number of cached tokens that the latest step did not read */
+    /*
+     * [n_slots] number of cached tokens that the latest step did not read, averaged over KV heads
+     * and layers
+     */
+    double *unread;
     /* Codes of all layers, with KVD_READ_CODES. */
     struct {
-        kvd_selection_codes of; /* centroids of layer 0, scratch and output */
-        double *frequency[2];   /* device, of the two RoPE bases */
+        kvd_selection_codes of; /* centroids of layer 0, scratch memory and outputs */
+        double *frequency[2];   /* angular frequencies of the two RoPE bases, device */
     } codes;
     /* Data of KVD_READ_CLUSTERS, whose layers hold different numbers of tokens. */
     struct {
         /*
-         * Numbers of cached tokens, the new one included: pinned, and device [layers][max_slices].
+         * Numbers of cached tokens, including the new one: pinned memory, and device
+         * [layers][max_slices].
          */
         int32_t *length, *lengths;
         size_t *entries; /* [n_slots][layers] number of cached tokens */
@@ -70,7 +75,7 @@ typedef struct {
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
         uint16_t *rows;    /* latents of new tokens, [max_tokens][rank] */
         float *gram;       /* [wide][wide] */
-        /* Tables for the kernels of latents.h. */
+        /* Tables that the kernels of latents.h read. */
         kvd_latent_basis *leading;
         kvd_latent_head *head;
         int32_t *run;
@@ -91,7 +96,7 @@ typedef struct {
 kvd_selection kvd_selection_of_rows(const kvd_selection_method *e, int layer, size_t from,
                                     size_t n);
 
-/* Returns true if prompts drop tokens. The functions of selection_late.c are then used. */
+/* Returns true if prompts drop tokens, for which selection_late.c has the functions. */
 static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_CLUSTERS;
@@ -105,12 +110,12 @@ size_t kvd_selection_cached(const kvd_selection_method *e, size_t slot, size_t l
 /* Returns the numbers of cached tokens of a layer on the device, one for each row of a batch. */
 int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
 
-/* Sets the callbacks of e->method. */
+/* Sets the callbacks of e->method for methods that drop tokens of prompts. */
 void kvd_selection_late_describe(kvd_selection_method *e);
-/* Allocates e->late. Requires n_slots and layers. */
+/* Allocates the arrays of e->late. e->n_slots and e->layers must be set. */
 int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_late_free(kvd_selection_method *e);
-/* Stores the numbers of cached tokens of request i after an iteration. */
+/* Stores the numbers of cached tokens of request i after an iteration in the arrays of its slot. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
 
 /* Returns true if keys of prompts are stored in low rank. */
@@ -118,7 +123,7 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_LANDMARKS;
 }
-/* Fails if the model or a parameter does not fit, else sets the callbacks of e->method. */
+/* Sets the callbacks of e->method. Fails if the model or a parameter is not supported. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 /*
  * kvd_selection_shadow_make allocates the arrays of e->shadow that depend on the slots and the
@@ -129,7 +134,7 @@ int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_shadow_free(kvd_selection_method *e);
-/* Fails if a decomposition failed, else stores the lengths of the iteration's prompts. */
+/* Stores the lengths of the iteration's prompts. Fails if a decomposition of their keys failed. */
 int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it, kvd_err *err);
 /* Writes the number of tokens that each step reads to device memory (e->shadow). */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,

@@ -61,12 +61,15 @@ typedef struct {
      * memory, and on the device. NULL if prompts are not followed by copies.
      */
     int32_t *prompt, *prompts;
-    size_t whole; /* number of KV heads of a layer that keep all tokens */
+    size_t whole; /* number of KV heads of a layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
-    /* Data of methods whose budgets depend on all layers and are computed after the last one. */
+    /*
+     * Data of methods whose budgets depend on all layers, so that they are computed after the last
+     * layer.
+     */
     struct {
-        /* on: the method has kvd_tokens_eviction.divide, or `shared` is true */
+        /* `on`: the method has kvd_tokens_eviction.divide, or `shared` is true */
         bool on, shared; /* shared: the KV heads of all layers share one budget */
         /*
          * True if budgets depend on entropy and variance, false if they depend on scores of tokens.
@@ -80,7 +83,7 @@ typedef struct {
         double *pairs;
         float *scores;
         double *x;                  /* statistics of one prompt, as in kvd_evict_layers.x */
-        kvd_evict_budget *of_layer; /* budgets of one prompt, [layers] */
+        kvd_evict_budget *of_layer; /* [layers] budgets of one prompt */
         size_t first, end;
         kvd_err err;
     } late;
@@ -245,7 +248,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* one more, for the new token of the next step */
+                /* plus one, for the new token of the next decode step */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -253,7 +256,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            /* one page for the next new token */
+            /* a slot keeps one page, for the next new token */
             kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
@@ -554,7 +557,7 @@ static int make_late(uneven *e, size_t rows, size_t slices, kvd_err *err)
     kvd_device_memory *const m = &e->memory;
     if (!(e->late.rank = kvd_device_new(m, n * sizeof *e->late.rank, scores, err)))
         return -1;
-    if (e->late.shared) { /* prompts are followed by copies */
+    if (e->late.shared) { /* each prompt is followed by a copy of itself */
         e->prompts = kvd_device_new(m, slices * sizeof *e->prompts, scores, err);
         return e->prompts && (e->prompt = kvd_pinned_new(slices * sizeof *e->prompt, scores, err))
                    ? 0
@@ -658,7 +661,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-/* True if the engine can generate text with the plan. Other plans can only be timed. */
+/* Returns true if the engine can generate text with the plan. Other plans can only be timed. */
 static bool generates(const kvd_plan *plan)
 {
     return !kvd_gpu_method_beside_tokens(plan);

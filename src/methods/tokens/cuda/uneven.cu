@@ -1,7 +1,7 @@
 /*
  * Chooses the tokens of a prompt that stay if layers or KV heads keep different numbers of tokens.
  * Copies their rows of K and V to pages of one KV head each. If the KV heads of a layer share a
- * budget, among equal scores a later token and a later KV head rank higher, as on the CPU
+ * budget, a later token and a later KV head rank higher among equal scores, as on the CPU
  * (adakv.c).
  *
  * Also has the kernels of methods whose layers depend on each other: scores for budgets that depend
@@ -17,7 +17,8 @@ namespace
 {
 
 enum { CHOOSE = 1024, COPY = 256, VECTOR = 512 };
-constexpr unsigned long long NONE = ~0ull; /* threshold that is above every sort key */
+/* Threshold above all sort keys, so that no token reaches it */
+constexpr unsigned long long NONE = ~0ull;
 typedef unsigned long long u64;
 
 struct head {
@@ -49,7 +50,10 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     return h;
 }
 
-/* Returns the sort key of token t in its KV head. The first h.sink tokens have the largest keys. */
+/*
+ * Returns the sort key of token t in its KV head. The first h.sink tokens, which always stay, have
+ * the largest keys.
+ */
 __device__ __forceinline__ u64 key_in(const head &h, int t)
 {
     return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
@@ -307,8 +311,8 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
 }
 
 /*
- * Returns the index in `spread` of the partial sums of prompt b in query head h, two numbers per
- * page.
+ * Returns the index in `spread` of the partial sums of prompt b in query head h. There are two
+ * numbers per page.
  */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {

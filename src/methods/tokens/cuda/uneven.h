@@ -1,7 +1,7 @@
 /*
  * Eviction at the end of a prompt for methods whose layers or KV heads keep different numbers of
- * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv, kvmerger, kvzip). The rows that stay
- * are copied from the pages of a layer to pages of one KV head each.
+ * tokens (pyramidkv, adakv, prefixkv, cake, windowkv, taskkv, kvmerger, kvzip). The rows of the
+ * tokens that stay are copied from the pages of a layer to pages of one KV head each.
  *
  * The caller must call these functions:
  *

@@ -28,7 +28,9 @@ static const kvd_zdc *of_const(const kvd_gpu_method *m)
     return (const kvd_zdc *)(const void *)m;
 }
 
-/* Returns the parameter `layers` of the plan's method, or 0 if it is not used. */
+/*
+ * Returns the parameter `layers` (number of layers that share token sets), or 0 if it is not used.
+ */
 static int together(const kvd_zdc *z)
 {
     return kvd_tokens_layers(&z->method.plan->tokens_values);
@@ -148,7 +150,10 @@ static const kvd_zdc_head *heads_of(const kvd_zdc *z, int layer)
     return z->head + (size_t)layer * (size_t)z->method.cache->share->n_kv_heads;
 }
 
-/* Sums the attention probabilities that the tokens of prompts received, by a second pass. */
+/*
+ * Sums the attention probabilities that the tokens of prompts received, in a second pass over
+ * queries and keys.
+ */
 static int sum_attention(const kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -589,7 +594,9 @@ static void release_think(kvd_gpu_method *m)
     release(m);
 }
 
-/* Sets the widths of pruned tokens: whole values, and the channels of keys that stay. */
+/*
+ * Sets the widths of tokens with pruned keys: all columns of values, and the kept channels of keys.
+ */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
     const kvd_config *const c = z->method.cache->config;
@@ -609,7 +616,7 @@ static int set_widths(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
-/* Returns the name of a member of the plan other than think, or NULL. */
+/* Returns the name of a member of the plan other than think, or NULL if there is none. */
 static const char *think_beside(const kvd_plan *plan)
 {
     return plan->layers   ? plan->layers->info.name

@@ -1,14 +1,14 @@
 /*
  * Two widths (numbers of stored dimensions) of tokens on the device, for method importance and ZDC
  * section 5. Important tokens of a prompt (KVD_ZDC_HIGH) are stored at the widths of the plan's
- * `dims`, less important tokens (KVD_ZDC_LOW) at the smaller widths of `dims_low`. The row of a
- * less important token has the first columns of the wider row. Functions that launch kernels follow
- * the conventions of model/pass/cuda/blocks.h.
+ * `dims`, less important tokens (KVD_ZDC_LOW) at the smaller widths of `dims_low`. A less important
+ * token stores the first columns of the row that an important token would store. Functions that
+ * launch kernels follow the conventions of model/pass/cuda/blocks.h.
  *
  * A slot has a list of pages: one page of its own, then the pages of its row of the page table. In
  * every layer the first pages, at least one, hold the less important tokens. The following pages
- * hold the important tokens and then the tokens after the prompt. All pages have the same size. The
- * important tokens, and the other tokens, keep their order.
+ * hold the important tokens and then the tokens after the prompt. All pages have the same size.
+ * Within each of the two groups, tokens keep their order.
  *
  * The attention of decode steps is one launch (kernels/cuda/decode.h, second_len), in which a layer
  * has twice its number of heads. The second half of the heads reads the less important tokens with
@@ -79,7 +79,8 @@ typedef struct {
      * sums are added over query heads.
      */
     int32_t sums;
-    int32_t mean; /* 1: a denominator is divided by the number of keys that the token sees */
+    /* 1: a softmax denominator is divided by the number of keys that the token sees */
+    int32_t mean;
     double share; /* fraction of the tokens that are important */
     /*
      * Number of consecutive layers, this one included, that use the token sets chosen in this
@@ -179,8 +180,8 @@ typedef struct {
 } kvd_zdc_move_args;
 
 /*
- * Copies K and V of prompts to the pages of important and of other tokens. After the last important
- * and the last other token, sets rows to 0 up to a multiple of 8.
+ * Copies K and V of prompts to the pages of important and of other tokens. Sets the rows after the
+ * last important token and after the last other token to 0, up to a multiple of 8.
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /*

@@ -131,7 +131,7 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
     return (size_t)z->method.cache->config->n_layers;
 }
 
-/* Must be called after the layers of the cache are set up. */
+/* Allocates the arrays of *z. Must be called after the layers of the cache are set up. */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
 int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/* Returns a sort key that rises with the value and, among equal values, falls with t. */
+/* Returns a sort key that rises with the value and for equal values falls with t. */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         table[i] = zdc_page(a.pages, b, i);
 }
 
-/* Waits until the preceding kernel on the stream has ended. */
+/* Waits until the previous kernel on the stream has ended. */
 __device__ __forceinline__ void wait_for_kernel_before()
 {
 #if __CUDA_ARCH__ >= 900
@@ -102,7 +102,7 @@ __device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8]
 }
 
 /*
- * Writes to norm [d] the norms of the channels of rows from .. to - 1. at(t) is the address of
+ * Writes the norm over rows from .. to - 1 of each channel to norm [d]. at(t) is the address of
  * channel 0 of row t in a layout of groups of 8 rows and 8 channels. All threads must call it.
  */
 template <typename AT>
