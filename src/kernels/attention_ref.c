@@ -6,7 +6,7 @@
 
 #include "common/threads.h"
 
-/* Adds n * d to *total. Returns 0 on overflow, else 1. */
+/* Adds the product n * d to *total. Returns 0 on overflow, else 1. */
 static int add_product(size_t *total, size_t n, size_t d)
 {
     size_t x;
@@ -79,7 +79,7 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
     return 0;
 }
 
-/* Eight partial sums keep an addition from waiting for the preceding one. */
+/* With eight partial sums, an addition need not wait for the result of the previous one. */
 static double dot(const float *x, const float *y, size_t n)
 {
     double s[8] = {0};

@@ -9,7 +9,10 @@
 #include "common/err.h"
 #include "kernels/layout.h"
 
-/* Location of every head in the PLAIN layout. Heads may have any number of dimensions from 1 on. */
+/*
+ * Number of elements and position of every head in the PLAIN layout. Heads may have any number of
+ * dimensions from 1 on.
+ */
 
 typedef struct {
     int group;            /* number of query heads per KV head */
@@ -43,8 +46,8 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
 int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,
                       const float *k, const float *v, double *out, double *lse, kvd_err *err);
 /*
- * Computes kvd_attention_ref with attention sinks: exp(sinks[h]) is added to the softmax
- * denominators of query head h, and counts in `lse`. If `sinks` is NULL, there are none.
+ * Does what kvd_attention_ref does, with attention sinks: exp(sinks[h]) is added to the softmax
+ * denominators of query head h, and counts in `lse`. If `sinks` is NULL, there are no sinks.
  */
 int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                             const float *sinks, const float *q, const float *k, const float *v,

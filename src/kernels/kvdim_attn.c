@@ -335,7 +335,10 @@ static int run_case(sweep *s, kvd_attn_phase phase, kvd_dtype dtype, const kvd_a
     return status;
 }
 
-/* The result file is complete after every case, so an interruption loses at most one case. */
+/*
+ * Runs all cases. The result file is complete after every case, so an interruption loses at most
+ * one case.
+ */
 static int run_cases(sweep *s, kvd_err *err)
 {
     const kvd_attn_options *const cfg = s->cfg;

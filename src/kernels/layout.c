@@ -66,8 +66,8 @@ static size_t sum(const int32_t *x, int n)
 }
 
 /*
- * Writes rows [n][d] into a BLOCKED matrix from row `first` on. Sets the rest of the last group of
- * 8 rows to zero.
+ * Writes rows [n][d] into a BLOCKED matrix from row `first` on. Sets the rows up to the end of the
+ * last group of 8 to zero.
  */
 static void block_rows(int dtype, const float *rows, size_t n, size_t d, size_t first, uint16_t *to)
 {

@@ -50,7 +50,7 @@ extern "C" {
 
 enum {
     KVD_PAGE_TOKENS = 64,
-    KVD_WIDTH_STEP = 16, /* CUDA kernels require d_qk and d_v of 16, 32, ... 256 */
+    KVD_WIDTH_STEP = 16, /* CUDA kernels require d_qk and d_v to be 16, 32, ... 256 */
     KVD_WIDTH_MAX = 256,
     /*
      * Largest width of the kernels that compression methods run in addition to attention. Attention
@@ -68,10 +68,7 @@ typedef struct {
     int d_head;
     int d_qk[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions of Q and K */
     int d_v[KVD_HEADS_MAX];  /* [n_kv_heads] kept dimensions of V */
-    /*
-     * Sliding window: number of keys that a query attends to, up to its own. 0: all keys up to its
-     * own.
-     */
+    /* Sliding window: number of keys, up to its own, to which a query attends. 0: no window. */
     int window;
 } kvd_attn_heads;
 
@@ -96,7 +93,7 @@ typedef struct {
     int16_t d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions */
     /* [n_heads] First column of query head h in a row of Q and of O. */
     int32_t q_offset[KVD_HEADS_MAX], o_offset[KVD_HEADS_MAX];
-    /* [n_kv_heads] First element of K of KV head g in a page; V follows K. */
+    /* [n_kv_heads] First element of K of KV head g in a page. V of the head follows K. */
     int32_t kv_offset[KVD_HEADS_MAX];
 } kvd_attn_map;
 
@@ -107,7 +104,7 @@ typedef struct {
  */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
-/* Returns the largest d_qk or d_v of the KV heads. */
+/* Returns the largest d_qk or d_v among all KV heads. */
 int kvd_attn_widest(const kvd_attn_map *map);
 
 /* Returns the index of token t and dim i in a BLOCKED matrix [tokens][d]. */

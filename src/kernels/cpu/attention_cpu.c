@@ -60,7 +60,7 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
 typedef struct {
     kvd_cpu_task task;
     double cost;
-    /* In the first piece of a task: number of pieces of the task. In its other pieces: 0. */
+    /* Number of pieces of the task, in the first piece of a task; 0 in the other pieces. */
     size_t n_pieces;
 } piece;
 
@@ -74,14 +74,14 @@ typedef struct {
     size_t n_threads;
     piece *pieces; /* pieces in the order of requests, heads, rows and keys */
     size_t n_pieces;
-    const piece **order; /* pieces by decreasing cost */
+    const piece **order; /* the same pieces by decreasing cost */
     float *partials, *scratch;
     size_t scratch_floats; /* scratch memory of a thread in floats */
 } plan;
 
 /*
- * Returns the task of KV head g of request b that begins at query row `row`. The request begins at
- * row q_first of Q and row kv_first of K and V.
+ * Returns the whole task of KV head g of request b that begins at query row `row`. The request
+ * begins at row q_first of Q and row kv_first of K and V.
  */
 static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first, size_t kv_first)
 {
@@ -212,7 +212,7 @@ static int make_plan(plan *x, kvd_err *err)
     return x->scratch ? 0 : kvd_no_memory(err, "panels of Q and O", bytes);
 }
 
-/* Merges the partial results of the n pieces of a task in a fixed order, that of their keys. */
+/* Merges the partial results of the n pieces of a task, in the order of their keys. */
 static void merge(const piece *p, size_t n)
 {
     const kvd_cpu_task *t = &p->task;

@@ -39,11 +39,14 @@ enum { AHEAD = 4096, LINE = 64 };
 #define INLINE   static inline __attribute__((always_inline))
 #define TILE(nv) ((nv) == 1 ? (size_t)MR_ONE : (size_t)MR)
 
-/* A panel is nv vectors of query rows. Lanes after the last row repeat that row. */
+/*
+ * A panel is nv vectors of query rows. If the last vector has unused lanes, they repeat the last
+ * row.
+ */
 typedef struct {
-    /* nv is the number of vectors. The rows of the panel begin at row `from` of the task. */
+    /* `nv` is the number of vectors. The panel has `rows` rows, from row `from` of the task on. */
     size_t nv, from, rows;
-    /* Every row attends to the keys below `common`. No row attends to key `end` or later ones. */
+    /* Keys below `common` are seen by every row, keys from `end` on by no row. */
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     /* Queries multiplied by the scale of the scores, [d_qk][nv * VL]. */
@@ -68,8 +71,8 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
 }
 
 /*
- * Computes the scores of a tile of keys. If `masked`, the score of key m becomes -inf in rows whose
- * limit is below keys[m].
+ * Computes the scores of a tile of keys. If `masked` is true, the score of key m becomes -inf in
+ * rows whose limit is below keys[m].
  */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
@@ -124,8 +127,9 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
 }
 
 /*
- * Computes the scores of a block of keys. Some rows do not attend to its last `beyond` keys. If the
- * last tile has too few keys, it repeats the last key, and `s` has room for the copies.
+ * Computes the scores of a block of keys. Some rows do not attend to the last `beyond` keys of the
+ * block. If the last tile has too few keys, it repeats the last key, and `s` has room for the
+ * copies.
  */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
@@ -150,8 +154,8 @@ INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t
 
 /*
  * Replaces scores by softmax weights. Sets p->max to the new maximum of each row, and p->alpha to
- * the factor of older sums. If all scores of a row are -inf, -FLT_MAX replaces the maximum, so that
- * the row's sums are 0 and not NaN.
+ * the factor by which older sums are rescaled. If all scores of a row are -inf, -FLT_MAX replaces
+ * the maximum, so that the row's sums are 0 and not NaN.
  */
 INLINE void softmax(const size_t nv, size_t n_keys, const float *block_max, float *s, panel *p)
 {
@@ -253,7 +257,7 @@ static int all_finite(const float *x, size_t n)
 
 /*
  * Adds V of keys `from` .. n_keys - 1 of a block only to rows that attend to them. A weight of 0
- * would not suffice, because 0 times NaN is NaN.
+ * for other rows would not do, because V may be NaN and 0 times NaN is NaN.
  */
 static void output_seen(const float *s, const float *v, size_t d, size_t key, size_t from,
                         size_t n_keys, panel *p)
@@ -284,7 +288,7 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
 }
 
 /*
- * Defines one function per number of vectors nv. Compilers optimise a single function for all nv
+ * Defines one function per number of vectors nv, because compilers optimise a common function
  * badly.
  */
 #define BLOCK(nv)                                                                                  \

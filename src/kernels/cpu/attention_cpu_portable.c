@@ -1,4 +1,4 @@
-/* Attention in compiler vectors of four floats, for any target. */
+/* Attention kernel in compiler vectors of four floats, for processors of any kind. */
 #define VL     4
 #define NV     2
 #define MR     6

@@ -19,7 +19,7 @@ typedef struct {
     size_t d_qk, d_v, group;
     size_t position;  /* position of the request's first query: kv_len - q_len */
     size_t row, rows; /* the task has rows row .. row + rows - 1 */
-    /* The task has keys key .. key_end - 1. A row skips keys after its own position. */
+    /* The task has keys key .. key_end - 1. A row ignores keys after its own position. */
     size_t key, key_end;
     /*
      * Partial result, or NULL: [rows] maximum score (base-2 logarithm), [rows] sum of softmax
@@ -30,7 +30,8 @@ typedef struct {
 
 typedef struct {
     size_t max_rows; /* largest number of rows of a task */
-    size_t row_unit; /* the work grows with the rows rounded up to a multiple of this */
+    /* The time grows with the number of rows rounded up to a multiple of row_unit */
+    size_t row_unit;
     /* Number of keys per block, counted from kvd_cpu_task.key. */
     size_t key_block;
     /*
@@ -38,7 +39,7 @@ typedef struct {
      * memory to 64 bytes.
      */
     size_t (*scratch)(size_t d_qk, size_t d_v);
-    /* `scale` is log2(e) / sqrt(d_head). */
+    /* Computes a task. `scale` is log2(e) / sqrt(d_head). */
     void (*run)(const kvd_cpu_task *task, float scale, float *scratch);
 } kvd_cpu_kernel;
 

@@ -41,7 +41,7 @@ namespace
  * new one.
  */
 struct place {
-    int b, start, next; /* request, its first slot, and the next request's first slot */
+    int b, start, next; /* request, its first slot, and first slot of the next request */
 };
 
 __device__ __forceinline__ int first_slot(const kvd_append_args &a, int b)
@@ -66,7 +66,7 @@ __device__ __forceinline__ void find(const kvd_append_args &a, int slot, place &
     }
 }
 
-/* Finds where the two rows of this lane are read and written. */
+/* Finds the addresses from which the lane's two rows are read and to which they are written. */
 __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head, int g, bool is_q,
                                              bool is_v, int slot, const place &at, int r)
 {
@@ -99,7 +99,10 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
                                   ROPE == ROPE_GIVEN ? 1 : PREFILL_CTAS)
     append_prefill(const __grid_constant__ params p)
 {
-    /* Variants of RoPE that need more registers process one head at a time, others two. */
+    /*
+     * Variants of RoPE that need more registers process one head at a time; the other variants
+     * process two heads.
+     */
     constexpr int HEADS = ROPE == ROPE_GIVEN ? 1 : 2;
     constexpr bool WIDE = SLABS > NARROW_SLABS;
     extern __shared__ __align__(128) uint8_t smem[];
@@ -307,7 +310,7 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
     unit u;
     const int head = choose_unit(p, u, g, min(k, units - 1), a.map.group, 1, r_smem);
     u.columns_8 = k < a.map.group ? 8 : 64;
-    /* The warp with column 0 does all work that needs no rotation matrix. */
+    /* The warp with column 0 does all work of its row that needs no rotation matrix. */
     const bool mine = k < units && (first == 0 || (u.applies_rope && first < u.d));
     if (mine && u.applies_rope)
         few_fetch_r(a, u, g, k == units - 1, first, lane, r_smem);

@@ -15,14 +15,17 @@ extern "C" {
 #endif
 
 typedef struct {
-    int dtype; /* KVD_BF16 or KVD_F16, of x, r_qk, r_v and the outputs */
+    int dtype; /* KVD_BF16 or KVD_F16: data type of x, r_qk, r_v and the outputs */
     kvd_attn_map map;
     int32_t d_head; /* dimensions before compression; a multiple of 16 within 16 .. 256 */
-    /* Number of requests, and of new tokens of all requests. */
+    /* Number of requests, and number of new tokens of all requests. */
     int32_t batch, n_tokens;
     /* Device [batch]: first row of request b in x, increasing. */
     const int32_t *token_start;
-    /* Device [batch]; kv_len includes the new tokens. */
+    /*
+     * Device [batch]: number of new tokens of each request, and number of all its tokens, including
+     * the new ones.
+     */
     const int32_t *q_len, *kv_len;
     /*
      * Device [batch]: first row of request b in blocked Q (prefill). NULL (decode): Q is row-major
@@ -67,9 +70,9 @@ typedef struct {
     const void *r_v;
     void *q, *pool; /* outputs */
     /*
-     * Decode only, device; NULL: not measured. *began is the time (%globaltimer, ns) at which the
-     * preceding kernels had ended, *ended that at which the last CTA ended. The caller sets *ended
-     * to 0 before the launch.
+     * Decode only, device; NULL: no measurement. Both are times of %globaltimer in ns: *began when
+     * all preceding kernels had ended, *ended when the last CTA ended. The caller sets *ended to 0
+     * before the launch.
      */
     unsigned long long *began, *ended;
 } kvd_append_args;

@@ -1,4 +1,4 @@
-/* Device functions of append.cu. */
+/* Device functions of append.cu, which rotate, truncate and store rows of Q, K and V. */
 #ifndef KVD_KERNELS_CUDA_APPEND_ROWS_CUH
 #define KVD_KERNELS_CUDA_APPEND_ROWS_CUH
 
@@ -11,7 +11,7 @@ namespace
 enum {
     /* number of rows that a warp processes at a time */
     ROWS = 16,
-    /* bytes of 16 rows of two narrow heads or of one wide head */
+    /* bytes that 16 rows of two narrow heads, or of one wide head, take in shared memory */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
     /*
      * Numbers of 32-column slabs of a head with up to KVD_WIDTH_NARROW dimensions (NARROW_SLABS)
@@ -21,7 +21,7 @@ enum {
     WIDE_SLABS = KVD_WIDTH_MAX / 32,
     PREFILL_WARPS = 6, /* largest number of warps per CTA */
     PREFILL_CTAS = 2,
-    WIDE_WARPS = 8, /* PREFILL_WARPS of models with wide heads, whose CTAs have an SM alone */
+    WIDE_WARPS = 8, /* as PREFILL_WARPS, for models with wide heads, whose CTAs have an SM alone */
     DECODE_WARPS = 8
 };
 
@@ -35,7 +35,7 @@ enum { BOUND_WARPS = PREFILL_WARPS - 2 };
 enum { BOUND_WARPS = PREFILL_WARPS };
 #endif
 
-/* Variants of RoPE, which differ in the place of the other element of a rotated pair. */
+/* Variants of RoPE, which differ in where a lane finds the other element of a rotated pair. */
 enum rope_kind {
     ROPE_NONE,
     ROPE_PAIRS, /* pairs (2i, 2i+1): both elements are in one register */
@@ -53,7 +53,7 @@ enum rope_kind {
 struct params {
     kvd_append_args a;
     rope_kind rope;
-    uint32_t zero; /* always 0, which the compiler does not know */
+    uint32_t zero; /* always 0, but the compiler cannot know that */
     int32_t x_pitch;
     int32_t r_pitch, r_rows; /* rotation matrix in shared memory: bytes per row, rows */
     /* Decode and wide heads: columns of the rotation matrix that a CTA computes. */
@@ -70,7 +70,7 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
 
 /* Two rows of one head that a lane processes: rows r and r + 8 of the warp's 16 rows. */
 struct unit {
-    /* Elements of the head in each row of x; NULL if the row has no token. */
+    /* Address of the head in each row of x; NULL if the row has no token. */
     const uint16_t *x[2];
     uint16_t *to[2]; /* output address of each row; NULL if nothing is written */
     int pos[2];
@@ -85,8 +85,8 @@ struct unit {
 };
 
 /*
- * 16 rows of one or two heads in the registers of a warp. Row r + 8 i of slab s (32 columns) is
- * held by 4 lanes. Lane c of them holds columns 32 s + 8 c .. 32 s + 8 c + 7.
+ * 16 rows of one or two heads in the registers of a warp. Four lanes hold row r + 8 i of slab s (32
+ * columns). Lane c of the four holds columns 32 s + 8 c .. 32 s + 8 c + 7.
  */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
@@ -430,8 +430,8 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
 }
 
 /*
- * Returns the address of position `pos`, which page `page` holds, in K of KV head g, or in V if
- * `v_after` is the number of elements from K to V in a page.
+ * Returns the address of token `pos` of a request in K of KV head g, or in V if `v_after` is the
+ * number of elements from K to V in a page. `page` is the page that holds the token.
  */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
@@ -440,7 +440,7 @@ __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page,
            a.map.kv_offset[g] + v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
 }
 
-/* Returns the address that in_page returns for position `pos` of request b. */
+/* Returns the address of token `pos` of request b in K or V of KV head g, as in_page does. */
 __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, int pos, int g,
                                                int v_after, int d)
 {
@@ -598,7 +598,10 @@ __device__ __forceinline__ void few_load(const params &p, const unit &u, int c, 
     }
 }
 
-/* Computes 16 columns of the product of `x` and the rotation matrix, whose fragments are `b`. */
+/*
+ * Computes 16 columns of the product of `x` and the rotation matrix, of which `b` has the
+ * fragments.
+ */
 template <bool BF>
 __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
                                            const rows<1, FEW_SLABS> &x,
@@ -625,8 +628,8 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
 }
 
 /*
- * Computes and writes the unit's rows, or 16 columns of them from column `first` on if they are
- * multiplied by the rotation matrix. If `there` is false, reads and writes no memory.
+ * Computes and writes the unit's rows. If they are multiplied by the rotation matrix, only the 16
+ * columns from column `first` on. If `there` is false, reads and writes no memory.
  */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,

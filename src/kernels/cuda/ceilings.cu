@@ -17,7 +17,10 @@ static __device__ __forceinline__ uint32_t mix(uint64_t i)
     return (uint32_t)(i >> 32);
 }
 
-/* If `bf16` is not 0, every word is two random bf16 numbers in (-2, 2). */
+/*
+ * Fills memory with random words. If `bf16` is not 0, every word is two random bf16 numbers in (-2,
+ * 2).
+ */
 static __global__ void fill_kernel(uint32_t *to, size_t words, int bf16)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
@@ -106,8 +109,8 @@ static int sms(int *n, kvd_err *err)
 }
 
 /*
- * Times launches of a kernel, each of which does `units` of work. If *out has a result, the better
- * one is kept.
+ * Times launches of a kernel, each of which does `units` of work. If *out already has a result, the
+ * better one of both is kept.
  */
 static int measure(launcher launch, void *what, double units, const char *name, kvd_ceiling *out,
                    kvd_err *err)

@@ -47,7 +47,10 @@ typedef struct {
     uint32_t *offset; /* [PAGES_IN_FLIGHT] byte offset of each page in the ring */
 } pipes;
 
-/* First work of the producer, which loads it before the barriers are initialised. */
+/*
+ * First work of the producer (the warp that copies pages), loaded before the barriers are
+ * initialised.
+ */
 typedef struct {
     int n_segments, next;
     kvd_decode_segment segment;
@@ -163,7 +166,7 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
             const int now = min(batch, count - j0);
             if (j0 && j0 % 32 == 0)
                 pages = load_pages(p, s, j0, lane);
-            /* Number of pages that fit before the end of the ring. */
+            /* Number of pages that fit before the end of the ring buffer. */
             int fit;
             for (;;) {
                 if (oldest == n)
@@ -183,7 +186,7 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
                 wait_for_room(pipe, oldest, some);
                 /*
                  * Makes pipe.offset, which another lane wrote, visible to the lanes that read it
-                 * below.
+                 * after this barrier.
                  */
                 __syncwarp();
                 oldest += (uint32_t)some;
@@ -265,11 +268,11 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     if (!list.x)
         return;
     uint32_t q[WIDTH16][2 * HALVES];
-    /* Number of half pages of this CTA before this segment, and including it. */
+    /* Number of half pages of this CTA before this segment, and number including this segment. */
     uint32_t n0 = 0, n1;
     /*
-     * Bit 0 is the parity of the barrier area.free. The higher bits count the KV heads that were
-     * computed by a single warp.
+     * Bit 0 is the parity of the barrier area.free. The higher bits count the KV heads that a
+     * single warp computed.
      */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
@@ -321,7 +324,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
             if (warp == 0 && lane == 0 && n == 0)
                 stamp(p, AT_FIRST_DONE);
             /*
-             * Every lane arrives, so that its own reads come before the next copy to this memory.
+             * Every lane arrives after its own reads, so that no copy to this memory starts before
+             * they have ended.
              */
             pipe_arrive(pipe.empty + 8 * at);
         }
@@ -333,7 +337,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        /* After this wait all warps have read the merged result of the preceding segment. */
+        /* After this wait, all warps have read the merged result of the previous segment. */
         pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)
@@ -377,8 +381,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
 }
 
 /*
- * Shared memory holds the ring of pages, O of all warps, maxima and sums, barriers, offsets,
- * is_last, the start time, and sums of the parameters.
+ * Contents of shared memory: the ring buffer of pages, O of all warps, maxima and sums, barriers,
+ * offsets, is_last, the start time, and sums of the parameters.
  */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 

@@ -34,8 +34,8 @@ typedef struct {
      */
     const int32_t *second_len;
     /*
-     * Device [1]: number of requests to compute, 1 .. batch, from the first on. NULL: all. Rows of
-     * o and lse of the other requests are not written.
+     * Device [1]: number of requests to compute, 1 .. batch, from the first on. NULL: all requests.
+     * Rows of o and lse of other requests are not written.
      */
     const int32_t *live;
     const void *q;    /* device [batch][q_pitch] */
@@ -63,7 +63,7 @@ typedef struct {
      * decode_merge.cuh, for each CTA. May be NULL.
      */
     unsigned long long *stamps;
-    int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
+    int32_t n_ctas; /* number of CTAs: kvd_decode_ctas(), or any number up to 1024 */
     /*
      * 0: compute by the plan in `workspace`. Otherwise no plan is read, and this is the number of
      * CTAs for each KV head of each request (the return value of kvd_decode_ctas_per_task()).
@@ -71,8 +71,8 @@ typedef struct {
      */
     int32_t ctas_per_task;
     /*
-     * Device memory, kvd_decode_workspace_bytes() bytes. Its contents must be kept from
-     * kvd_decode_plan to kvd_decode.
+     * Device memory, kvd_decode_workspace_bytes() bytes. The contents must not change between
+     * kvd_decode_plan and kvd_decode.
      */
     void *workspace;
 } kvd_decode_args;
@@ -87,7 +87,7 @@ int kvd_decode_ctas(const kvd_attn_map *map);
  * n_ctas alone, and is valid for every kv_len of up to max_pages pages.
  */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
-/* `max_kv_len` must be at least the largest kv_len. */
+/* Returns the bytes of args->workspace. `max_kv_len` must be at least the largest kv_len. */
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv_len, int n_ctas);
 
 /*

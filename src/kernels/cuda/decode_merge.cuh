@@ -1,6 +1,6 @@
 /*
- * Merging of partial attention results in decode.cu, of the warps of a CTA and of the CTAs that
- * share an interval (all tokens of one KV head of one request). decode_short_sm90.cu uses the
+ * Merges partial attention results of decode.cu: those of the warps of a CTA, and those of the CTAs
+ * that share an interval (all tokens of one KV head of one request). decode_short_sm90.cu uses the
  * functions that write the state of a warp and the end of a row.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
@@ -25,7 +25,7 @@ typedef struct {
  */
 enum {
     AT_ENTRY,
-    AT_WORK,       /* the producer knows its first tokens */
+    AT_WORK,       /* the producer knows which tokens it copies first */
     AT_TABLE,      /* the producer has the first page numbers */
     AT_FIRST_COPY, /* the producer has started the first copy */
     AT_LAST_COPY,  /* the producer has started the last copy */
@@ -61,8 +61,8 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
 typedef struct {
     float *o;
     float2 *ml;    /* [warps][KVD_GROUP_MAX] maximum and sum */
-    uint32_t free; /* barrier: every warp has read the last result */
-    /* 1 if this CTA was the last to finish of the CTAs that share a KV head. */
+    uint32_t free; /* barrier: every warp has read the previous result */
+    /* 1 if this CTA is the last one to finish among the CTAs that share a KV head. */
     uint32_t *is_last;
 } merge_area;
 
@@ -116,14 +116,20 @@ typedef struct {
     float factor, max, sum;
 } row_end;
 
-/* Returns the logits of a request's attention sinks (kvd_decode_args), or NULL. */
+/*
+ * Returns the logits of the attention sinks of one request (kvd_decode_args), or NULL if there are
+ * none.
+ */
 static __device__ __forceinline__ const float *sinks_of(const float *sinks, int n_sinks,
                                                         int request, int n_heads)
 {
     return sinks && n_sinks ? sinks + request * n_heads % n_sinks : sinks;
 }
 
-/* `sinks` [n_heads] are the request's sinks, and `scale_log2` is `scale` times log2(e). */
+/*
+ * Returns the row_end of query head `head`. `sinks` [n_heads] are the request's sinks, and
+ * `scale_log2` is `scale` times log2(e).
+ */
 static __device__ __forceinline__ row_end end_row(const float *sinks, int head, float max,
                                                   float sum, float scale, float scale_log2)
 {
@@ -169,8 +175,8 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 }
 
 /*
- * Merges the first `places` of the warps' results in shared memory. If `is_whole` is true, writes
- * the output, otherwise a partial result.
+ * Merges the first `places` of the warps' results in shared memory. If `is_whole` is true, the CTA
+ * has all tokens and the output is written, otherwise a partial result.
  */
 template <typename T, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
@@ -253,7 +259,8 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
                 /*
-                 * A CTA without work has max = -inf, and its other partial results are undefined.
+                 * A CTA without work has stored max = -inf; the rest of its partial result is
+                 * undefined.
                  */
                 if (ml[i].x != -INFINITY) {
                     const float top = fmaxf(max, ml[i].x);

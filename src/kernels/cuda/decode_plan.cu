@@ -134,7 +134,7 @@ static __device__ void put_count(const params &p, int c, int count, int next)
 static __device__ __forceinline__ void plan_none(const params &p, int batch)
 {
     const int tasks = batch * p.n_kv_heads, n = p.n_ctas;
-    /* CTA c has tasks / n tasks, plus one if c < tasks % n. */
+    /* CTA c gets tasks / n tasks, plus one if c < tasks % n. */
     for (int c = (int)threadIdx.x; c < n; c += N_THREADS) {
         const int extra = tasks % n < c ? tasks % n : c;
         put_count(p, c, tasks / n + (c < tasks % n), c * (tasks / n) + extra);
@@ -210,7 +210,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
         __syncthreads();
         const bool candidate = tid < n && given + tid < tasks;
         const u64 then = candidate ? sorted[tid] + (key[given + tid] >> 24) : ~0ull;
-        u64 least = then; /* minimum of `then` over this lane and those before it */
+        u64 least = then; /* minimum of `then` over this lane and all lanes with a lower number */
         for (int d = 1; d < 32; d *= 2) {
             const u64 other = __shfl_up_sync(~0u, least, d);
             if (tid % 32 >= d && other < least)
@@ -360,8 +360,8 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
 }
 
 /*
- * Tries to give every KV head of a request CTAs of its own, because a KV head with one CTA needs no
- * merge. Returns 0 in all threads on failure.
+ * Tries to assign every CTA to one KV head only, because a KV head with one CTA needs no merge.
+ * Returns 0 in all threads on failure.
  *
  * The first attempt gives each KV head one CTA. The second gives it a number of CTAs in proportion
  * to its cost. An attempt fails if the work of a CTA costs more than 17/16 of the mean. A CTA that

@@ -8,8 +8,8 @@
  * writes it to the output. The merge order is fixed, so equal inputs and equal numbers of CTAs give
  * equal bits.
  *
- * The kernel reads only the length, page numbers and Q before the first copy starts. The parameters
- * are few, because each 64 bytes of them are a miss of the constant cache.
+ * The kernel reads only the length, page numbers and Q before the first copy starts. There are few
+ * parameters, because every 64 bytes of parameters cost a miss of the constant cache.
  */
 #include <string.h>
 
@@ -37,7 +37,7 @@ enum {
      * unused.
      */
     ROW_PAIRS = SHORT_WIDTH_MAX / 2,
-    SHARE = 16, /* number of pairs that a CTA of a task merges at a time */
+    SHARE = 16, /* number of pairs of dimensions that a CTA of a task merges at a time */
     PAIRS_MAX = SHORT_GROUP_MAX * ROW_PAIRS
 };
 
@@ -77,8 +77,9 @@ typedef struct {
     const float *sinks;
     int32_t n_sinks;
     int32_t batch, max_pages, n_heads, group, q_pitch, o_pitch, page_elements;
-    int32_t n_ctas, log2_ctas; /* length of `busy`; log2 of the number of CTAs per task */
-    int32_t warp_bytes;        /* bytes of shared memory for the units of one warp */
+    /* n_ctas: length of `busy`; log2_ctas: log2 of the number of CTAs per task */
+    int32_t n_ctas, log2_ctas;
+    int32_t warp_bytes; /* bytes of shared memory for the units of one warp */
     float scale, scale_log2;
     short_head head[SHORT_HEADS];
 } short_params;
@@ -94,19 +95,19 @@ enum {
     SHORT_REST_BYTES = SHORT_BARRIER_BYTES + SHORT_ML_BYTES + SHORT_PART_BYTES
 };
 
-/* Place of a warp: its number in the CTA, and the CTA's rank among those of the task. */
+/* Position of a warp: its number in the CTA, and the rank of the CTA among the CTAs of the task. */
 typedef struct {
     int warp, rank, log2_ctas;
 } warp_place;
 
-/* Returns the number of unit i of a warp, counted from the start of the request. */
+/* Returns the index in the request of the i-th unit of a warp. */
 static __host__ __device__ __forceinline__ int unit_of(const warp_place &at, int i)
 {
     const unsigned mine = (unsigned)(at.warp + SHORT_WARPS * i);
     return (int)((((mine / RUN) << at.log2_ctas) + (unsigned)at.rank) * RUN + mine % RUN);
 }
 
-/* Returns the number of units of a warp whose numbers are below n_units. */
+/* Returns how many units of a warp have an index in the request below n_units. */
 static __host__ __device__ __forceinline__ int count_units(const warp_place &at, int n_units)
 {
     const int last = n_units - 1 - at.warp % RUN;
@@ -117,7 +118,10 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/* Returns the page number of unit first + lane of a warp, or any number after the last page. */
+/*
+ * Returns the page number of the warp's unit first + lane. After the last page, the result is any
+ * number.
+ */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -144,8 +148,8 @@ static __device__ __forceinline__ void copy_unit(const short_params &p, const sh
 }
 
 /*
- * Initialises the barrier that completes when `bytes` bytes of parts have arrived from the CTAs of
- * the cluster. Called by one thread, before cluster_arrive().
+ * Initialises a barrier that completes when `bytes` bytes of parts (results for the merge) have
+ * arrived from the CTAs of the cluster. Called by one thread, before cluster_arrive().
  */
 static __device__ __forceinline__ void expect_parts(uint32_t bar, int bytes)
 {
@@ -195,7 +199,10 @@ static __device__ __forceinline__ float share_of(float part, float max, float sc
     return part == -INFINITY ? 0 : exp2_fast((part - max) * scale_log2);
 }
 
-/* Merges pair `pair` of row `row` of the warps' results: two dims of O, maximum and sum. */
+/*
+ * Merges the warps' results for pair `pair` of row `row`: two dimensions of O, the maximum and the
+ * sum.
+ */
 static __device__ __forceinline__ float4 merge_pair(const char *units, const float2 *ml,
                                                     int warp_bytes, int row, int o_pitch, int pair,
                                                     float scale_log2)
@@ -385,7 +392,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
     const int32_t *table = p.page_table + (size_t)request * (size_t)p.max_pages;
-    /* These loads take longer than the initialisation of the barriers. */
+    /* These loads are issued before the barriers are initialised, because they take longer. */
     const int32_t page = load_unit_pages(p, at, table, 0, lane);
     const int n_tokens = load_now(p.kv_len + request);
     const int live = p.live ? load_now(p.live) : p.batch;

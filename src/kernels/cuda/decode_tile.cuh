@@ -19,8 +19,8 @@ static __device__ __forceinline__ uint32_t smem_address(const void *p)
 }
 
 /*
- * Loads 16 bytes in program order. The assembler moves non-coherent loads to before
- * griddepcontrol.wait.
+ * Loads 16 bytes in program order. A non-coherent load would not do, because the assembler moves
+ * such loads to before griddepcontrol.wait.
  */
 static __device__ __forceinline__ int4 load_now4(const void *at)
 {
@@ -32,7 +32,7 @@ static __device__ __forceinline__ int4 load_now4(const void *at)
     return x;
 }
 
-/* Loads a number in program order. */
+/* Loads a number in program order (as load_now4). */
 static __device__ __forceinline__ int32_t load_now(const int32_t *at)
 {
     int32_t x;
@@ -52,8 +52,8 @@ static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
 }
 
 /*
- * Returns 1 if the barrier has completed the phase of this parity, else 0. On Hopper the
- * instruction waits for a short time before it returns 0.
+ * Returns 1 if the barrier has completed the phase of this parity, else 0. On Hopper the function
+ * waits for a short time before it returns 0.
  */
 static __device__ __forceinline__ uint32_t pipe_try(uint32_t bar, uint32_t parity)
 {
@@ -148,7 +148,9 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 }
 #endif
 
-/* K and V are read only once, so L2 should evict them first. */
+/*
+ * Returns a cache policy for data that are read only once, such as K and V: L2 evicts them first.
+ */
 static __device__ __forceinline__ uint64_t read_once_policy()
 {
     uint64_t policy = 0;
@@ -281,8 +283,8 @@ values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint
 }
 
 /*
- * Calls step(i) for i = 0 .. width / 16 - 1. There is one branch per four full steps, so that the
- * loads of a step overlap the products of the step before it.
+ * Calls step(i) for i = 0 .. width / 16 - 1. There is one branch per four steps, so that the loads
+ * of a step overlap the products of the previous step.
  */
 template <int WIDTH16, class F>
 static __device__ __forceinline__ void each_step(int width, const F &step)
@@ -353,8 +355,8 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
 }
 
 /*
- * Calls CALL(width / 16). A switch would become a table in constant memory, whose first read is a
- * cache miss.
+ * Evaluates CALL(width / 16) with a constant argument. A switch would become a table in constant
+ * memory, whose first read is a cache miss.
  */
 #define EACH_WIDTH(width, CALL)                                                                    \
     if ((width) <= 64) {                                                                           \
@@ -442,8 +444,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
 }
 
 /*
- * Adds 8 * GROUPS tokens to the softmax state `st`. Only the first n_tokens count and, if WINDOW is
- * true, not the first `older` of them. `k` and `v` are shared-memory addresses.
+ * Adds 8 * GROUPS tokens to the softmax state `st`. Tokens from n_tokens on are ignored and, if
+ * WINDOW is true, so are the first `older` tokens. `k` and `v` are shared-memory addresses.
  */
 template <typename T, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
@@ -460,7 +462,10 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
 #undef CALL
     }
     if (n_tokens < 8 * GROUPS) {
-        /* The ring holds arbitrary data after the last group of tokens, and 0 * NaN is not 0. */
+        /*
+         * Zeros the rest of V, because the ring buffer holds arbitrary data after the last group of
+         * tokens, and 0 * NaN is not 0.
+         */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
                          : "memory");

@@ -1,4 +1,4 @@
-/* Work list of decode attention, which decode_plan.cu writes and decode.cu reads. */
+/* Work list of decode attention: decode_plan.cu writes it, decode.cu reads it. */
 #ifndef KVD_KERNELS_CUDA_DECODE_WORK_H
 #define KVD_KERNELS_CUDA_DECODE_WORK_H
 
@@ -10,11 +10,11 @@ extern "C" {
 
 /*
  * Tokens of one KV head of one request that one CTA reads. CTAs first_cta .. first_cta + span - 1
- * share this KV head. Only `live` of them have tokens of it; the others are idle.
+ * share this KV head. Only `live` of these CTAs have tokens of it; the others are idle.
  */
 typedef struct {
     int32_t request, head;
-    int32_t page; /* first page of the segment, counted in the request */
+    int32_t page; /* index of the segment's first page among the request's pages */
     /* Number of tokens from the start of the first page to the end of the segment. */
     int32_t n_tokens;
     int32_t first_cta, span, live;
@@ -27,8 +27,8 @@ typedef struct {
 } kvd_decode_segment;
 
 /*
- * Work of one CTA: `count` segments. The first is first_segment, the others start at element `next`
- * of kvd_decode_work.list. 48 bytes.
+ * Work of one CTA: `count` segments. The first segment is first_segment, the others start at
+ * element `next` of kvd_decode_work.list. The structure has 48 bytes.
  */
 typedef struct {
     int32_t count, next, unused[2];
@@ -51,9 +51,12 @@ typedef struct {
     /* [2 n_ctas][group][2] partial results: largest raw score, sum of exponentials */
     float *slot_ml;
     float *slot_o; /* [2 n_ctas][group][d_v_max] partial results: O before the division */
-    /* For the planner only: sort keys or prefix sums. */
+    /* Scratch memory of the planner: sort keys or prefix sums. */
     unsigned long long *scratch;
-    /* For the planner only: [batch * n_kv_heads] CTA << 16 | index of the task within the CTA. */
+    /*
+     * Scratch memory of the planner, [batch * n_kv_heads]: CTA << 16 | index of the task within the
+     * CTA.
+     */
     uint32_t *assigned;
     size_t bytes;
 } kvd_decode_work;
@@ -74,7 +77,7 @@ static inline int kvd_decode_d_v_max(const kvd_attn_map *map)
     return d;
 }
 
-/* If `base` is NULL, sets work->bytes only, otherwise also the addresses of all parts. */
+/* Sets work->bytes and, unless `base` is NULL, the addresses of all parts. */
 static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n_ctas, void *base,
                                        kvd_decode_work *work)
 {

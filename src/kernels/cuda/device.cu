@@ -17,14 +17,16 @@ int kvd_device_count(void)
     return n;
 }
 
-/* Declared as in NVML's documentation, so that NVML's header is not needed to build. */
+/*
+ * These numbers are copied from NVML's documentation, so that NVML's header is not needed to build.
+ */
 enum { NVML_SUCCESS = 0, NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_TEMPERATURE_GPU = 0 };
 
 typedef struct nvmlDevice_st *nvml_device;
 
 struct nvml_lib {
     void *so;
-    const char *why; /* why NVML is missing */
+    const char *why; /* reason why NVML is missing */
     int (*init)(void);
     int (*by_bus)(const char *, nvml_device *);
     int (*clock)(nvml_device, int, unsigned *);
@@ -91,7 +93,7 @@ static double reading(int code, unsigned value, double unit, const char *what,
     return NAN;
 }
 
-/* Return code of NVML for a function that the driver lacks. */
+/* Return code of NVML for a function that the installed driver lacks. */
 enum { NVML_NO_FUNCTION = 13 };
 
 static double read_of(int (*entry)(nvml_device, int, unsigned *), nvml_device handle, int which,

@@ -25,11 +25,11 @@ typedef struct {
     /* Bytes of shared memory per SM, and the opt-in limit per block. */
     size_t smem_per_sm_bytes, smem_per_block_bytes;
     int driver_version, runtime_version; /* CUDA versions; 13000 means 13.0 */
-    /* From NVML, such as "580.95.05"; empty if NVML is missing. */
+    /* Driver version from NVML, such as "580.95.05"; empty if NVML is missing. */
     char driver[80];
 } kvd_device_info;
 
-/* Returns 0 if there is no driver. */
+/* Returns the number of CUDA devices, or 0 if there is no driver. */
 int kvd_device_count(void);
 
 int kvd_device_read(int device, kvd_device_info *info, kvd_err *err);
@@ -49,7 +49,9 @@ typedef struct {
     char missing[256];
 } kvd_device_state;
 
-/* Returns -1 and fills *err if `device` is not a CUDA device. */
+/*
+ * Reads the current state of a device. Returns -1 and fills *err if `device` is not a CUDA device.
+ */
 int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err);
 
 /*
@@ -58,7 +60,7 @@ int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err);
  * advances in steps of up to 1 us.
  */
 typedef struct {
-    /* Indexed by %smid; ns is 0 if no stamp was taken on that SM. */
+    /* Indexed by %smid. An element of `ns` is 0 if no stamp was taken on that SM. */
     uint64_t cycles[KVD_SMS_MAX], ns[KVD_SMS_MAX];
 } kvd_clock_stamp;
 

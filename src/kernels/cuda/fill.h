@@ -20,18 +20,20 @@ typedef struct {
     uint64_t seed;
     kvd_attn_map map;
     int32_t batch;
-    /* Device [batch]: first row of Q, and lengths. q_start is NULL in decode. */
+    /* Device [batch]: first row of each request in Q, and lengths. q_start is NULL in decode. */
     const int32_t *q_start, *q_len, *kv_len;
     int32_t n_q8; /* rows of blocked Q */
-    /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv). */
+    /* Largest q_len (in kvd_fill_q) or largest kv_len (in kvd_fill_kv) of a request. */
     int32_t longest;
     const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
 } kvd_fill_args;
 
-/* Fills blocked Q of prefill. Unused rows of a request's last group of 8 rows become zero. */
+/*
+ * Fills blocked Q of prefill. Rows after a request's last query become zero up to a multiple of 8.
+ */
 cudaError_t kvd_fill_q(const kvd_fill_args *args, void *q, cudaStream_t stream);
-/* Fills Q of decode, row-major. */
+/* Fills Q of decode, which is row-major. */
 cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t stream);
 /* Fills K and V, and the zeros that the layout requires. Leaves the rest of the pool unchanged. */
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);

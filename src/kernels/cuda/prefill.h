@@ -15,14 +15,14 @@ extern "C" {
 #endif
 
 enum {
-    KVD_PREFILL_ROWS = 192, /* most rows of a tile: 3 warpgroups of 64 */
-    /* Most rows of a tile in a layer with a head wider than KVD_WIDTH_NARROW. */
+    KVD_PREFILL_ROWS = 192, /* largest number of rows of a tile: 3 warpgroups of 64 */
+    /* Largest number of rows of a tile in a layer with a head wider than KVD_WIDTH_NARROW. */
     KVD_PREFILL_WIDE_ROWS = 128
 };
 
 /*
- * Query rows of one head of one request, which a CTA computes together. 16 bytes; arrays must be
- * aligned to 16 bytes.
+ * Query rows of one head of one request, which a CTA computes together. The structure has 16 bytes,
+ * and arrays of it must be aligned to 16 bytes.
  */
 typedef struct {
     int32_t request, head; /* indices of the request and of the query head */
@@ -46,11 +46,11 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_attn_map map;
     int32_t batch, max_pages, n_q8;
-    /* Device [batch]: first row in Q, and lengths. */
+    /* Device [batch]: first row of each request in Q, and lengths. */
     const int32_t *q_start, *q_len, *kv_len;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* blocked, on the device */
-    const void *pool;          /* pages of K and V, on the device */
+    const void *pool;          /* pool of pages with K and V, on the device */
     /*
      * Device [n_heads]: logits of the attention sinks. The exponential of a head's sink is added to
      * the denominators of its softmax, once per row. NULL: no sinks.
@@ -76,10 +76,13 @@ typedef struct {
  */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* kvd_prefill_sm90 calls this for layers with a sliding window, after checking the arguments. */
+/*
+ * Computes layers with a sliding window. Called by kvd_prefill_sm90 after it has checked the
+ * arguments.
+ */
 cudaError_t kvd_prefill_window_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
-/* kvd_prefill_sm90 calls this for bf16 layers with a head wider than KVD_WIDTH_NARROW. */
+/* Computes bf16 layers with a head wider than KVD_WIDTH_NARROW. Called by kvd_prefill_sm90. */
 cudaError_t kvd_prefill_wide_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /* Kernel for sm_80 and later, with the arguments of kvd_prefill_sm90. */

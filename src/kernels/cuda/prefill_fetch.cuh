@@ -1,6 +1,6 @@
 /*
- * Shared memory of the prefill kernels on Hopper (prefill_sm90.cu), and the warps that announce
- * tiles and fetch Q, K and V.
+ * Shared memory of the prefill kernels on Hopper (prefill_sm90.cu), and the code of the warps that
+ * announce tiles and fetch Q, K and V.
  */
 #ifndef KVD_KERNELS_CUDA_PREFILL_FETCH_CUH
 #define KVD_KERNELS_CUDA_PREFILL_FETCH_CUH
@@ -41,7 +41,7 @@ enum {
     BAR_FETCH
 };
 
-/* float16 can hold softmax weights and their sums up to this limit. */
+/* Largest softmax weight, or sum of weights, for which float16 is used. */
 #define SUM_LIMIT 16384.0f
 
 struct tile_info {
@@ -51,9 +51,9 @@ struct tile_info {
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
-    int32_t kv_offset; /* first element of this KV head in a page */
+    int32_t kv_offset; /* index of this KV head's first element in a page */
     const int32_t *pages;
-    long long q_first, o_first; /* number of elements before row 0 in q and in o */
+    long long q_first, o_first; /* index of the first element of row 0 in q and in o */
     long long lse;              /* index of row 0 in lse */
     float sink;                 /* logit of the head's attention sink, times log2(e) */
 };
@@ -77,7 +77,10 @@ extern __shared__ __align__(1024) unsigned char memory[];
  */
 #define SH (*(shared *)memory)
 
-/* Returns the number of keys per block. S, P and O of a thread must fit in its registers. */
+/*
+ * Returns the number of keys per block. The number is chosen such that S, P and O of a thread fit
+ * in its registers.
+ */
 __host__ __device__ constexpr int block_keys(int d_v)
 {
     return WIDE ? 80 : d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
@@ -108,13 +111,16 @@ __device__ __forceinline__ void tile_done(ring &tiles)
     mbar_arrive(kvd_smem(&SH.tile_empty[tiles.at]));
     step<TILES>(tiles);
 }
-/* Returns x. The compiler then knows that x is equal in all lanes. */
+/* Returns x, which must be equal in all lanes, and tells the compiler so. */
 __device__ __forceinline__ int uniform(int x)
 {
     return __shfl_sync(~0u, x, 0);
 }
 
-/* Announces tiles to the other warps, up to TILES tiles ahead of time. Runs in one thread. */
+/*
+ * Announces tiles to the other warps, up to TILES tiles before they are computed. Runs in one
+ * thread.
+ */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -237,7 +243,7 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Lane l keeps element held + l of the page table in `ids`. */
+        /* Lane l keeps element held + l of the page table in `ids`; at first no element is held. */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),

@@ -50,7 +50,7 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-/* Copies 16 bytes to shared memory, or zeros if `there` is false. */
+/* Copies 16 bytes to shared memory, or writes zeros if `there` is false. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -83,7 +83,7 @@ __device__ __forceinline__ int thread_now()
     return t;
 }
 
-/* Tile that 4 warps compute, in shared memory. */
+/* Tile that 4 warps compute, described in shared memory. */
 struct job {
     const uint16_t *q;    /* row 0 of the tile in Q */
     const uint16_t *pool; /* address of K of the KV head in page 0 of the pool */
@@ -209,7 +209,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
     const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    /* Waits until all warps have read the data of the preceding pass in shared memory. */
+    /* Waits until all warps have read the previous pass's data in shared memory. */
     worker_barrier(thread() / WORKER_THREADS);
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;

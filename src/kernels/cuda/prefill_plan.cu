@@ -24,7 +24,7 @@ enum {
     WARPS = THREADS / 32,
     KEYS = 128,           /* number of keys per block in the cost model */
     LENGTHS_SHARED = 512, /* most requests whose lengths fit into shared memory */
-    /* Largest number of (request, query head) whose prefix sums fit into shared memory. */
+    /* Largest number of (request, query head) pairs whose prefix sums fit into shared memory. */
     UNITS_SHARED = 2048,
     /* Largest number of CTAs whose loads fit into shared memory. */
     CTAS_MAX = 1024,
@@ -51,7 +51,10 @@ typedef struct {
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /* Schedule PAPERS, [batch * n_heads + 1]: number of tasks before each (request, query head). */
+    /*
+     * Schedule PAPERS, [batch * n_heads + 1]: number of tasks before each (request, query head)
+     * pair.
+     */
     int32_t *prefix;
     /* Schedule PAPERS, [max_pieces]: tiles into which the tasks of the last round are cut. */
     kvd_prefill_tile *piece;
@@ -112,7 +115,10 @@ template <class F> __device__ void each_tile(const plan_args &p, const lengths &
     }
 }
 
-/* One store of 16 bytes is faster than four stores of 4 bytes, because addresses are scattered. */
+/*
+ * Stores a tile. One store of 16 bytes is faster than four stores of 4 bytes, because addresses are
+ * scattered.
+ */
 __device__ void put(kvd_prefill_tile *to, const kvd_prefill_tile &x)
 {
     static_assert(sizeof(kvd_prefill_tile) == sizeof(int4), "a tile is one 16-byte store");
@@ -176,8 +182,8 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         bucket[i] = 0;
 
     /*
-     * Tiles of a section share K and V in L2. If the KV heads of a request do not fit there
-     * together, a request has several sections.
+     * Tiles of a section share K and V in L2. If the KV heads of a request do not fit into L2
+     * together, the request has several sections.
      */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
@@ -218,7 +224,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         *p.next = 0;
 }
 
-/* Returns u with prefix[u] <= i < prefix[u + 1], the (request, query head) of task i. */
+/* Returns the (request, query head) pair u of task i: prefix[u] <= i < prefix[u + 1]. */
 __device__ int unit_of(const int32_t *prefix, int n_units, int i)
 {
     int lo = 0, hi = n_units;
@@ -259,7 +265,7 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    /* Tasks of the last round, which has too few tasks for all CTAs. */
+    /* Tasks of the last round, in which there are fewer tasks than CTAs. */
     __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];

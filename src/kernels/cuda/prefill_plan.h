@@ -14,7 +14,7 @@ extern "C" {
 typedef enum {
     /* CTA c computes the tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
-    KVD_SCHEDULE_PAPERS, /* algorithm of ZACK section 5 and FDC 4.3 */
+    KVD_SCHEDULE_PAPERS, /* schedule of the papers, ZACK section 5 and FDC 4.3 */
     /*
      * A CTA takes the next tile when it is free. Tiles are sorted by decreasing cost, in sections
      * of heads whose K and V fit in L2.
@@ -35,7 +35,7 @@ typedef struct {
 
 extern const kvd_prefill_cost kvd_prefill_cost_sm90, kvd_prefill_cost_mma;
 
-/* Returns the most tiles that any schedule creates for this batch. */
+/* Returns the largest number of tiles that any schedule creates for this batch. */
 size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batch);
 /* Returns the bytes of the device memory `scratch` of kvd_prefill_plan, per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);

@@ -199,7 +199,10 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
             mma_16816<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
     }
-    /* An mbarrier is used in place of __syncwarp, which racecheck does not follow. */
+    /*
+     * Waits for the other lanes with an mbarrier instead of __syncwarp, which racecheck does not
+     * follow.
+     */
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
@@ -293,12 +296,17 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const float c = a.map.scale * 1.44269504089f;
     const int position = uniform(tile_of(w).position) + 64 * group_of(w);
     const int d_qk = uniform(tile_of(w).d_qk), d_v = WIDE ? uniform(tile_of(w).d_v) : DV;
-    /* All rows attend to all keys of blocks 0 .. clear - 1, unless the window excludes them. */
+    /*
+     * Every row attends to all keys of blocks 0 .. clear - 1, except keys that a window excludes.
+     */
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /* Blocks 0 .. too_old - 1 have keys that are older than the window of some row. */
+    /*
+     * Some row does not see keys of blocks 0 .. too_old - 1, because they are older than its
+     * window.
+     */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))
@@ -452,7 +460,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
         fence_mbar_init();
     }
     /*
-     * Rows of Q after a tile's last row take part in the products, so shared memory must be
+     * Products also read the rows of Q after a tile's last row, so shared memory must be
      * initialised.
      */
     for (int i = threadIdx.x; i < WARPGROUPS * Q_BYTES / 16; i += THREADS)

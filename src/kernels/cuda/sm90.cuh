@@ -63,7 +63,7 @@ __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
     }
 }
 
-/* Arrives at `bar` and waits for all other participants. */
+/* Arrives at the barrier `bar` and waits for all other participants. */
 __device__ __forceinline__ void mbar_meet(uint32_t bar)
 {
     asm volatile("{\n"
@@ -144,7 +144,10 @@ __device__ __forceinline__ unsigned long long global_ns(void)
     return t;
 }
 
-/* `lead` and `stride` are in bytes, multiples of 16. */
+/*
+ * Returns a wgmma descriptor for operands at `smem`. `lead` and `stride` are in bytes, multiples of
+ * 16.
+ */
 __device__ __forceinline__ uint64_t wgmma_desc(uint32_t smem, uint32_t lead, uint32_t stride)
 {
     return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 |
@@ -162,7 +165,7 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* Keeps the compiler from moving uses of x across this call while a wgmma is running. */
+/* Keeps the compiler from moving uses of x across this call while a wgmma runs. */
 template <int N> __device__ __forceinline__ void hold(float (&x)[N])
 {
 #pragma unroll

@@ -35,7 +35,10 @@ struct kvdim_plan {
     void *state;     /* private data of the backend, owned by the plan */
 };
 
-/* All functions return KVDIM_OK, or another status with *err filled. `stream` is a cudaStream_t. */
+/*
+ * Functions of a backend. All return KVDIM_OK, or another status with *err filled. `stream` is a
+ * cudaStream_t.
+ */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
     /* Stores the size of the workspace in *bytes. Called before p->state exists. */

@@ -178,7 +178,10 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/* Creates a plan whose `state` is still empty. On failure returns NULL and sets `last`. */
+/*
+ * Creates a plan whose member `state` is still empty. On failure returns NULL and sets the thread's
+ * message `last`.
+ */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;

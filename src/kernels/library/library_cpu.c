@@ -54,7 +54,9 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
     return (uint16_t *)(uintptr_t)pool + (size_t)page * (size_t)p->layer->map.page_elements;
 }
 
-/* Stores `row` as token t of a BLOCKED matrix. The later tokens of its group of 8 become zero. */
+/*
+ * Stores `row` as token t of a BLOCKED matrix. The tokens after it in its group of 8 become zero.
+ */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];

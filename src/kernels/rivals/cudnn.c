@@ -70,8 +70,7 @@ static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 }
 
 /*
- * Fills the name of a candidate from engine and knobs, such as "composite heads engine 5 knobs
- * 24=33".
+ * Fills the candidate's name from engine and knobs, such as "composite heads engine 5 knobs 24=33".
  */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
@@ -155,7 +154,8 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 }
 
 /*
- * Creates the candidate's execution plan unless it exists. cuDNN may compile, or refuse the shape.
+ * Creates the candidate's execution plan unless it exists. This may take long, because cuDNN may
+ * compile code; cuDNN may also refuse the shape.
  */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
@@ -409,7 +409,7 @@ typedef struct {
     size_t scratch_bytes;
 } stopwatch;
 
-/* Memory of twice the L2 size is overwritten before the run, so caches are cold. */
+/* Times one run. Memory of twice the L2 size is overwritten before it, so caches are cold. */
 static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const stopwatch *w,
                      double *us, kvd_err *err)
 {
@@ -434,8 +434,8 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
 }
 
 /*
- * Allocates one workspace for all candidates. If memory is short, refuses the candidates that need
- * most.
+ * Allocates one workspace for all candidates. If memory is short, excludes the candidates that need
+ * the most.
  */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
@@ -530,7 +530,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* Candidate `was` was chosen before, so this call cannot fail. */
+        /* This call cannot fail, because candidate `was` has been chosen before. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)
@@ -563,7 +563,7 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **plan, kvd_err 
     return kvd_fail(err, "%s", WHY);
 }
 
-/* Without cuDNN no plan can exist. */
+/* Does nothing, since without cuDNN no plan can exist. */
 void kvd_cudnn_close(kvd_cudnn_plan *plan)
 {
     (void)plan;

@@ -50,7 +50,8 @@ typedef struct {
     int ragged;
     float scale; /* factor of scores, 1/sqrt(d_head) of the uncompressed head */
     /*
-     * Strides of q and o [batch][n_heads][q_len][d] and of k and v [batch][n_kv_heads][kv_len][d].
+     * Strides of q and o, whose shape is [batch][n_heads][q_len][d], and of k and v,
+     * [batch][n_kv_heads][kv_len][d].
      */
     kvd_cudnn_stride q, k, v, o;
 } kvd_cudnn_shape;
@@ -96,11 +97,11 @@ int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kv
 
 /*
  * Times every candidate on the caller's data with cold caches and chooses the fastest. cuDNN's
- * first choice stays unless another is at least 2 % faster.
+ * first choice is kept unless another candidate is at least 2 % faster.
  *
  * io->workspace is not used. Candidates that cuDNN does not accept, or that need more memory than
- * is free, are skipped. Waits for the stream. Fails if no candidate could be timed, and then keeps
- * the earlier choice.
+ * is free, are skipped. Waits for the stream. If no candidate could be timed, fails and keeps the
+ * earlier choice.
  */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 

@@ -4,8 +4,8 @@
 #include "kernels/rivals/cudnn.h"
 
 /*
- * Access to cuDNN's backend API for cudnn.c and cudnn_form.c. Empty if kvdim is built without CUDA
- * or cuDNN's headers.
+ * Access to cuDNN's backend API for cudnn.c and cudnn_form.c. The file is empty if kvdim is built
+ * without CUDA or cuDNN's headers.
  */
 
 #if defined(KVD_CUDA) && defined(__has_include)
@@ -51,7 +51,7 @@ int kvd_cudnn_load(kvd_err *err);
 
 enum { KVD_CUDNN_DESCS_MAX = 4096 };
 
-/* All descriptors of a plan. They exist until kvd_cudnn_heap_release. */
+/* All cuDNN descriptors of a plan. They exist until kvd_cudnn_heap_release. */
 typedef struct {
     desc *made; /* [KVD_CUDNN_DESCS_MAX] */
     size_t n;
@@ -68,7 +68,7 @@ typedef struct {
     kvd_cudnn_heap *heap;
     cudnnStatus_t status;
     const char *what; /* name of the call that failed */
-    char words[256];  /* cuDNN's own error text */
+    char words[256];  /* cuDNN's own text for the error */
 } kvd_cudnn_steps;
 
 static inline int ok(const kvd_cudnn_steps *b)
@@ -150,7 +150,8 @@ typedef struct {
     const char *name;
     desc graph;
     /*
-     * Number of query rows per head: q_len or, if `folded`, the number of query heads per KV head.
+     * Number of query rows per head: q_len, or the number of query heads per KV head if `folded` is
+     * 1.
      */
     int64_t rows;
     int uids[UID_LAST], n_uids;

@@ -121,7 +121,7 @@ __device__ __forceinline__ uint32_t cluster_rank()
     return r;
 }
 
-/* Copies to shared address `to` of both CTAs of the cluster. */
+/* Starts a copy to the address `to` of shared memory in both CTAs of the cluster. */
 __device__ __forceinline__ void copy_to_both(uint32_t to, const void *from, uint32_t bytes,
                                              uint32_t bar, uint64_t policy)
 {
@@ -178,8 +178,8 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 
 struct run {
     /*
-     * The run has pages begin .. end - 1. Pages are numbered over all latent groups; each group has
-     * per_group pages.
+     * The cluster's run has pages begin .. end - 1. Pages are numbered over all latent groups; each
+     * group has per_group pages.
      */
     int begin, end, per_group, cluster;
 };
@@ -427,8 +427,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 bar_sync(3 + w, 128);
 
                 /*
-                 * Heads and halves of the dims have separate sums, so that four chains of mma
-                 * overlap.
+                 * Each head and each half of the dims has sums of its own, so that four chains of
+                 * mma overlap.
                  */
                 float s[4][4] = {};
 #pragma unroll
@@ -489,7 +489,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                         s[0][2] = s[0][3] = -CUDART_INF_F;
                 }
 
-                /* Online softmax in base 2; q includes the factor log2 e. */
+                /* Online softmax in base 2, for which q includes the factor log2 e. */
                 float high[2] = {fmaxf(s[0][0], s[0][2]), fmaxf(s[0][1], s[0][3])};
 #pragma unroll
                 for (int far = 4; far < 32; far *= 2) {

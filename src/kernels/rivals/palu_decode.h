@@ -18,9 +18,9 @@ typedef struct {
     int dtype; /* KVD_BF16 or KVD_F16 */
     kvd_palu_shape shape;
     int32_t batch, max_pages;
-    const int32_t *kv_len;     /* device [batch], >= 1 */
+    const int32_t *kv_len;     /* device [batch], lengths in tokens, at least 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
-    const void *q;             /* after RoPE, device [batch][n_heads * 128] */
+    const void *q;             /* queries after RoPE, device [batch][n_heads * 128] */
     const void *pool;          /* pages of latents, on the device */
     const void *up;            /* packed matrices U, on the device */
     /*
@@ -31,8 +31,8 @@ typedef struct {
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* number from kvd_palu_decode_clusters() */
     /*
-     * kvd_palu_decode_workspace_bytes() bytes of device memory, whose contents must be kept from
-     * kvd_palu_decode_plan to kvd_palu_decode.
+     * Device memory of kvd_palu_decode_workspace_bytes() bytes. Its contents must not change
+     * between kvd_palu_decode_plan and kvd_palu_decode.
      */
     void *workspace;
 } kvd_palu_decode_args;
@@ -49,7 +49,7 @@ size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, i
  * kv_len.
  */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
-/* Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
+/* Computes decode attention. Returns cudaErrorNotSupported if the device is not a Hopper GPU. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -31,10 +31,12 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
         consume<dtype, rank_k>(p, base, smem);
     }
     __syncwarp();
-    cluster_sync(); /* the other CTA may still be sending to this one */
+    cluster_sync(); /* the other CTA may still be writing to this CTA's memory */
 }
 
-/* One CTA per (request, query head), one thread per latent dimension. */
+/*
+ * Merges the partial results. One CTA per (request, query head), one thread per latent dimension.
+ */
 template <int dtype> __global__ void merge_kernel(const __grid_constant__ params p)
 {
 #if __CUDA_ARCH__ >= 900
@@ -68,7 +70,7 @@ template <int dtype> __global__ void merge_kernel(const __grid_constant__ params
         static_cast<uint16_t>(pack2<dtype == KVD_BF16>(sum / total, 0));
 }
 
-/* prefix [batch + 1] becomes the number of pages before each request. Runs in one CTA. */
+/* Sets prefix [batch + 1] to the number of pages before each request. Runs in one CTA. */
 __global__ void plan_kernel(const int32_t *kv_len, int batch, int32_t *prefix)
 {
     __shared__ int32_t sums[1024];

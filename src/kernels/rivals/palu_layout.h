@@ -50,7 +50,10 @@ enum {
     KVD_PALU_PAGE_TOKENS = 64,
     /* Ranks are multiples of this number. */
     KVD_PALU_RANK_STEP = 16,
-    /* With smaller ranks, rebuilding K would not be the larger part of the work. */
+    /*
+     * Smallest rank of K. With smaller ranks, rebuilding K would not be the larger part of the
+     * work.
+     */
     KVD_PALU_RANK_K_MIN = 80,
     KVD_PALU_RANK_MAX = 256,
     KVD_PALU_QUERIES_MAX = 4 /* largest number of query heads per KV head */
@@ -70,7 +73,8 @@ size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
 /*
  * Convert PLAIN float32 to PAGED 16-bit data on the host. `dtype` is KVD_F16 or KVD_BF16. Only
- * existing tokens are written, and zeros in V rows of last pages from kv_len on.
+ * existing tokens are written, and zeros in the rows of V after the last token of a request's last
+ * page.
  */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,

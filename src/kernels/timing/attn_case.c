@@ -215,14 +215,16 @@ static int check(running *r, entry *e, kvd_err *err)
                : 0;
 }
 
-/* An error of NaN is not within the tolerance. */
+/*
+ * Returns true if the error of an implementation is within the tolerance. An error of NaN is not.
+ */
 static bool within(const entry *e, kvd_dtype dtype)
 {
     const double most = kvd_row_tolerance(dtype);
     return !e->error.rows || (e->error.rel_err <= most && e->error.worst <= 3 * most);
 }
 
-/* Makes the implementation's plan, which serves all later launches. This call is not timed. */
+/* Makes the implementation's plan, which all later launches use. This call is not timed. */
 static int plan_once(running *r, entry *e, kvd_err *err)
 {
     if (e->impl->plan && (e->impl->plan(e->self, kvd_bench_stream(r->bench), err) ||

@@ -14,9 +14,9 @@ typedef struct {
 } kvd_width_list;
 
 /*
- * Functions that set the kept dimensions of each head. The caller sets the head counts and d_head.
- * A list of dimensions that is shorter than the number of KV heads is repeated; a longer list is an
- * error. Functions of type int return 0, or -1 with *err filled.
+ * Functions that set the kept dimensions of each head in a kvd_width_list, whose head counts and
+ * d_head the caller sets. If there are fewer dimensions than KV heads, the list is repeated; more
+ * dimensions are an error. Functions of type int return 0, or -1 with *err filled.
  */
 
 /*
@@ -27,7 +27,10 @@ typedef struct {
  */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
-/* Returns the path of the file in `text`, which the caller frees, or NULL if there is none. */
+/*
+ * Returns the path of the file that `text` names, which the caller frees, or NULL if `text` names
+ * no file.
+ */
 char *kvd_width_list_path(const char *text);
 
 /*
@@ -55,7 +58,9 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /* [n_overall_p] fractions of removed dimensions to time; NULL: every one in the rates file */
+    /*
+     * [n_overall_p] fractions of removed dimensions to time; NULL: all fractions in the rates file
+     */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
@@ -79,7 +84,10 @@ typedef struct {
     bool sharp, cold, hot;
 } kvd_attn_options;
 
-/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
+/*
+ * Parses the command line into *cfg, which must be zeroed. Wrong usage ends the program with status
+ * 2.
+ */
 void kvd_attn_parse(int argc, char **argv, kvd_attn_options *cfg);
 void kvd_attn_options_release(kvd_attn_options *cfg);
 

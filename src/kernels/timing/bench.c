@@ -239,7 +239,7 @@ typedef struct {
     double hottest;
 } readings;
 
-/* NVML readings of one round. */
+/* NVML readings (clocks, temperature, throttling) of one round. */
 typedef struct {
     double sm_mhz, mem_mhz, temperature;
     bool throttled, power_capped;
@@ -250,8 +250,8 @@ static reading read_card(const kvd_bench *b)
     reading g = {NAN, NAN, NAN, false, false};
 #ifdef KVD_CUDA
     /*
-     * NVML's bits: POWER_CAP is the power limit, SLOWED a slowdown by hardware, heat or a power
-     * brake.
+     * Bits of NVML's throttle reasons. POWER_CAP: the power limit. SLOWED: a slowdown by hardware,
+     * heat or a power brake.
      */
     enum { POWER_CAP = 0x4, SLOWED = 0x8 | 0x20 | 0x40 | 0x80 };
     kvd_device_state state;
@@ -290,7 +290,8 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
 }
 
 /*
- * The GPU clock depends on the power that the previous launch drew, so the order must not be fixed.
+ * Shuffles the order of launches. A fixed order would be unfair, because the GPU clock depends on
+ * the power that the previous launch drew.
  */
 static void shuffle(kvd_rng *rng, int *order, int n)
 {
@@ -316,7 +317,7 @@ static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
             return -1;
 #endif
     if (sample >= 0)
-        g = read_card(b); /* read while the launches run */
+        g = read_card(b); /* NVML is read while the launches run */
     if (kvd_bench_wait(b, err))
         return -1;
     if (sample >= 0) {

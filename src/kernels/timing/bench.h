@@ -26,7 +26,7 @@ typedef struct {
     const char *name;
     bool cuda;
     int (*launch)(void *ctx, void *stream, kvd_err *err);
-    /* This function runs before each launch and is not timed. May be NULL. */
+    /* Runs before each launch and is not timed. May be NULL. */
     int (*prepare)(void *ctx, void *stream, kvd_err *err);
     void *ctx;
     bool no_graph; /* true if `launch` cannot be captured into a CUDA graph */
@@ -46,19 +46,23 @@ typedef struct {
 typedef struct kvd_bench kvd_bench;
 
 /*
- * If `cuda` is true, GPU launches can be timed on the current device. The caller must close *bench.
+ * Opens *bench, which the caller must close. If `cuda` is true, GPU launches can be timed on the
+ * current device.
  */
 int kvd_bench_open(bool cuda, kvd_bench **bench, kvd_err *err);
 void kvd_bench_close(kvd_bench *bench);
 /* Returns a cudaStream_t. */
 void *kvd_bench_stream(const kvd_bench *bench);
-/* On failure *err holds the error of the work on the stream. */
+/* Waits for all launches. On failure *err holds the error of the work on the stream. */
 int kvd_bench_wait(kvd_bench *bench, kvd_err *err);
 
-/* Returns "" if the version is not known. */
+/* Returns the driver's version, or "" if it is not known. */
 const char *kvd_bench_driver(const kvd_bench *bench);
 
-/* If the user interrupts, fails with "interrupted" after the current round. */
+/*
+ * Times the rivals as `plan` says. If the user interrupts, fails with "interrupted" after the
+ * current round.
+ */
 int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                   kvd_err *err);
 
@@ -73,7 +77,10 @@ typedef struct {
     char warnings[96];
 } kvd_bench_stats;
 
-/* NaN samples are ignored. If no sample is left, all statistics are NaN. */
+/*
+ * Computes the statistics of each rival's samples. NaN samples are ignored. If no sample is left,
+ * all statistics are NaN.
+ */
 int kvd_bench_summarise(const kvd_bench_rival *rival, int n, kvd_bench_stats *stats, kvd_err *err);
 
 #endif

@@ -98,7 +98,10 @@ static double copy_rate(const float *from, float *to)
     return 2.0 * (double)(floats * sizeof *from) / best;
 }
 
-/* Sums LINE floats in 16 partial sums, so that the compiler can vectorise without reordering. */
+/*
+ * Returns the sum of LINE floats. There are 16 partial sums, so that the compiler can vectorise
+ * without reordering.
+ */
 static double sum_line(const float *x)
 {
     float s[16] = {0};
@@ -200,7 +203,7 @@ int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err)
         c->read_bytes = read_rate(a, &sum[0]);
         c->flop = gemm_rate(a, b + floats / 2, b);
         c->exps = exp_rate(&sum[1]);
-        /* Without a use of the sums, the compiler may remove the measured loops. */
+        /* Uses the sums, because otherwise the compiler may remove the measured loops. */
         if (!isfinite(sum[0]) || !isfinite(sum[1]))
             status = kvd_fail(err, "measuring this machine gave sums of %g and %g", sum[0], sum[1]);
     }

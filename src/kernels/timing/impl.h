@@ -1,7 +1,7 @@
 /*
  * Interface between kvdim-attn and an implementation of attention. Each family of implementations
- * has one file impl_*.c, which converts a case into the family's layout. impl.c lists all of them.
- * Functions of type int return 0, or -1 with *err or *why filled.
+ * has one file impl_*.c, which converts a case into the family's layout. impl.c lists all
+ * implementations. Functions of type int return 0, or -1 with *err or *why filled.
  */
 #ifndef KVD_KERNELS_TIMING_IMPL_H
 #define KVD_KERNELS_TIMING_IMPL_H
@@ -23,7 +23,7 @@ typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } k
 typedef struct {
     int request, head; /* indices of request and query head */
     size_t t;          /* index of the query in the request */
-    /* Index of the row's reference output in kvd_row_check.ref. */
+    /* Index of the row's reference output in the array kvd_row_check.ref. */
     size_t at;
     int d_v;
 } kvd_checked_row;
@@ -61,7 +61,10 @@ void kvd_row_check_release(kvd_row_check *c);
 typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t, int d_v,
                                float *row);
 
-/* If c->n is 0, the errors in *out are NaN. Fails if a reference row is zero or not finite. */
+/*
+ * Compares the outputs of the chosen rows with their references. If c->n is 0, the errors in *out
+ * are NaN. Fails if a reference row is zero or not finite.
+ */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
@@ -109,7 +112,10 @@ void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kv
  */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
-/* Takes about a second. Always fails in a build without CUDA. */
+/*
+ * Fills *c with measured peak rates of the GPU, which takes about a second. Always fails in a build
+ * without CUDA.
+ */
 int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /*
@@ -137,10 +143,11 @@ typedef enum {
 } kvd_scheduler;
 extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "papers", "ours", "-" */
 
-/* Numbers of dimensions at which an implementation computes a benchmark case. */
+/* Numbers of dimensions per head with which an implementation computes a benchmark case. */
 typedef enum {
-    KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
-    KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest: more work */
+    KVD_WIDTH_USE_OWN, /* every head at its own d_qk and d_v */
+    /* Every head padded with zeros to the width of the widest head, which is more work */
+    KVD_WIDTH_USE_PADDED,
     /* Every head at d_head, with its own inputs and reference output. */
     KVD_WIDTH_USE_DENSE,
     /*
@@ -205,7 +212,7 @@ typedef struct {
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Fills the output with NaN. */
+    /* Fills the output with NaN, so that elements that a launch does not write are found. */
     int (*poison)(void *self, void *stream, kvd_err *err);
     /* Copies the output to host memory. The caller must have waited for the stream. */
     int (*fetch)(void *self, kvd_err *err);
@@ -232,7 +239,7 @@ extern const kvd_impl kvd_impl_palu;
 
 int kvd_impl_count(void);
 const kvd_impl *kvd_impl_at(int i);
-/* Returns NULL and fills *err if this build has no implementation of this name. */
+/* Returns the implementation called `name`. If this build has none, returns NULL and fills *err. */
 const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
@@ -245,7 +252,10 @@ int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 /* Sets bytes, flop and exps of *f to the work of the implementation in this case. */
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
-/* Computes the reference rows. Implementations with the same output can share them. */
+/*
+ * Computes the reference outputs of the rows to check. Implementations with the same output can
+ * share *c.
+ */
 int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode,
                         kvd_row_check *check, kvd_err *err);
 

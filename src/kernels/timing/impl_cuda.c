@@ -16,7 +16,7 @@
 #include "kernels/cuda/prefill_plan.h"
 #include "kernels/timing/impl.h"
 
-/* Number of layers that are planned in one launch, as in a model. */
+/* Number of layers that are planned in one launch, about as many as a model has. */
 enum { LAYERS = 32 };
 
 typedef struct {
@@ -146,7 +146,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
     f->longest = kvd_problem_longest(p, false);
     if (kvd_cuda_check(kvd_fill_kv(f, *pool, stream), "making K and V", err))
         goto done;
-    /* The device must have read the host copies before they are freed. */
+    /* Waits until the device has read the host copies, which are freed next. */
     status = kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err);
 done:
     free(table);

@@ -22,7 +22,7 @@ enum { STREAMS = 8 };
 /* One launch of cuDNN, which computes some of the KV heads. */
 typedef struct {
     int n, head[KVD_HEADS_MAX]; /* KV heads of this launch */
-    int d_qk, d_v;              /* dimensions of the launch, after padding */
+    int d_qk, d_v;              /* dimensions of this launch's heads, after padding */
     kvd_cudnn_shape shape;
     kvd_cudnn_io io;
     kvd_cudnn_plan *plan;
@@ -169,7 +169,7 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
                : 0;
 }
 
-/* Small launches share the GPU on these streams. */
+/* Opens the streams on which small launches run at the same time. */
 static int open_streams(state *s, kvd_err *err)
 {
     cudaError_t e = cudaEventCreateWithFlags(&s->begun, cudaEventDisableTiming);

@@ -48,14 +48,14 @@ typedef struct {
 
 /*
  * Sets p->batch and the lengths. `given` is [batch] if `lengths` is KVD_LENGTHS_FILE, else NULL.
- * The caller sets the other fields.
+ * The caller sets the other fields of *p.
  */
 int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t seq_len,
                         const int32_t *given, kvd_err *err);
 void kvd_problem_release(kvd_problem *p);
 
 kvd_attn_batch kvd_problem_batch(const kvd_problem *p);
-/* Returns the number of queries of all requests if `queries` is true, else of keys. */
+/* Returns the number of queries of all requests if `queries` is true, else the number of keys. */
 size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
 
 /* Returns the fraction of K and V that is removed: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */

@@ -63,7 +63,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* The query heads of the KV head are checked in turn, each at another position. */
+    /* The query heads of the KV head are checked one after another, each at another position. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
@@ -74,7 +74,10 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
     return 0;
 }
 
-/* The sample has the shortest request, the longest, and others evenly spaced. */
+/*
+ * Returns the i-th of n requests to check: the shortest, the longest, or one of others that are
+ * evenly spaced.
+ */
 static int sampled_request(const kvd_problem *p, int i, int n)
 {
     int shortest = 0, longest = 0;
@@ -215,7 +218,7 @@ int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const v
                             r->request, r->head, r->t, sqrt(row_norm));
         diff += row_diff;
         norm += row_norm;
-        /* The comparison is negated so that a NaN replaces `worst`. fmax would skip it. */
+        /* The negated comparison also takes a NaN as the new `worst`; fmax would skip it. */
         if (!(sqrt(row_diff / row_norm) <= worst))
             worst = isnan(worst) ? worst : sqrt(row_diff / row_norm);
     }

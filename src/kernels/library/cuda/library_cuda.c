@@ -231,7 +231,9 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.pool = a->pool;
     args.o = a->o;
     args.lse = a->lse;
-    /* CTAs take tiles by incrementing args.work.next, so it must be zero at each launch. */
+    /*
+     * CTAs take tiles by incrementing args.work.next, so the counter must be zero at each launch.
+     */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
     if (!e)
