@@ -18,7 +18,10 @@
 #include "model/checkpoint/streaming.h"
 
 struct kvd_checkpoint {
-    /* config_path is NULL if the weight file contains the configuration (GGUF, llama2.c). */
+    /*
+     * `path` of the checkpoint, and config_path of config.json; config_path is NULL if the weight
+     * file contains the configuration (GGUF, llama2.c).
+     */
     char *path, *config_path;
     bool folder;
     kvd_config config;

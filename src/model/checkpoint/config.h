@@ -8,7 +8,7 @@
 
 #include "common/err.h"
 
-/* The first value (0) of each enumeration is the variant that Llama models use. */
+/* In each of these enumerations, the first value (0) is the variant that Llama models use. */
 
 typedef enum { KVD_POSITIONS_ROPE, KVD_POSITIONS_LEARNED } kvd_positions;
 
@@ -69,8 +69,8 @@ typedef enum {
 
 enum {
     KVD_CONFIG_MAX_SIZE = 1 << 24,  /* upper bound of each model size, and of n_heads * d_head */
-    KVD_CONFIG_WINDOW_LAYERS = 512, /* most layers of a model with sliding windows */
-    KVD_CONFIG_EXPERT_LAYERS = 512, /* most layers of a model with routed experts */
+    KVD_CONFIG_WINDOW_LAYERS = 512, /* largest number of layers of a model with sliding windows */
+    KVD_CONFIG_EXPERT_LAYERS = 512, /* largest number of layers of a model with routed experts */
     KVD_CONFIG_EXPERTS = 4096,
     /* Largest d_head / 2 with LongRoPE. */
     KVD_CONFIG_LONGROPE_PAIRS = 256
@@ -141,8 +141,8 @@ typedef struct {
     uint64_t window_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
     /*
      * Routed experts (mixture of experts, Shazeer et al. 2017): for each token, a router picks
-     * n_chosen of a layer's n_experts feed-forward blocks. Each has hidden size d_expert. If
-     * n_experts is 0, no layer has routed experts.
+     * n_chosen of a layer's n_experts feed-forward blocks. Each expert has the hidden size
+     * d_expert. If n_experts is 0, no layer has routed experts.
      */
     int n_experts, n_chosen, d_expert;
     /* Hidden size of the shared expert, which every token uses; 0 means none. */
@@ -171,8 +171,9 @@ typedef struct {
     uint64_t dense_layers[KVD_CONFIG_EXPERT_LAYERS / 64];
     /*
      * Grouped routing of DeepSeek: the experts form expert_groups groups of equal size. The
-     * n_chosen experts of a token come from its groups_chosen best groups. If expert_groups is 0,
-     * they come from all experts. expert_scale is a factor on the router weights of chosen experts.
+     * n_chosen experts of a token come from its groups_chosen best groups. If expert_groups is 0, a
+     * token's experts come from all experts. expert_scale is a factor on the router weights of
+     * chosen experts.
      */
     int expert_groups, groups_chosen;
     double expert_scale;

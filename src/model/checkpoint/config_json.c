@@ -230,7 +230,10 @@ int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err)
     return 0;
 }
 
-/* Returns 1 for "sliding_attention", 0 for "full_attention", or -1 with *err. */
+/*
+ * Returns 1 if layer i is "sliding_attention", 0 if it is "full_attention", or -1 with *err for any
+ * other value.
+ */
 static int layer_type(const json_t *layers, size_t i, kvd_err *err)
 {
     const char *type = json_string_value(json_array_get(layers, i));

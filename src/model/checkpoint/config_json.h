@@ -42,7 +42,7 @@ int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
  * n_heads. Fails if n_heads is not a multiple of n_kv_heads, or n_heads * d_head is too large.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
-/* Sets d_head to d_model / n_heads, and makes the checks of kvd_cfg_heads. */
+/* Sets d_head to d_model / n_heads, and checks the heads as kvd_cfg_heads does. */
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 
 /*
@@ -73,7 +73,9 @@ int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err);
  */
 int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 
-/* Sets a sliding window in all layers except every `pattern`-th, counted from 1. */
+/*
+ * Sets a sliding window of `window` tokens in all layers except every `pattern`-th, counted from 1.
+ */
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
 /*

@@ -219,7 +219,10 @@ static double mscale_of(double scale, double mscale)
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-/* YaRN: Peng et al. 2023, arXiv:2309.00071. The defaults are those of the Hugging Face library. */
+/*
+ * Reads the parameters of YaRN (Peng et al. 2023, arXiv:2309.00071). The defaults are those of the
+ * Hugging Face library.
+ */
 static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_config *c,
                      kvd_err *err)
 {
@@ -262,7 +265,10 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /* The blend of frequencies divides by high_freq_factor - low_freq_factor. */
+    /*
+     * The blend of frequencies divides by high_freq_factor - low_freq_factor, which must be above
+     * 0.
+     */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);

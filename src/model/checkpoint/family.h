@@ -73,7 +73,7 @@ typedef enum {
     KVD_PART_EMBEDDING = KVD_N_LAYER_PARTS,
     /* Learned position embeddings: two unused rows, then one row per position. */
     KVD_PART_POSITIONS,
-    KVD_PART_PROJECT_IN, /* projection from d_embed to d_model */
+    KVD_PART_PROJECT_IN, /* projection from d_embed to d_model dimensions */
     KVD_PART_NORM_FINAL,
     KVD_PART_PROJECT_OUT, /* projection from d_model to d_embed */
     /* Output head; a file may store it even if it is tied to the embedding. */

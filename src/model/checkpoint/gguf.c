@@ -39,7 +39,7 @@ typedef struct {
     const char *key;
     size_t key_len;
     uint32_t type, item; /* type of the value; `item` is the type of a list's items */
-    /* Number of bytes of a text, or of items of a list. */
+    /* Number of bytes of a text, or number of items of a list. */
     size_t n;
     const unsigned char *at;
 } value;

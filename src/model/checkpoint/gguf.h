@@ -99,8 +99,8 @@ size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 
 /*
- * `name` is a Hugging Face name. Returns 0 and fills *out, 1 without a message if there is no such
- * tensor, or -1 with *err if its type is not supported.
+ * Finds a tensor; `name` is a Hugging Face name. Returns 0 and fills *out, 1 without a message if
+ * there is no such tensor, or -1 with *err if its type is not supported.
  */
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err);
 

@@ -20,7 +20,7 @@ bool kvd_gguf_is_setting(const char *tensor)
 
 typedef struct {
     const kvd_gguf *g;
-    const char *arch; /* architecture, the prefix of its GGUF keys */
+    const char *arch; /* architecture of the model, which is the prefix of its GGUF keys */
     json_t *root;
     bool experts;
 } builder;
@@ -37,7 +37,7 @@ static bool has_in_layers(const builder *b, const char *part)
     return has(b, name);
 }
 
-/* Takes ownership of `value`, also on failure. */
+/* Adds `value` to the JSON object. Takes ownership of `value`, also on failure. */
 static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
 {
     return value && json_object_set_new(object, key, value) == 0
@@ -46,7 +46,7 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
 }
 
 /*
- * Reads the integer with key `key`, before which the name of the architecture is put, as in
+ * Reads the integer whose key is the name of the architecture, a dot and `key`, as in
  * "llama.block_count".
  */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)

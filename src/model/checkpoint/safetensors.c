@@ -39,7 +39,7 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /* Points into the JSON text that kvd_safetensors.header keeps. */
+    /* Name in the JSON text that kvd_safetensors.header keeps. */
     const char *name;
     const stored_dtype *dtype;
     int rank;
@@ -369,7 +369,7 @@ struct kvd_safetensors_writer {
     char *path;
     FILE *file;
     const kvd_tensor_spec *spec;
-    size_t n, at; /* n tensors; at: index of the tensor that is being written */
+    size_t n, at; /* n: number of tensors; at: index of the tensor that is being written */
     size_t left;
 };
 

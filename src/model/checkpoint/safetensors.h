@@ -26,8 +26,8 @@ typedef struct {
 unsigned kvd_safetensors_bits(const char *dtype);
 
 /*
- * On failure returns NULL and fills *err. Tensors of unsupported dtypes (I64, F8_E4M3, ...) are
- * checked and listed, but kvd_safetensors_find fails for them.
+ * Opens a file. On failure returns NULL and fills *err. Tensors of unsupported dtypes (I64,
+ * F8_E4M3, ...) are checked and listed, but kvd_safetensors_find fails for them.
  */
 kvd_safetensors *kvd_safetensors_open(const char *path, kvd_err *err);
 /*
@@ -38,12 +38,15 @@ kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size
                                        kvd_err *err);
 void kvd_safetensors_close(kvd_safetensors *s);
 
-/* Tensors are sorted by name (strcmp). Their names are valid until kvd_safetensors_close. */
+/*
+ * Access to the tensors by index. Tensors are sorted by name (strcmp). Their names are valid until
+ * kvd_safetensors_close.
+ */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
 /*
- * Returns 0 and fills *out, 1 without a message if there is no such tensor, or -1 with *err if its
- * dtype is not supported.
+ * Finds a tensor by name. Returns 0 and fills *out, 1 without a message if there is no such tensor,
+ * or -1 with *err if its dtype is not supported.
  */
 int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
 
@@ -72,7 +75,7 @@ const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const c
  * every tensor is aligned.
  */
 
-/* Returns "F32", "F16" or "BF16". */
+/* Returns the name of the data type in a safetensors file: "F32", "F16" or "BF16". */
 const char *kvd_safetensors_dtype(kvd_dtype t);
 
 /*
@@ -82,8 +85,8 @@ const char *kvd_safetensors_dtype(kvd_dtype t);
 int kvd_tensor_spec_order(const void *a, const void *b);
 
 /*
- * Fails if the dtype is unknown, the size overflows, or the bits of the tensor are not a multiple
- * of 8.
+ * Stores the bytes of a tensor's data in *bytes. Fails if the dtype is unknown, the size overflows,
+ * or the bits of the tensor are not a multiple of 8.
  */
 int kvd_tensor_spec_bytes(const kvd_tensor_spec *spec, size_t *bytes, kvd_err *err);
 

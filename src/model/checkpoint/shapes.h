@@ -23,7 +23,7 @@ enum { KVD_SHAPE_SEED = 1 };
 
 size_t kvd_shape_count(void);
 const kvd_shape *kvd_shape_at(size_t i);
-/* Returns NULL if there is no shape `name`; *err then lists all names. */
+/* Returns the shape called `name`, or NULL if there is none; *err then lists all names. */
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
 /*

@@ -45,7 +45,7 @@ typedef struct {
 
 typedef struct {
     kvd_safetensors **file;
-    /* File names within the folder; NULL if the checkpoint is a single file. */
+    /* Names of the files within the folder; NULL if the checkpoint is a single file. */
     char **name;
     size_t n_files;
     kvd_shard_entry *entries; /* sorted by name */
@@ -53,8 +53,8 @@ typedef struct {
 } kvd_shards;
 
 /*
- * Fills *s, which must be zeroed. Returns 0, or -1 with *err. The caller must call
- * kvd_shards_release after a failure too.
+ * Opens the single file `path` and fills *s, which must be zeroed. Returns 0, or -1 with *err. The
+ * caller must call kvd_shards_release after a failure too.
  */
 int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err);
 
@@ -67,8 +67,8 @@ int kvd_shards_open_index(kvd_shards *s, const char *folder, const char *index_p
 void kvd_shards_release(kvd_shards *s);
 
 /*
- * Returns 0 and fills *out, 1 if there is no such tensor, or -1 with *err if its dtype is not
- * supported.
+ * Finds a tensor by name. Returns 0 and fills *out, 1 if there is no such tensor, or -1 with *err
+ * if its dtype is not supported.
  */
 int kvd_shards_find(const kvd_shards *s, const char *tensor, kvd_tensor *out, kvd_err *err);
 

@@ -6,7 +6,7 @@
 
 typedef struct {
     const unsigned char *first;
-    /* Size of the pages in bytes; 0 if the tensor is not in a mapped file. */
+    /* Number of bytes of the pages; 0 if the tensor is not in a mapped file. */
     size_t bytes;
 } pages;
 

@@ -41,8 +41,8 @@ static int as_signed(unsigned char byte)
 }
 
 /*
- * 4-bit code of element i of a block of 32. The low 4 bits of the 16 bytes at q hold elements 0 to
- * 15, the high 4 bits elements 16 to 31.
+ * Returns the 4-bit code of element i of a block of 32. The low 4 bits of the 16 bytes at q hold
+ * elements 0 to 15, the high 4 bits elements 16 to 31.
  */
 static int nibble(const unsigned char *q, size_t i)
 {
@@ -50,8 +50,8 @@ static int nibble(const unsigned char *q, size_t i)
 }
 
 /*
- * Highest bit of a 5-bit code of a Q5_0 or Q5_1 block, as 0 or 16. `high` holds one bit per
- * element, in little-endian order.
+ * Returns the highest bit of element i's 5-bit code in a Q5_0 or Q5_1 block, as 0 or 16. `high`
+ * holds one bit per element, in little-endian order.
  */
 static int fifth(const unsigned char *high, size_t i)
 {

@@ -94,7 +94,7 @@ typedef enum {
 } kvd_row_order;
 
 typedef struct {
-    const char *name; /* valid as long as `data` */
+    const char *name; /* name of the tensor, valid as long as `data` */
     kvd_dtype dtype;  /* KVD_F32 if the elements are quantised */
     kvd_packing packing;
     int rank;

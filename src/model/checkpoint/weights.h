@@ -16,10 +16,13 @@ typedef struct {
     /* Number of elements; 0 if the model does not have the weight. */
     size_t n;
     size_t cols; /* 1 for a vector */
-    /* Row i of the weight is row first + (i / block) * stride + i % block of the tensor. */
+    /*
+     * Position in the tensor: row i of the weight is row first + (i / block) * stride + i % block
+     * of the tensor.
+     */
     size_t first, block, stride;
-    int bits;     /* bits per weight after simulated quantisation; 0: as stored */
-    size_t group; /* weights of a row that share a quantisation scale */
+    int bits;     /* bits per weight after simulated quantisation; 0: read as stored */
+    size_t group; /* number of weights of a row that share a quantisation scale */
     float plus;   /* added to each element when it is read; 1 for gains g stored as g - 1 */
 } kvd_weight;
 

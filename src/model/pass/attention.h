@@ -85,8 +85,8 @@ enum { KVD_ATTEND_ROWS = 128 };
 typedef struct {
     kvd_attention hook;
     /*
-     * Callback for attention probabilities, or NULL; called on one thread, sequence by sequence,
-     * with heads in ascending order.
+     * Callback that receives attention probabilities, or NULL. It is called on one thread, sequence
+     * by sequence, with heads in ascending order.
      */
     kvd_probabilities probabilities;
     void *ctx;

@@ -18,7 +18,7 @@
 #include "model/pass/vector.h"
 
 enum {
-    /* Largest and smallest number of token rows that a thread processes at a time. */
+    /* Largest and smallest number of token rows that a thread processes together. */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
     /* Number of tokens whose logits are in memory at one time. */
@@ -34,7 +34,7 @@ struct kvd_backward {
     size_t max_tokens, max_len, d, d_embed, vocab, width_q, width_k;
     kvd_weight *part;
     kvd_weight head;
-    /* Weights in float32, each NULL if the model does not have it. */
+    /* Weights outside the layers in float32, each NULL if the model does not have it. */
     float *final_gain, *final_bias, *project_out;
     float *layer;
     /*
@@ -384,7 +384,7 @@ static void through_softcap(const float *value, size_t n, float softcap, float *
         dx[i] *= 1.0F - value[i] / softcap * (value[i] / softcap);
 }
 
-/* d_embedded [rows][d_embed] = d_logits [rows][vocab] times the output head. */
+/* Computes d_embedded [rows][d_embed] = d_logits [rows][vocab] times the output head. */
 static void head_back(kvd_backward *w, size_t rows)
 {
     const float *const in_place = kvd_weight_in_place(&w->head);

@@ -57,13 +57,13 @@ typedef struct {
 
 typedef struct {
     /*
-     * Callback for the gradients of one layer; called for the last layer first. An error that it
-     * returns ends the run.
+     * Callback that receives the gradients of one layer; called for the last layer first. An error
+     * that it returns ends the run.
      */
     int (*take)(void *ctx, const kvd_gradients *g, kvd_err *err);
     /*
-     * Called before every layer of the forward and of the backward pass; NULL if not needed. An
-     * error that it returns ends the run.
+     * Callback that may end the run by returning an error. It is called before every layer of the
+     * forward and of the backward pass; NULL if not needed.
      */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -82,8 +82,8 @@ typedef struct kvd_backward kvd_backward;
 void kvd_backward_draw(kvd_backward *w, uint64_t seed);
 
 /*
- * max_tokens is the most tokens of a batch, max_len the most of a sequence. The checkpoint is
- * borrowed. On failure returns NULL and fills *err.
+ * Allocates the buffers for batches of up to max_tokens tokens and sequences of up to max_len
+ * tokens. The checkpoint is borrowed. On failure returns NULL and fills *err.
  */
 kvd_backward *kvd_backward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                kvd_err *err);

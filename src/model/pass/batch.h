@@ -35,7 +35,10 @@ typedef struct {
 size_t kvd_batch_start(const kvd_batch *b, size_t s);
 size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 
-/* Fails unless max_tokens is 1 to INT_MAX, and max_len is 1 to max_positions. */
+/*
+ * Checks the limits of batches: fails unless max_tokens is 1 to INT_MAX, and max_len is 1 to
+ * max_positions.
+ */
 int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err);
 
 /*

@@ -83,8 +83,8 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
         threads = 1;
 
     /*
-     * Each thread copies its rows of x and of W once. Chooses the division into by_row x by_column
-     * rectangles that copies the fewest rows.
+     * A thread copies each of its rows of x and of W once. This chooses the division into by_row x
+     * by_column rectangles that copies the fewest rows.
      */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
@@ -374,10 +374,7 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /*
-         * If this exponential of the attention sink is infinite, 1 / sum is 0, and every key
-         * rightly gets probability 0.
-         */
+        /* If exp(sink - top) overflows, 1 / sum is 0, and every key rightly gets probability 0. */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd
@@ -386,8 +383,8 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
 }
 
 /*
- * x = softcap * tanh(scale x / softcap), where tanh of small arguments is a polynomial (Cephes
- * tanhf, S. L. Moshier). NaN stays NaN.
+ * Computes x = softcap * tanh(scale x / softcap), where tanh of small arguments is a polynomial
+ * (Cephes tanhf, S. L. Moshier). NaN stays NaN.
  */
 KVD_CLONES static void softcap_chunk(float *x, size_t n, float scale, float softcap)
 {

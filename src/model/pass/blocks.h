@@ -15,25 +15,25 @@
 
 #include "model/checkpoint/config.h"
 
-/* y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; x and y may be equal. */
+/* Computes y [n][d] = x / sqrt(mean(x^2) + eps) * gain [d]; x and y may be equal. */
 void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_t d, float *y);
 
 /*
- * y [n][d] = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * gain [d] + bias [d]; x and y may
- * be equal.
+ * Computes y [n][d] = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * gain [d] + bias [d]; x
+ * and y may be equal.
  */
 void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n,
                     size_t d, float *y);
 
 /*
- * y [n][out] = x [n][in] W^T with the row-major matrix W [out][in]. If `add` is not 0, adds the
- * product to y. n, in and out are below 2^31.
+ * Computes y [n][out] = x [n][in] W^T with the row-major matrix W [out][in]. If `add` is not 0,
+ * adds the product to y. n, in and out are below 2^31.
  */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
 /*
- * Computes kvd_linear, and writes the result to columns of a wider matrix: row i starts at y + i *
- * ldy, and ldy is at least `out`.
+ * Computes the product of kvd_linear, and writes it to columns of a wider matrix: row i starts at y
+ * + i * ldy, and ldy is at least `out`.
  */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);
@@ -72,14 +72,14 @@ void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
 /*
- * kvd_swiglu: gate [n] = silu(gate) * up. kvd_geglu_tanh: gate [n] = gelu(gate) * up, with the gelu
- * of kvd_gelu_tanh.
+ * Activations with a gate. kvd_swiglu: gate [n] = silu(gate) * up. kvd_geglu_tanh: gate [n] =
+ * gelu(gate) * up, with the gelu of kvd_gelu_tanh.
  */
 void kvd_swiglu(float *gate, const float *up, size_t n);
 void kvd_geglu_tanh(float *gate, const float *up, size_t n);
 /*
- * gate [n] = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped to -limit ..
- * limit (gpt-oss, arXiv:2508.10925).
+ * Computes gate [n] = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped to
+ * -limit .. limit (gpt-oss, arXiv:2508.10925).
  */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
@@ -91,7 +91,7 @@ void kvd_gelu(float *x, size_t n);
 void kvd_gelu_tanh(float *x, size_t n);
 void kvd_relu(float *x, size_t n);
 
-/* x [n] = softcap * tanh(scale * x / softcap) in place, softcap above 0. */
+/* Computes x [n] = softcap * tanh(scale * x / softcap) in place; softcap is above 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
 /*

@@ -13,12 +13,12 @@
 
 enum {
     PIECE = 1024,
-    BLOCK = 256, /* most token rows per thread in the output projection */
+    BLOCK = 256, /* largest number of token rows per thread in the output projection */
     MATRICES = KVD_N_ALL_PARTS - KVD_PART_EXPERT_GATE,
     WEIGHTS = 2 * MATRICES,
 };
 
-/* A token row that uses an expert, and the factor p on the expert's output for it. */
+/* One use of an expert: a token row, and the factor p on the expert's output for this row. */
 typedef struct {
     size_t row;
     float p;
@@ -45,7 +45,7 @@ struct kvd_experts {
     use *by_expert;
     /* Elements first[x] .. first[x + 1] - 1 of by_expert belong to expert x: [n_experts + 1]. */
     size_t *first;
-    /* Input and output of one expert for up to `piece` tokens: [piece][d_model]. */
+    /* Input and output of one expert for a group of up to `piece` tokens: [piece][d_model]. */
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;
@@ -314,8 +314,8 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
 /*
- * Calls `run` for every expert that a token of the batch chose, in ascending order. The weights of
- * the next chosen expert are read ahead meanwhile.
+ * Calls `run` for every expert that a token of the batch chose, in ascending order. Meanwhile the
+ * weights of the next chosen expert are read ahead.
  */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {

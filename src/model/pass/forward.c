@@ -29,7 +29,7 @@ enum { N_ONCE = KVD_N_PARTS - KVD_N_LAYER_PARTS };
 
 struct kvd_forward {
     kvd_config config;
-    /* width_q = n_heads * d_head, and width_k = n_kv_heads * d_head. */
+    /* Sizes of the model. width_q is n_heads * d_head, width_k is n_kv_heads * d_head. */
     size_t d_model, d_ffn, d_embed, width_q, width_k;
     size_t max_tokens, max_len;
 
@@ -54,7 +54,7 @@ struct kvd_forward {
      * Queries and attention output: [max_tokens][width_q]; keys and values: [max_tokens][width_k].
      */
     float *q, *k, *v, *o;
-    /* Arrays for attention hooks that read them; NULL before they are first requested. */
+    /* Arrays that only some attention hooks read; each is NULL before it is first requested. */
     float *q_pre, *k_pre, *input;
     float *cosine, *sine; /* RoPE tables: [kvd_batch_rope_rows][d_head / 2] */
     uint32_t *position;

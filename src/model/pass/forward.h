@@ -19,10 +19,10 @@
 typedef struct kvd_forward kvd_forward;
 
 /*
- * Finds every tensor that the model needs and checks its shape. max_tokens is the most tokens of a
- * batch, max_len (at most max_positions) the most of a sequence. The checkpoint is borrowed and
- * must stay open. On failure returns NULL and fills *err. Only one thread may use a kvd_forward at
- * a time; it creates its own threads.
+ * Opens a forward pass: finds every tensor that the model needs and checks its shape. A batch may
+ * have up to max_tokens tokens, a sequence up to max_len (at most max_positions). The checkpoint is
+ * borrowed and must stay open. On failure returns NULL and fills *err. Only one thread may use a
+ * kvd_forward at a time; it creates its own threads.
  */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
@@ -48,9 +48,9 @@ int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int
                     float *hidden, kvd_err *err);
 
 /*
- * For studies that change one layer at a time. kvd_forward_residual writes the residual stream
- * [n_tokens][d_model] that enters `layer`, and kvd_forward_run_from continues from it. Together
- * they give the same bits as kvd_forward_run.
+ * Functions for studies that change one layer at a time. kvd_forward_residual writes the residual
+ * stream [n_tokens][d_model] that enters `layer`, and kvd_forward_run_from continues from it.
+ * Together they give the same bits as kvd_forward_run.
  */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);

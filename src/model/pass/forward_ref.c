@@ -88,8 +88,9 @@ static double cap(double x, double softcap)
 }
 
 /*
- * Norm of rows of d elements: y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless `rms`, the mean
- * of x is subtracted from x first. If the model does not have the norm `part`, y = x.
+ * Computes the norm of rows of d elements: y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless
+ * `rms` is true, the mean of x is subtracted from x first. If the model does not have the norm
+ * `part`, y = x.
  */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
@@ -180,8 +181,8 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 }
 
 /*
- * Two dimensions of a head that are rotated together are a complex number. Position m multiplies
- * the i-th such number by exp(j m omega_i), j being the imaginary unit.
+ * Two dimensions of a head that are rotated together are treated as a complex number. Position m
+ * multiplies the i-th of these numbers by exp(j m omega_i), j being the imaginary unit.
  */
 static void rope(const state *s, size_t layer, double *x, size_t heads)
 {
@@ -209,9 +210,9 @@ static void rope(const state *s, size_t layer, double *x, size_t heads)
 }
 
 /*
- * o_i = sum over t <= i of softmax_t(s_it) v_t with s_it = q_i . k_t / sqrt(d_head). With a sliding
- * window the sum is over t > i - window. The configuration may replace the scale, and with a
- * softcap c the scores are c tanh(s / c).
+ * Computes attention: o_i = sum over t <= i of softmax_t(s_it) v_t with s_it = q_i . k_t /
+ * sqrt(d_head). With a sliding window the sum is over t > i - window. The configuration may replace
+ * the scale, and with a softcap c the scores are c tanh(s / c).
  */
 static int attend(const state *s, size_t layer, kvd_err *err)
 {
@@ -335,7 +336,9 @@ static int latent_queries_keys_values(const state *s, size_t layer, const double
     return status;
 }
 
-/* Output of latent attention: s->sum [n][d_model] = the sum over heads of W_O W_UV o. */
+/*
+ * Computes the output of latent attention: s->sum [n][d_model] = the sum over heads of W_O W_UV o.
+ */
 static int latent_output(const state *s, size_t layer, kvd_err *err)
 {
     const size_t wide = (size_t)s->c->d_value, latent = (size_t)s->c->latent;
@@ -360,7 +363,7 @@ static int latent_output(const state *s, size_t layer, kvd_err *err)
 static int queries_keys_values(const state *s, size_t layer, const double *y, kvd_err *err)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
-    /* Number of heads over which one norm of Q or K runs. */
+    /* Number of heads of Q or K that one norm covers together. */
     const size_t at_once_q = s->c->qk_norm_whole ? s->heads : 1,
                  at_once_k = s->c->qk_norm_whole ? s->kv_heads : 1;
     if (s->c->latent)

@@ -1,7 +1,7 @@
 /*
  * One layer of any model family, on a block of tokens: its weights, and its arithmetic before and
- * after attention. Several threads may compute different blocks at once, between kvd_blas_serial
- * and kvd_blas_restore; outside such a region a call uses all threads.
+ * after attention. Several threads may compute different blocks at the same time, between
+ * kvd_blas_serial and kvd_blas_restore; outside such a region a call uses all threads.
  */
 #ifndef KVD_MODEL_PASS_LAYER_H
 #define KVD_MODEL_PASS_LAYER_H
@@ -45,8 +45,8 @@ void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w)
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
 /*
- * y [rows][d_model] = norm(x) with the model's kind of norm; x and y may be equal. bias may be NULL
- * for RMS norms.
+ * Computes y [rows][d_model] = norm(x) with the model's kind of norm; x and y may be equal. `bias`
+ * may be NULL for RMS norms.
  */
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
                          size_t rows, float *y);
@@ -83,8 +83,8 @@ void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows
                     const kvd_layer_qkv *out);
 
 /*
- * x [rows][d_model] += output of the feed-forward block for input `in` [rows][d_model]; gate and up
- * are scratch [rows][d_ffn].
+ * Adds the output of the feed-forward block for input `in` [rows][d_model] to x [rows][d_model];
+ * gate and up are scratch [rows][d_ffn].
  */
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x);
@@ -93,15 +93,16 @@ void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, con
 size_t kvd_layer_scratch(const kvd_config *c);
 
 /*
- * y [rows][d_model] = output projection of o [rows][n_heads][d_head], with bias. If `add` is not 0,
- * adds the result to y. scratch [rows][n_heads * d_value] is used only with latent attention.
+ * Computes y [rows][d_model], the output projection of o [rows][n_heads][d_head], with bias. If
+ * `add` is not 0, adds the result to y. scratch [rows][n_heads * d_value] is used only with latent
+ * attention.
  */
 void kvd_layer_output(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                       float *scratch, float *y, int add);
 
 /*
- * x [rows][d_model] += norm of `out` [rows][d_model], the output of attention or feed-forward
- * block; `out` is overwritten.
+ * Adds the norm of `out` [rows][d_model], the output of attention or feed-forward block, to x
+ * [rows][d_model]. Overwrites `out`.
  */
 void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                           size_t rows, float *out, float *x);
@@ -136,7 +137,10 @@ typedef struct kvd_experts kvd_experts;
 int kvd_experts_new(const kvd_checkpoint *c, size_t max_tokens, kvd_experts **out, kvd_err *err);
 void kvd_experts_free(kvd_experts *e);
 
-/* Bytes that kvd_experts_new allocates: *weights in float32, and *activations for scratch. */
+/*
+ * Computes the bytes that kvd_experts_new allocates: *weights for weights in float32, and
+ * *activations for scratch.
+ */
 void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 

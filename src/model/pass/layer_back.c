@@ -94,8 +94,8 @@ void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy)
 }
 
 /*
- * Gradient of kvd_swiglu_clamped, which is 0 where the forward pass clamped the gate or the up
- * projection.
+ * Computes the gradient of kvd_swiglu_clamped, which is 0 where the forward pass clamped the gate
+ * or the up projection.
  */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
@@ -138,7 +138,10 @@ void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy)
     geglu_tanh_back(gate, up, n, dy);
 }
 
-/* (x Phi(x))' = Phi(x) + x phi(x), with the normal distribution Phi and its density phi. */
+/*
+ * Computes the gradient of GELU: (x Phi(x))' = Phi(x) + x phi(x), with the normal distribution Phi
+ * and its density phi.
+ */
 static void gelu_back(const float *x, size_t n, float *dy)
 {
     for (size_t i = 0; i < n; i++)
@@ -350,8 +353,8 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 }
 
 /*
- * Gradient of what follows attention with KVD_ORDER_AROUND or KVD_ORDER_BRANCH, for the layer's
- * input x and the output o of attention:
+ * Computes the gradient of the steps after attention with KVD_ORDER_AROUND or KVD_ORDER_BRANCH, for
+ * the layer's input x and the output o of attention:
  *
  *   x1     = x + norm_o(W_O o)
  *   y      = norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH

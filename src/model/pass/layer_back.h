@@ -1,8 +1,8 @@
 /*
  * Gradients of one layer of any model family (layer.h) on a block of tokens, in float32. Several
- * threads may call these functions on different blocks at once, between kvd_blas_serial and
- * kvd_blas_restore; each call then runs on the calling thread. dy is the gradient of a loss with
- * respect to a function's output, dx with respect to its input.
+ * threads may call these functions on different blocks at the same time, between kvd_blas_serial
+ * and kvd_blas_restore; each call then runs on the calling thread. dy is the gradient of a loss
+ * with respect to a function's output, dx with respect to its input.
  */
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
@@ -22,8 +22,8 @@ void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n
                          const float *dy, float *dx);
 
 /*
- * Gradient of kvd_linear: dx [n][in] = dy [n][out] W with W [out][in]. If `add` is not 0, adds the
- * product to dx.
+ * Computes the gradient of kvd_linear: dx [n][in] = dy [n][out] W with W [out][in]. If `add` is not
+ * 0, adds the product to dx.
  */
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
@@ -67,7 +67,7 @@ void kvd_attend_back(const kvd_attend_back_in *in, float *scratch);
 /* Returns the floats of scratch per token that the functions of this file need. */
 size_t kvd_layer_back_scratch(const kvd_config *c);
 
-/* dx [rows][d_model] += gradient of the input x of kvd_layer_normalise. */
+/* Adds the gradient of the input x of kvd_layer_normalise to dx [rows][d_model]. */
 void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *gain, size_t rows,
                               const float *dy, float *dx);
 

@@ -33,7 +33,7 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
 
 /*
  * Returns the value by which DeepSeek ranks a group of experts: its largest value, or the sum of
- * its two largest if `two`.
+ * its two largest if `two` is true.
  */
 static double value_of_group(const double *value, size_t n, bool two)
 {
@@ -82,7 +82,7 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
         factor[j] = best < n ? (float)score[best] : NAN;
         sum += (double)factor[j];
     }
-    /* 1e-20, as in the Hugging Face library, avoids 0 / 0. */
+    /* 1e-20 avoids 0 / 0, as in the Hugging Face library. */
     for (size_t j = 0; j < chosen; j++)
         factor[j] =
             (float)((double)factor[j] / (c->chosen_add_up ? sum + 1e-20 : 1) * c->expert_scale);

@@ -42,7 +42,7 @@ typedef struct {
     const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
 } kvd_chat;
 
-/* Values that the option --chat accepts; NULL ends the list. */
+/* Values that the option --chat accepts; NULL ends the list of values. */
 extern const char *const kvd_chat_words[];
 enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 

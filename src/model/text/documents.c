@@ -27,7 +27,7 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    /* For CSV: column[i] is the index of the column whose header is name[i]. */
+    /* For CSV files: column[i] is the index of the column whose header is name[i]. */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;

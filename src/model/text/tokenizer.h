@@ -61,10 +61,10 @@ size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *note);
 
 /*
- * Appends the token ids of one document to *ids. If add_special, includes the special tokens of the
- * post-processor (BOS, ...), or BOS for llama2.c. Invalid UTF-8 is an error that states the byte
- * offset; after an error *ids is unchanged. Several threads may use t at once. Fails within a
- * second after a request to stop (kvd_interrupted).
+ * Appends the token ids of one document to *ids. If add_special is true, includes the special
+ * tokens of the post-processor (BOS, ...), or BOS for llama2.c. Invalid UTF-8 is an error that
+ * states the byte offset; after an error *ids is unchanged. Several threads may use t at the same
+ * time. Fails within a second after a request to stop (kvd_interrupted).
  */
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special,
                          kvd_ids *ids, kvd_err *err);

@@ -12,7 +12,7 @@
 enum {
     ALIGN = 256,
     CHUNK = 65536,
-    /* Bytes of each pinned host buffer. */
+    /* Bytes of each pinned host buffer through which weights are copied. */
     BUFFER = 16 * 1024 * 1024,
     BUFFERS = 2,
     SLOTS = 2,
@@ -137,7 +137,7 @@ static int loader_close(loader *l, kvd_err *err)
 
 /*
  * Rectangle of a weight matrix: columns first_col .. first_col + cols - 1 of consecutive rows,
- * beginning with row first_row. The number of rows is not stored.
+ * beginning with row first_row. The number of rows is not stored here.
  */
 typedef struct {
     kvd_weight weight;
@@ -254,7 +254,7 @@ typedef struct {
 /*
  * Assigns one array in the arena (the device memory of all weights) to the concatenation of n
  * pieces of weight matrices. Stores the array's address in *to, or NULL if the model has none of
- * these matrices.
+ * the n matrices.
  */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)

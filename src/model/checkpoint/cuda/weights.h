@@ -93,7 +93,7 @@ typedef struct {
      */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
-    /* Biases; bias_o and bias_down are not split among GPUs. */
+    /* Biases. bias_o and bias_down are not split among GPUs. */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
     /*
      * Norms of attention [0] and of the feed-forward block [1]. A norm is applied to the input of
@@ -157,7 +157,7 @@ typedef struct kvd_gpu_weights {
     void *project_out;
     float *norm_final, *norm_final_bias;
     size_t bytes;
-    /* Buffers for streaming experts; NULL if all experts are in device memory. */
+    /* Buffers into which experts are streamed; NULL if all experts are in device memory. */
     kvd_gpu_expert_stream *streamed;
     void *arena;
 } kvd_gpu_weights;

@@ -54,8 +54,8 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
 }
 
 /*
- * Reads the activation function. In Gemma's first published files, "gelu" in hidden_act means
- * gelu_pytorch_tanh.
+ * Reads the name of the activation function. In Gemma's first published files, "gelu" in hidden_act
+ * means gelu_pytorch_tanh.
  */
 static int read_gemma_activation(const json_t *root, kvd_config *c, kvd_err *err)
 {

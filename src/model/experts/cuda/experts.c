@@ -6,7 +6,7 @@
  */
 #include "model/pass/cuda/layer.h"
 
-/* Computes the product with the router. */
+/* Computes the products of n tokens with the router's matrix, which score the experts. */
 static int score(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     kvd_gpu_expert_buffers *const e = &w->experts;

@@ -20,7 +20,7 @@ enum { ROUTE_THREADS = 64, LIST_THREADS = 512, ROW_THREADS = 128 };
 enum {
     FEW_WARPS = 8,
     FEW_THREADS = 32 * FEW_WARPS,
-    FEW_CTAS = 3, /* CTAs on one SM */
+    FEW_CTAS = 3, /* largest number of CTAs on one SM */
     FEW_BLOCKS = KVD_FEW_TOKENS / 8,
     PAIRS = 8, /* (token, expert) pairs that a thread of few_plan_kernel loads at once */
     TILE = 16,
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If fewer than n_chosen logits are not NaN, the remaining factors are NaN. */
+        /* If fewer than n_chosen logits are numbers (not NaN), the remaining factors are NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -112,7 +112,7 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* If fewer than n_chosen logits are not NaN, the factors are NaN. */
+        /* If fewer than n_chosen logits are numbers (not NaN), the factors are NaN. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -382,9 +382,8 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
 }
 
 /*
- * Rows lane / 4 and lane / 4 + 8 of a tile of W, from column 8 (lane % 4) on. With UP, W is the
- * gate and up matrix, and a tile has 8 rows of the gate matrix and the matching 8 rows of the up
- * matrix.
+ * Rows lane / 4 and lane / 4 + 8 of a tile of W, from column 8 (lane % 4) on. With UP, a tile has 8
+ * rows of the gate matrix and the matching 8 rows of the up matrix.
  */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;

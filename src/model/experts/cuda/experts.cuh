@@ -9,8 +9,8 @@ namespace
 {
 
 /*
- * On Hopper a kernel of routed experts is launched before the preceding kernel ends (programmatic
- * dependent launch). Waits for the end of that kernel, then lets the next one start.
+ * Waits until the previous kernel has ended, then lets the next kernel start. On Hopper a kernel of
+ * routed experts is launched before the previous one ends (programmatic dependent launch).
  */
 __device__ __forceinline__ void follow(void)
 {
@@ -21,7 +21,7 @@ __device__ __forceinline__ void follow(void)
 }
 
 /*
- * Returns the sum of x over the threads before this one. part [32] is shared memory that has no
+ * Returns the sum of x over the threads with a lower number. part [32] is shared memory that has no
  * other use. The block has 1024 threads.
  */
 __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)

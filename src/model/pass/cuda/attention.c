@@ -35,7 +35,7 @@ typedef struct {
     float *scores;
     char *prob;
     void **pointers;
-    /* 1 if the rows of all heads are aligned to 16 bytes */
+    /* 1 if the rows of all heads are aligned to 16 bytes, else 0 */
     int aligned;
 } call;
 

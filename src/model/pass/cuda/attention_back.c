@@ -37,7 +37,7 @@ typedef struct {
      */
     char *score[4];
     void **pointers;
-    /* 1 if the rows of all heads are aligned to 16 bytes */
+    /* 1 if the rows of all heads are aligned to 16 bytes, else 0 */
     int aligned;
 } call;
 

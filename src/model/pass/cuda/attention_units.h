@@ -15,7 +15,7 @@ extern "C" {
 #define KVD_ANYWHERE
 #endif
 
-/* The matrices of one head of one sequence in attention. */
+/* Indices of the matrices that attention reads and writes for one head of one sequence. */
 enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD_AT_MATRICES };
 
 /*

@@ -63,13 +63,13 @@ typedef struct {
 
 typedef struct {
     /*
-     * Callback that queues work on the gradients of one layer; called for the last layer first. An
-     * error that it returns ends the run.
+     * Callback that queues work on the gradients of one layer. It is called for the last layer
+     * first. An error that it returns ends the run.
      */
     int (*take)(void *ctx, const kvd_gpu_gradients *g, kvd_err *err);
     /*
-     * Called before every layer of the forward and of the backward pass; NULL if not needed. An
-     * error that it returns ends the run.
+     * Callback that may end the run by returning an error. It is called before every layer of the
+     * forward and of the backward pass; NULL if not needed.
      */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -78,8 +78,8 @@ typedef struct {
 typedef struct kvd_gpu_backward kvd_gpu_backward;
 
 /*
- * `type` is KVD_F32 or KVD_BF16. Device `gpu` is current on return. The caller may close the
- * checkpoint afterwards. On failure returns NULL and fills *err.
+ * Opens a backward pass on device `gpu`, which is current on return. `type` is KVD_F32 or KVD_BF16.
+ * The caller may close the checkpoint afterwards. On failure returns NULL and fills *err.
  */
 kvd_gpu_backward *kvd_gpu_backward_new(const kvd_checkpoint *c, kvd_dtype type, int gpu,
                                        size_t max_tokens, size_t max_len, kvd_err *err);

@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
 }
 
 /*
- * Computes the norm of rows of any length and alignment. A thread reads and writes the same
- * elements each time, so y may be x.
+ * Computes the norm of rows of any length and alignment. Each thread writes only elements that it
+ * has read itself, so y may be x.
  */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)

@@ -184,8 +184,8 @@ cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_
                             const kvd_gpu_scores *scores, void *prob, cudaStream_t stream);
 
 /*
- * x [n] = softcap * tanh(x / softcap). Values that are not finite become NaN, so that later checks
- * find them.
+ * Computes x [n] = softcap * tanh(x / softcap). Values that are not finite become NaN, so that
+ * later checks find them.
  */
 cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stream);
 
@@ -232,7 +232,7 @@ cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 enum {
     KVD_FEW_TOKENS = 32,
     KVD_MANY_TOKENS = 128,
-    KVD_FEW_EXPERTS = 1024 /* most experts of a layer */
+    KVD_FEW_EXPERTS = 1024 /* largest number of experts of a layer */
 };
 typedef struct {
     /*
@@ -252,14 +252,14 @@ typedef struct {
     bool overlaps; /* true on compute capability 9: launches overlap the preceding kernel */
     /* d_model, and hidden units of an expert on this GPU: multiples of 8. */
     size_t d, ffn;
-    float alpha, limit; /* of kvd_gpu_swiglu_clamped; limit 0: SwiGLU */
+    float alpha, limit; /* parameters of kvd_gpu_swiglu_clamped; limit 0: SwiGLU */
     /*
      * True on the first of several GPUs: y is increased, and the biases of the down matrices are
      * added. False: y is overwritten.
      */
     bool first;
     const void *x;    /* input, bf16 [n][d] */
-    const float *add; /* [d], or NULL: is added to every row of y too */
+    const float *add; /* [d], or NULL: is also added to every row of y */
     float *y;         /* [n][d]: receives the experts' weighted outputs */
     /* Scratch: groups [kvd_gpu_few_groups] and their number [1]. */
     kvd_gpu_expert_group *group;
@@ -284,7 +284,7 @@ cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t s
 cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
                                   cudaStream_t stream);
 
-/* y [n][d] becomes the rows of x with the indices `row` [n]. */
+/* Copies the rows of x with the indices `row` [n] to y [n][d]. */
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
                            void *y, cudaStream_t stream);
 
@@ -296,13 +296,13 @@ cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, s
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
 
-/* factor [n] = sigmoid(x [n][d] . w [d]), the factor on the shared expert's output. */
+/* Computes factor [n] = sigmoid(x [n][d] . w [d]), the factor on the shared expert's output. */
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
 /*
- * y [n][ffn] = g sigmoid(alpha g) (1 + u), where g and u are the first and second half of `in`
- * [n][2 ffn] plus bias [2 ffn] (or NULL), both clamped as in kvd_swiglu_clamped.
+ * Computes y [n][ffn] = g sigmoid(alpha g) (1 + u), where g and u are the first and second half of
+ * `in` [n][2 ffn] plus bias [2 ffn] (or NULL), both clamped as in kvd_swiglu_clamped.
  */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,

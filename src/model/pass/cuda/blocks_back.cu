@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t unit = ((size_t)blockIdx.x * THREADS + threadIdx.x) / 32,
                  token = unit / (size_t)heads;
     if (token >= n)
-        return; /* all lanes of the warp return here */
+        return; /* all lanes of the warp return here, so none is missing in a later shuffle */
     const int head = (int)(unit % (size_t)heads);
     const size_t before = (size_t)head * (size_t)d, at = unit * (size_t)d;
     const float *const gain = head < a.n_heads ? a.gain_q : head < turned ? a.gain_k : NULL;

@@ -16,8 +16,8 @@ extern "C" {
 #endif
 
 /*
- * dx [n][d] is the gradient of a norm of x [n][d] with gain [d]. If `add` is not 0, the gradient is
- * added to dx.
+ * Computes dx [n][d], the gradient of a norm of x [n][d] with gain [d]. If `add` is not 0, the
+ * gradient is added to dx.
  */
 cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, double eps,
                               size_t n, size_t d, const float *dy, float *dx, int add,

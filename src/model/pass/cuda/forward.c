@@ -75,7 +75,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /* The first GPU is opened last, so that it is the current device afterwards. */
+    /* The first GPU is opened last, so that the first GPU is the current device afterwards. */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||

@@ -460,8 +460,8 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
 }
 
 /*
- * w->branch = norm(w->narrow W^T + bias), with w->narrow [n][in]. Sets w->pending, so that the next
- * call of norm() adds w->branch to the residual stream.
+ * Computes w->branch = norm(w->narrow W^T + bias), with w->narrow [n][in]. Sets w->pending, so that
+ * the next call of norm() adds w->branch to the residual stream.
  */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,

@@ -46,7 +46,7 @@ typedef struct {
     size_t max_tokens, max_len;
     kvd_gpu_weights weights;
     bool borrowed;        /* true if the arrays of `weights` belong to the caller */
-    kvd_gpu_dense *dense; /* NULL if the caller always passes an attention hook */
+    kvd_gpu_dense *dense; /* exact attention; NULL if the caller always passes an attention hook */
     kvd_gpu_sum *sum;     /* borrowed; NULL on one GPU */
     cudaStream_t stream;
     cudaStream_t sums; /* stream for the sums over GPUs, each of one half of the tokens */
@@ -57,7 +57,10 @@ typedef struct {
     kvd_gpu_queued queued; /* callback for timing, or NULL */
     void *queued_ctx;
 
-    /* Elements of void arrays have the type of the pass; rows are tokens. */
+    /*
+     * All memory of the worker. Elements of the void arrays below have the type of the pass; their
+     * rows are tokens.
+     */
     kvd_device_memory memory;
     float *x;     /* residual stream: [max_tokens][d_model] */
     void *normed; /* input of the projections: [max_tokens][d_model] */
@@ -93,8 +96,8 @@ typedef struct {
     kvd_gpu_bad *bad;
 
     /*
-     * Addition to the residual stream by the next norm, or NULL: `branch`, or a bias [d_model]
-     * for every row.
+     * Vector or array that the next norm adds to the residual stream, or NULL: `branch`, or a bias
+     * [d_model] for every row.
      */
     const float *pending;
     /* Number of the next check of the residual stream for values that are not finite. */
@@ -111,7 +114,7 @@ size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
 
 /*
  * Opens a worker on the device first_gpu + share->index, which becomes current. *w must be zeroed
- * before; the caller must close it after a failure too. Unless `dense`, every run needs an
+ * before; the caller must close it after a failure too. Unless `dense` is true, every run needs an
  * attention hook. Returns 0, or -1 with *err.
  */
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
@@ -133,15 +136,16 @@ int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, siz
                         kvd_err *err);
 
 /*
- * Runs one layer, or if `stop` only its part up to the attention output. Except after the last
- * layer, sums over GPUs of half a batch may still be running.
+ * Runs one layer, or if `stop` is set only its part up to the attention output. Except after the
+ * last layer, sums over GPUs of half a batch may still be running.
  */
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *hook,
                       int stop, kvd_err *err);
 
 /*
- * Adds bias, norms and RoPE to Q, K and V of n tokens in w->qkv, unless hook->wants_raw. If `began`
- * is not NULL, *began in device memory receives the time when the preceding kernels have ended.
+ * Adds bias, norms and RoPE to Q, K and V of n tokens in w->qkv, unless hook->wants_raw is set. If
+ * `began` is not NULL, *began in device memory receives the time when the preceding kernels have
+ * ended.
  */
 int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_gpu_attention *hook,
                        unsigned long long *began, kvd_err *err);
@@ -178,8 +182,8 @@ bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err);
 
 /*
- * y [n][out] = x [n][in] W^T, or y += that product if `add` is not 0. x and the matrix W [out][in]
- * have `type`, y has y_type.
+ * Computes y [n][out] = x [n][in] W^T, or adds the product to y if `add` is not 0. x and the matrix
+ * W [out][in] have `type`, y has y_type.
  */
 int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, kvd_dtype type,
                     size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,

@@ -129,8 +129,8 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * Gradient of what follows attention with KVD_ORDER_BEFORE: x1 = x + W_O o; output = x1 +
- * ffn(norm(x1)), for the layer's input x and the output o of attention.
+ * Computes the gradient of the steps after attention with KVD_ORDER_BEFORE: x1 = x + W_O o; output
+ * = x1 + ffn(norm(x1)), for the layer's input x and the output o of attention.
  */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
@@ -145,8 +145,8 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
 }
 
 /*
- * Gradient of what follows attention with KVD_ORDER_PARALLEL: output = x + W_O o + ffn(norm(x)),
- * for the layer's input x and the output o of attention.
+ * Computes the gradient of the steps after attention with KVD_ORDER_PARALLEL: output = x + W_O o +
+ * ffn(norm(x)), for the layer's input x and the output o of attention.
  */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)

@@ -31,7 +31,7 @@ struct kvd_gpu_paged {
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* The sequences to which `table`, `tile` and `args` belong, or NULL. */
+    /* Sequences for which `table`, `tile` and `args` were filled, or NULL. */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };

@@ -90,9 +90,9 @@ __global__ void __launch_bounds__(THREADS)
     const int at[2] = {lane * N, half + lane * N};
 
     /*
-     * The lane holds x [N] from the first half of a head and y [N] from the second half. With
-     * KVD_ROPE_HALF, angle i rotates (x[i], y[i]). Otherwise the first N/2 angles rotate
-     * neighbouring elements of x, the others of y.
+     * Cosines and sines of the lane's angles. The lane holds x [N] from the first half of a head
+     * and y [N] from the second half. With KVD_ROPE_HALF, angle i rotates (x[i], y[i]). Otherwise
+     * the first N/2 angles rotate neighbouring elements of x, the others of y.
      */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
@@ -206,8 +206,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
 }
 
 /*
- * Handles any d_head and any number of rotated dimensions. A warp changes a head in place: all
- * lanes read the head for its norm before any lane writes.
+ * Finishes heads with any d_head and any number of rotated dimensions. A warp changes a head in
+ * place: all lanes read the head for its norm before any lane writes.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
@@ -304,7 +304,7 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
                             THREADS, 0, stream, a, n, stage, bad);
 }
 
-/* One block writes K, V and the rotated dimensions of Q of one token. */
+/* Writes K, V and the rotated dimensions of Q of one token per block. */
 template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
 {
     __shared__ double part[32];

@@ -98,7 +98,7 @@ __device__ __forceinline__ float silu(float x)
     return x / (1.0f + expf(-x));
 }
 
-/* GELU, approximated by tanh. */
+/* Returns the GELU of x, approximated by tanh. */
 __device__ __forceinline__ float gelu_tanh(float x)
 {
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Most units (heads of sequences) in one batched product of attention. */
+/* Largest number of units (heads of sequences) in one batched product of attention. */
 enum { KVD_SCORE_UNITS = 4096 };
 
 /*

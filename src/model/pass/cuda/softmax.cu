@@ -36,7 +36,10 @@ struct softmax_args {
      */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
-    /* With CAPPED, the score is softcap * tanh(inner * product), where inner = scale / softcap. */
+    /*
+     * Factors of the score with CAPPED, which is softcap * tanh(inner * product), where inner =
+     * scale / softcap.
+     */
     float softcap, inner;
     const float *sinks;
     uint32_t first_head, n_heads;
@@ -57,7 +60,7 @@ __device__ __forceinline__ row_place place_of(const softmax_args &a, uint32_t ro
     return r;
 }
 
-/* exp(scale (x - top)) with a relative error of 2^-22; results below 2^-126 become zero. */
+/* Returns exp(scale (x - top)) with a relative error of 2^-22; results below 2^-126 become zero. */
 __device__ __forceinline__ float exponential(const softmax_args &a, float x, float top)
 {
     float y;
@@ -89,7 +92,7 @@ __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place
     }
 }
 
-/* exp(sink - top * scale), the sink's term in the denominator; 0 without sinks. */
+/* Returns exp(sink - top * scale), the sink's term in the denominator; 0 without sinks. */
 __device__ __forceinline__ float sink_term(const softmax_args &a, uint32_t row, float top)
 {
     return a.sinks ? expf(a.sinks[(a.first_head + row / a.rows) % a.n_heads] - top * a.scale)

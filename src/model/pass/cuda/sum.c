@@ -22,7 +22,7 @@ struct kvd_gpu_sum {
     const kvd_nccl *lib;
     int n;
     member *gpu;
-    atomic_int failed; /* 1 + index of the first GPU that failed; 0: none */
+    atomic_int failed; /* 1 + index of the first GPU that failed; 0: no GPU failed */
     char engine[32];
 };
 
@@ -189,7 +189,7 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
  */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* Polls before the first sleep; each takes about a microsecond. */
+    /* Number of polls before the first sleep; each takes about a microsecond. */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

@@ -3,7 +3,7 @@
 
 #include "model/pass/cuda/layer.h"
 
-/* Bytes of cuBLAS's workspace; the default is half as large. */
+/* Bytes of cuBLAS's workspace. cuBLAS's default is half as large. */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
 typedef struct {
@@ -256,7 +256,7 @@ static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,
                          bool *streamed, kvd_err *err)
 {
-    enum { SPARE = 20 }; /* one part in 20 of the memory stays free */
+    enum { SPARE = 20 }; /* a 20th of the memory stays free */
     const size_t there = s->weights ? s->weights->bytes : 0;
     *streamed = s->weights && s->weights->streamed;
     size_t left = 0, total = 0;

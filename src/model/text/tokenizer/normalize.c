@@ -189,7 +189,7 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
         }
         /*
          * Normalization begins one character before byte i, because the character at byte i may
-         * combine with the one before it.
+         * combine with that character.
          */
         size_t from = i;
         if (from > plain)
@@ -255,7 +255,7 @@ typedef struct {
     kind kind;
     kvd_regex *pattern;
     kvd_buffer content;
-    /* Strip: true if white space at the left or right end is removed. */
+    /* For Strip: `left` and `right` are true if white space at that end is removed. */
     bool left, right;
 } step;
 

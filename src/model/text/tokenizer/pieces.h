@@ -56,7 +56,7 @@ typedef struct {
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/* Appends a piece to p->next, unless the piece is empty. */
+/* Appends a piece to p->next. An empty piece is not appended. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 /*

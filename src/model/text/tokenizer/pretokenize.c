@@ -22,7 +22,7 @@ typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend;
 
 typedef struct {
     kind kind;
-    /* Split: pattern at whose matches the text is cut. */
+    /* For Split: pattern at whose matches the text is cut. */
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;

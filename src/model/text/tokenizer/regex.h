@@ -43,7 +43,7 @@ typedef struct {
     size_t searches;
     /* Processor time in seconds when the speed of the search was first checked; 0 before that. */
     double clock;
-    /* Byte that the search had reached when its speed was first checked. */
+    /* Byte of the text that the search had reached when its speed was first checked. */
     size_t clock_at;
     /* Processor time in seconds when the speed of the search was last checked. */
     double checked;

@@ -32,8 +32,8 @@ typedef struct {
 } kvd_vocab;
 
 /*
- * After all calls of kvd_vocab_add, kvd_vocab_build must be called. It fails if a piece or an id
- * occurs twice.
+ * kvd_vocab_add adds a piece. kvd_vocab_build must be called after all calls of kvd_vocab_add; it
+ * fails if a piece or an id occurs twice.
  */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
@@ -253,8 +253,8 @@ struct json_t;
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 /*
- * The loop of byte-pair encoding, for tokenizer.json and for llama2.c. With a heap of candidates, a
- * word of n symbols takes O(n log n) steps.
+ * Model of the loop of byte-pair encoding, for tokenizer.json and for llama2.c. With a heap of
+ * candidates, a word of n symbols takes O(n log n) steps.
  *
  * A word may be a whole document. Between two characters that are not neighbours in any merged
  * token there is a boundary: merges before and after it do not depend on each other. The memory is
