@@ -45,7 +45,10 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
     kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
-/* Stores the results of each head and of each sequence. Returns the number of predicted tokens. */
+/*
+ * Stores the results of each head and of each sequence of a setting. Returns the number of
+ * predicted tokens.
+ */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
     const size_t row = kvd_rows_count(a->rows) - 1;

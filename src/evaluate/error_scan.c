@@ -11,7 +11,7 @@ enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
 /*
  * Writes the numbers of kept dimensions to try: rising multiples of d_head / 8, at least 1. Returns
- * how many there are.
+ * the number of values.
  */
 static size_t widths_of(int d_head, int32_t *width)
 {
@@ -61,9 +61,9 @@ typedef struct {
     const kvd_method *method;
     kvd_error_table *t;
     kvd_dtype type;
-    /* How many numbers of kept dimensions are tried for K, or for V, of each head. */
+    /* Number of values of kept dimensions that are tried for K, or for V, of each head. */
     size_t n;
-    /* How many K or V of single heads are measured in one pass of the model. */
+    /* Number of measurements (K or V of one head) in one pass of the model. */
     size_t together;
     /* Projections that cut K or V of one head, [together][n]. */
     kvd_dims *dims;
@@ -71,8 +71,8 @@ typedef struct {
 } scanner;
 
 /*
- * Returns how many K or V of single heads can be measured in one pass with the available memory, at
- * least 1.
+ * Returns the number of measurements (K or V of one head) that fit into memory in one pass of the
+ * model, at least 1.
  */
 static size_t units_together(const scanner *x)
 {

@@ -154,8 +154,8 @@ static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *p
                         double full_rank_error, kvd_err *err)
 {
     /*
-     * Measures attention errors only for points that the user asked for, because they make passes
-     * longer.
+     * Attention errors are measured only for points that the user asked for, because they make
+     * passes longer.
      */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;

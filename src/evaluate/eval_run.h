@@ -82,7 +82,7 @@ typedef struct {
     size_t weights_group; /* number of weights that share a scale */
     /* Fraction of the uncompressed accuracy to keep; NaN means no search. */
     double target;
-    /* Parameter that --target varies; NULL means the usual parameter of each method. */
+    /* Parameter that --target varies; NULL: the method's own trade-off parameter. */
     const char *target_key;
     /* Number of values of its parameter to try for each method (--sweep); 0 without --sweep. */
     size_t sweep;
@@ -97,7 +97,10 @@ typedef struct {
     kvd_dtype compute; /* number type of the forward pass: KVD_F32 or KVD_BF16 */
 } kvd_eval_options;
 
-/* Parses into *cfg, which must be zeroed. Wrong usage ends the program with status 2. */
+/*
+ * Parses the command line into *cfg, which must be zeroed. Wrong usage ends the program with status
+ * 2.
+ */
 void kvd_eval_parse(int argc, char **argv, kvd_eval_options *cfg);
 
 void kvd_eval_options_release(kvd_eval_options *cfg);
@@ -111,7 +114,7 @@ typedef struct {
     char *path; /* path of OUT.h5.rows; NULL if no results are saved */
     kvd_run_key key;
     kvd_accuracy from;
-    /* Index of the next saved row of results to copy into those of this run. */
+    /* Index of the next saved row of results to copy into the results of this run. */
     size_t next;
 } kvd_saved_rows;
 
@@ -132,10 +135,13 @@ void kvd_saved_rows_release(kvd_saved_rows *s);
 int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                         kvd_accuracy *to, bool *taken, kvd_err *err);
 
-/* Writes all rows of this run to OUT.h5.rows. Does nothing while saved rows are left to copy. */
+/*
+ * Writes all rows of this run to OUT.h5.rows. Does nothing while there are saved rows that were not
+ * yet copied.
+ */
 int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                         kvd_err *err);
-/* Removes OUT.h5.rows. The caller calls it when OUT.h5 is complete. */
+/* Removes OUT.h5.rows. To be called when OUT.h5 is complete. */
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
@@ -206,9 +212,9 @@ int kvd_eval_text_shares(kvd_eval_run *v, size_t row, kvd_interval *of_text, kvd
 /*
  * Measures the loss if only Q and K, or only V, of a single head keep fewer dimensions: mean KL
  * divergence from the uncompressed model, in nats per predicted token. Covers every layer and KV
- * head. Numbers of kept dimensions are d/8, d/4, 3d/8, d/2, 5d/8, 3d/4 and d; the loss at d is 0.
- * `type` is the number type of the projected K and V. The evaluator must have keep_reference. On
- * success the caller releases *t with kvd_error_table_release.
+ * head. Numbers of kept dimensions are d/8, d/4, 3d/8, d/2, 5d/8, 3d/4 and d for heads of d
+ * dimensions; the loss at d is 0. `type` is the number type of the projected K and V. The evaluator
+ * must have keep_reference. On success the caller releases *t with kvd_error_table_release.
  */
 int kvd_error_scan(kvd_evaluator *e, const kvd_method *m, const kvd_model_info *model,
                    kvd_dtype type, kvd_progress *progress, kvd_error_table *t, kvd_err *err);

@@ -98,7 +98,7 @@ typedef struct {
      */
     kvd_model_runner *runner;
     double weight_bytes;
-    /* kvd_evaluate fills the fields below. */
+    /* The fields from here on are filled by kvd_evaluate. */
     kvd_quality *per_sequence; /* prediction quality of each sequence: [n_sequences] */
     /*
      * Change of each scored prediction from the uncompressed model, [n_each]; NULL if the results

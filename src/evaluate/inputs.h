@@ -99,8 +99,8 @@ int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
 /* Finds for each method the loaded files that it reads. */
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /*
- * Creates the compression settings of every method. If `none_is_error`, a method without any is an
- * error.
+ * Creates the compression settings of every method. If `none_is_error` is true, a method without
+ * any setting is an error.
  */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /*

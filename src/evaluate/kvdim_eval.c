@@ -75,7 +75,10 @@ static int make_evaluator(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Checks each set of rotations once, even if several compression settings use it. */
+/*
+ * Checks projections that keep all dimensions. Each set of rotations is checked once, even if
+ * several compression settings use it.
+ */
 static int check_full_rank(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;

@@ -111,7 +111,7 @@ struct kvd_model_runner {
     size_t kept_prompt;
 
     /*
-     * rows_new allocates memory for n hidden states; on failure it returns NULL and fills *err.
+     * `rows_new` allocates memory for n hidden states; on failure it returns NULL and fills *err.
      * `spare` returns the bytes that hidden states may take.
      */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
@@ -144,8 +144,8 @@ struct kvd_model_runner {
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 
     /*
-     * plan_load copies the matrices of a compression plan to the GPU, and fails if this runner
-     * cannot run the plan. plan_unload frees the copies; it accepts plans that were not loaded.
+     * `plan_load` copies the matrices of a compression plan to the GPU, and fails if this runner
+     * cannot run the plan. `plan_unload` frees the copies; it accepts plans that were not loaded.
      * Both are NULL if no copies are needed.
      */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);

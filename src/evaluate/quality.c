@@ -77,7 +77,7 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
  * finite.
  */
 typedef struct {
-    /* Largest logit; sum of e^{x - top}; logarithm of the sum of e^x. */
+    /* Largest logit, sum of e^{x - top}, and logarithm of the sum of e^x. */
     double top, sum, lse;
     size_t best;
     ptrdiff_t bad;
@@ -135,8 +135,8 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
     /*
-     * Sums of each row, added later in the order of rows, so that they do not depend on the number
-     * of threads.
+     * Sums of each row. They are added later in the order of rows, so that results do not depend on
+     * the number of threads.
      */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
@@ -228,7 +228,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
         total += q[i].n;
     }
-    /* Values that do not exist, such as the interval of a single sequence, stay NaN. */
+    /* Result for values that do not exist, such as the interval of a single sequence. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 

@@ -174,8 +174,8 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
                             : 0;
     cache.prompts = first_pass ? &prompts : NULL;
     /*
-     * Methods that read the inputs of layers need the prompts to run again, because these inputs
-     * are not recorded.
+     * For methods that read the inputs of layers, prompts run again, because the recorded prompts
+     * do not contain these inputs.
      */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)

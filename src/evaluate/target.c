@@ -112,8 +112,8 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
 }
 
 /*
- * Evaluates the setting nearest to `wanted` unless it was evaluated before. Sets *x to its
- * position.
+ * Evaluates the setting nearest to position `wanted`, unless it was evaluated before. Sets *x to
+ * the position of the setting.
  */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
@@ -468,7 +468,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* The name has changed: start again at the first search (i++ makes 0). */
+            /* Restarts the loop with the new name at the first search; i++ makes the index 0. */
             i = (size_t)-1;
         }
 }

@@ -34,7 +34,10 @@ typedef struct {
     kvd_interval share;
 } kvd_target_sample;
 
-/* An evaluated setting next to the crossing of the target. Both fields are NaN if there is none. */
+/*
+ * Evaluated setting next to the point where the share crosses the target. Both fields are NaN if
+ * there is no crossing.
+ */
 typedef struct {
     double value, saving;
 } kvd_target_end;
@@ -63,7 +66,7 @@ typedef struct {
 typedef struct {
     void *ctx;
     double largest;
-    /* Bisection ends between positions that are at most this far apart. */
+    /* Largest distance of neighbouring positions at which bisection ends. */
     double step;
     /* True if position 0 is the uncompressed model, whose share is 1 without an evaluation. */
     bool whole;

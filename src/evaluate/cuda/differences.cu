@@ -24,13 +24,13 @@ struct larger {
     }
 };
 
-/* Reduces x over the threads of the block with operation OP; thread 0 gets the result. */
+/* Reduces x over the threads of the block with the operation OP. Thread 0 gets the result. */
 template <class OP> __device__ double over_cta(double x)
 {
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    /* of_warp must not be written by the next call before all threads have read it */
+    /* The next call must not write of_warp before all threads have read it. */
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;
@@ -80,8 +80,8 @@ __device__ double value(__nv_bfloat16 x)
 }
 
 /*
- * Each thread block compares the outputs of query head blockIdx.x for a range of tokens, number
- * blockIdx.y.
+ * Compares attention outputs. A thread block compares those of query head blockIdx.x for the range
+ * of tokens with number blockIdx.y.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)

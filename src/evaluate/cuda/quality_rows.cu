@@ -54,8 +54,8 @@ __device__ __forceinline__ bool is_finite(float x)
 }
 
 /*
- * Adds N logits x to the statistics p: those of the columns `column`, `column` + THREADS, and so
- * on.
+ * Adds N logits x to the statistics p: the logits of the columns `column`, `column` + THREADS, and
+ * so on.
  */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
@@ -115,7 +115,7 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /* of_warp must not be written before all threads have left the previous call */
+    /* No thread may write of_warp before all threads have left the previous call. */
     __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;

@@ -7,7 +7,7 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/* A GPU with its copy of the model, or a thread on the CPU. */
+/* A GPU with its copy of the model, or a thread on the CPU, that generates sequences. */
 typedef struct {
     /* Specification of this worker alone: its own GPU, and n_gpus 1. */
     kvd_generator_spec spec;
@@ -253,7 +253,10 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/* The first worker runs in the calling thread. Workers share the processor's threads. */
+/*
+ * Runs the job on n workers, the first of them in the calling thread. Workers share the processor's
+ * threads.
+ */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);

@@ -71,7 +71,7 @@ typedef struct {
 #define KVD_FREE_TOKEN UINT32_MAX
 
 typedef struct {
-    /* Bits in the cache after the prompt, and after the last token. */
+    /* Bits of the sequence in the cache after the prompt, and after the last token. */
     double prompt_bits, bits;
     /*
      * Seconds of the pass over the prompt, and of the steps. The time of a shared pass is
@@ -98,11 +98,11 @@ typedef struct {
 
 typedef struct {
     bool gpu;
-    /* KVD_F32, or KVD_BF16 on a GPU. */
+    /* Number type of the forward pass: KVD_F32, or KVD_BF16 on a GPU. */
     kvd_dtype compute;
     /*
-     * Each GPU has the whole model; n_gpus 0 counts as 1. On the CPU, n_gpus is the number of
-     * threads.
+     * First GPU, and number of GPUs, each of which has the whole model; n_gpus 0 counts as 1. On
+     * the CPU, n_gpus is the number of threads.
      */
     int first_gpu, n_gpus;
     /*
@@ -116,20 +116,23 @@ typedef struct {
      * one iteration.
      */
     size_t max_tokens;
-    /* Tokens of a prompt and its continuation. */
+    /* Largest number of tokens of a prompt and its continuation together. */
     size_t max_len;
 } kvd_generator_spec;
 
 typedef struct kvd_generator kvd_generator;
 
-/* The checkpoint must outlive the generator. On failure returns NULL and fills *err. */
+/*
+ * Opens a generator. The checkpoint must outlive the generator. On failure returns NULL and fills
+ * *err.
+ */
 kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                  kvd_err *err);
 void kvd_generator_free(kvd_generator *g);
 
 /*
- * kvd_generator_path names the implementation for a plan. `why` gets the reason if that is not
- * the CUDA engine, else "".
+ * kvd_generator_path returns the name of the implementation that runs a plan. `why` receives the
+ * reason if that is not the CUDA engine, else "".
  */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,

@@ -1,6 +1,6 @@
 /*
- * Decides which tokens each forward pass takes and which token follows. generate_path.h declares
- * the forward pass.
+ * Decides which tokens each forward pass processes and which token follows. generate_path.h
+ * declares the forward pass.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +16,8 @@ static bool is_own(const kvd_continuations *c, size_t at)
 }
 
 /*
- * Writes the results at output index `at`, and returns the next input. x [vocab] may be NULL if
- * only tokens are wanted.
+ * Writes the results at output index `at`, and returns the next input token. x [vocab] has the
+ * logits; it may be NULL if only tokens are wanted.
  */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
@@ -40,22 +40,19 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* Sequences first .. first + n - 1 of c. */
+/* A group: sequences first .. first + n - 1 of `c`, which run together. */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
     const kvd_continuations *c;
     const kvd_continued *out;
-    /* Held while c->ended runs. */
+    /* Lock that is held while c->ended runs. */
     pthread_mutex_t *lock;
     size_t first, n;
     uint32_t *next; /* [n] */
-    /*
-     * Output index of the token that follows `next`; c->end[s + 1] at the end of a sequence:
-     * [n].
-     */
+    /* [n] Output index of the token that follows `next`; c->end[s + 1] at the end of a sequence. */
     size_t *at;
-    /* Tokens in the cache: [n]. */
+    /* [n] Number of tokens of each sequence in the cache. */
     size_t *rows;
     /*
      * Batch of the current pass. `row` [n] holds the index of each sequence in *c, `slot` [n] its
@@ -65,11 +62,14 @@ typedef struct {
     uint32_t *id;
     /* [n] */
     uint32_t *best;
-    /* [path->piece][vocab_size]; NULL if no result needs logits. */
+    /* Logits [path->piece][vocab_size]; NULL if no result needs logits. */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
-    /* Input so far of a sequence that outgrows its RoPE table (longrope); else NULL. */
+    /*
+     * Input so far of a sequence that outgrows its RoPE table (longrope models); NULL for other
+     * groups.
+     */
     uint32_t *text;
     /*
      * Number of input tokens of the whole group (all_tokens) and of its finished passes (tokens).
@@ -148,7 +148,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* Reports the progress of the group; `part` is the fraction of it that is done. */
+/* Reports the progress of the group. `part` is the fraction of the group that is done. */
 static void advance(group *u, double part)
 {
     const kvd_continuations *const c = u->c;
@@ -217,8 +217,8 @@ static int run_prompts(group *u, kvd_err *err)
 }
 
 /*
- * When the text has one token more than first_length(), a new cache is begun with the whole text
- * as its prompt.
+ * Appends the next token to the text of a sequence that outgrows its RoPE table. When the text has
+ * one token more than first_length(), a new cache is begun with the whole text as its prompt.
  */
 static int add_to_text(group *u, kvd_err *err)
 {
@@ -233,7 +233,10 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/* Sets *left to the number of sequences that have another token to decide. */
+/*
+ * Runs the next token of all sequences. Sets *left to the number of sequences that have another
+ * token to decide.
+ */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -320,7 +323,10 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-/* Runs n sequences that fit together. If that fails, makes more room and runs them again. */
+/*
+ * Runs n sequences that fit together. If that fails, makes more room (path->grow) and runs them
+ * again.
+ */
 static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                     const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                     pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)

@@ -17,8 +17,8 @@ struct kvd_generate_path {
     /* Largest number of sequences whose logits one call of `read` can return. */
     size_t piece;
     /*
-     * Callback that `run` may call after the attention of a layer, with the number of layers so
-     * far, for progress reports; NULL: none. The caller of `run` sets it.
+     * Callback for progress reports, or NULL; set by the caller of `run`. `run` may call it after
+     * the attention of a layer, with the number of layers so far.
      */
     void (*layer_done)(void *ctx, int n_layers);
     void *layer_ctx;
@@ -35,7 +35,7 @@ struct kvd_generate_path {
      * may fall below that of `together` after `grow`. NULL: all n run together.
      */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
-    /* Begins sequences with slots 0 .. n - 1. The plan stays open until `end`. */
+    /* Begins n sequences, in slots 0 .. n - 1. The plan must stay open until `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
     /*
      * Runs the prompts of all sequences, or the next token of some. `slot` [b->n_sequences] is the
@@ -43,12 +43,12 @@ struct kvd_generate_path {
      */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /*
-     * For sequences from .. from + n - 1 of the latest batch: token with the largest logit (the
-     * first of equal ones) and logits [n][vocab_size], unless NULL.
+     * Returns results for sequences from .. from + n - 1 of the latest batch: the token with the
+     * largest logit (the first of equal ones), and logits [n][vocab_size] unless `logits` is NULL.
      */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
-    /* Bits that the cache of a slot takes (kvd_sequence_cache_bits). */
+    /* Returns the bits that the cache of a slot takes (kvd_sequence_cache_bits). */
     double (*bits)(const kvd_generate_path *p, size_t slot);
     /*
      * Ends the generation that `begin` began, also if `begin` or `run` failed. If `account` is not
@@ -59,32 +59,34 @@ struct kvd_generate_path {
 };
 
 /*
- * True if sequence s outgrows the short RoPE table of a longrope model. K and V of all its
+ * Returns true if sequence s outgrows the short RoPE table of a longrope model. K and V of all its
  * tokens are then computed again, as the Hugging Face library does.
  */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
 /*
- * Generates n sequences of *c together, at most what path->together returns. A sequence for
- * which kvd_generate_outgrows is true must be alone. `lock` is held while c->ended or c->advanced
- * runs.
+ * Generates n sequences of *c together; n must not exceed path->together. A sequence for which
+ * kvd_generate_outgrows is true must be alone. `lock` is held while c->ended or c->advanced runs.
  */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
 
-/* Forward pass of a model whose attention is a callback on the CPU. */
+/* Forward pass of a model, with an attention callback on the CPU. */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
     /*
-     * Runs only the prompts and records them in *prompts, for methods with kvd_plan_first_pass.
-     * If `twice`, the batch holds every prompt two times.
+     * Runs only the prompts and records them in *prompts, for methods with kvd_plan_first_pass. If
+     * `twice` is true, the batch holds every prompt two times.
      */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
-    /* Keeps the hidden state of the last token of every sequence, after the final norm. */
+    /*
+     * Runs the batch, and keeps the hidden state of the last token of every sequence, after the
+     * final norm.
+     */
     int (*run)(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err);
-    /* Logits [n][vocab_size] from the hidden states that `run` kept. */
+    /* Computes logits [n][vocab_size] from the hidden states that `run` kept. */
     int (*logits)(kvd_generate_pass *p, size_t from, size_t n, float *logits, kvd_err *err);
     void (*free)(kvd_generate_pass *p);
 };
@@ -125,7 +127,9 @@ kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_genera
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);
 
-/* Weights in type s->compute on GPU s->first_gpu. On failure returns NULL and fills *err. */
+/*
+ * Loads the weights in type s->compute on GPU s->first_gpu. On failure returns NULL and fills *err.
+ */
 struct kvd_gpu_weights *kvd_generate_weights_new(const kvd_checkpoint *c,
                                                  const kvd_generator_spec *s, kvd_err *err);
 void kvd_generate_weights_free(struct kvd_gpu_weights *w, const kvd_generator_spec *s);
@@ -133,7 +137,7 @@ void kvd_generate_weights_free(struct kvd_gpu_weights *w, const kvd_generator_sp
 void kvd_generate_use_gpu(const kvd_generator_spec *s);
 #endif
 
-/* Index of the largest element, the first if several are equal. */
+/* Returns the index of the largest element, the first one if several are equal. */
 size_t kvd_generate_largest(const float *x, size_t n);
 
 #endif

@@ -103,7 +103,9 @@ typedef struct {
     kvd_attention hook; /* calls the hook of `cache`, then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    /* [piece][vocab_size]; needed to find the largest logit even if only tokens are wanted. */
+    /*
+     * Logits [piece][vocab_size], from which the largest is found even if only tokens are wanted.
+     */
     float *logits;
 } by_rows;
 

@@ -23,7 +23,7 @@ typedef struct {
     char *task;    /* scores are averaged per task */
     char *context; /* not empty */
     kvd_benchmark_turn *turn;
-    /* Questions that follow each other on one cache; at least 1. */
+    /* Questions that are asked one after another on one cache; at least 1. */
     size_t n_turns;
     char **choice; /* class names of a classification: [n_choices] */
     size_t n_choices;
@@ -36,13 +36,16 @@ typedef struct {
     char *stop;
 } kvd_benchmark_item;
 
-/* Owns all its strings and arrays. A zeroed list is empty. */
+/* List of items, which owns all its strings and arrays. A zeroed list is empty. */
 typedef struct {
     kvd_benchmark_item *item;
     size_t n, capacity;
 } kvd_benchmark;
 
-/* Return a zeroed item or question that was appended. On failure return NULL and fill *err. */
+/*
+ * Append a zeroed item, or a zeroed question to the last item, and return it. On failure return
+ * NULL and fill *err.
+ */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
 /* Appends an empty turn (a question) to the item that was added last. */
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
@@ -69,14 +72,14 @@ enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20, KVD_BENCHMARK_TASK_BYTES = 100 };
 
 typedef struct {
     kvd_benchmark_form form;
-    /* kvd_metric for all items; -1 keeps the benchmark's own. */
+    /* kvd_metric of all items; -1: the benchmark's own metric. */
     int metric;
-    /* 0 keeps the benchmark's own. */
+    /* Largest number of tokens of an answer; 0: the benchmark's own number. */
     size_t max_new_tokens;
-    /* NULL keeps the benchmark's own. */
+    /* Text that ends an answer; NULL: the benchmark's own text. */
     const char *stop;
-    size_t most; /* items read from one file; 0 reads all */
-    /* Solved examples before a question of GSM8K, 0 .. KVD_GSM8K_SHOTS. */
+    size_t most; /* number of items to read from one file; 0: all items */
+    /* Number of solved examples before a question of GSM8K, 0 .. KVD_GSM8K_SHOTS. */
     size_t shots;
 } kvd_benchmark_settings;
 

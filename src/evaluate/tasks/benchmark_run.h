@@ -12,7 +12,7 @@
  * cache one by one.
  */
 typedef enum {
-    /* After the first question, which the method therefore sees. */
+    /* After the first question, so that the method sees the question. */
     KVD_COMPRESS_PROMPT,
     /* After the context, before the question. */
     KVD_COMPRESS_CONTEXT
@@ -58,7 +58,7 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_benchmark_run_settings settings;
     kvd_generator *generator;
-    /* Borrowed; NULL if nothing is saved. */
+    /* File of finished sequences, borrowed; NULL if nothing is saved. */
     kvd_journal *journal;
     kvd_continuations run;
     kvd_benchmark_answer *answer; /* [n_answers], in the order of the sequences */

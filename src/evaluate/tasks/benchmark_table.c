@@ -121,7 +121,9 @@ static double dense_bytes(const kvd_config *c)
     return 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
 }
 
-/* In place of a task index: the mean over tasks of equal weight. */
+/*
+ * Value that is passed as a task index for the mean over tasks, in which tasks have equal weight.
+ */
 #define ALL_TASKS SIZE_MAX
 
 static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)

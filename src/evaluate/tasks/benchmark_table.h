@@ -30,8 +30,9 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const k
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
 /*
- * Share of the uncompressed model's mean score that the setting added last keeps. Tasks have equal
- * weight; the 95 % interval draws items of all tasks. Fails if the uncompressed model scores 0.
+ * Computes the share of the uncompressed model's mean score that is kept by the setting that was
+ * added last. Tasks have equal weight; the 95 % interval draws items of all tasks. Fails if the
+ * uncompressed model scores 0.
  */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 

@@ -28,7 +28,10 @@ int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err
     return 0;
 }
 
-/* Returns 0 if the C library lacks C.UTF-8, whose character classes are those of Unicode. */
+/*
+ * Returns the locale C.UTF-8, whose character classes are those of Unicode, or 0 if the C library
+ * lacks it.
+ */
 static locale_t unicode(void)
 {
     static locale_t known;

@@ -138,8 +138,8 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
             continue;
         after += strlen(prefix[k]);
         /*
-         * InfiniteBench skips one character after the phrase, such as a blank: here one UTF-8
-         * character.
+         * InfiniteBench skips one character after the phrase, such as a blank. Here the character
+         * is one of UTF-8.
          */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
@@ -152,7 +152,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
     return 0;
 }
 
-/* Removed in addition to ASCII punctuation. */
+/* Chinese punctuation, which is removed in addition to ASCII punctuation. */
 static const char chinese_marks[] =
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛"
     "〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";

@@ -17,7 +17,7 @@ struct kvd_journal {
     FILE *file;
     /*
      * JSON objects {"run", "account", "sequences"}, with the "file" and "line" from which each
-     * was read.
+     * object was read.
      */
     json_t *groups;
     size_t n_saved;
@@ -173,7 +173,7 @@ static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err
     return status;
 }
 
-/* Journals of parts are named PATH.I-of-N. */
+/* Returns true if `name` is the file name of a part's journal: PATH.I-of-N. */
 static bool is_part(const kvd_journal *j, const char *name)
 {
     const char *const slash = strrchr(j->path, '/'), *const own = slash ? slash + 1 : j->path;
@@ -192,7 +192,9 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     char *where;
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
-    /* Sorted, so that a sequence in two journals is always taken from the same one. */
+    /*
+     * The files are sorted, so that a sequence in two journals is always taken from the same file.
+     */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
     for (int i = 0; i < n; i++) {

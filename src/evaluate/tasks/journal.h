@@ -15,9 +15,9 @@
 typedef struct kvd_journal kvd_journal;
 
 /*
- * Opens a journal and reads the lines of an earlier run; if `parts`, also those of path.I-of-N.
- * Fails if the earlier run had another `key`, or if a line other than the last is damaged. On
- * failure returns NULL and fills *err.
+ * Opens a journal and reads the lines of an earlier run; if `parts` is true, also those of
+ * path.I-of-N. Fails if the earlier run had another `key`, or if a line other than the last is
+ * damaged. On failure returns NULL and fills *err.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
 /*

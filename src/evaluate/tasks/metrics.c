@@ -133,7 +133,7 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/* Length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at the beginning of s, or 0. */
+/* Returns the length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at the beginning of s, or 0. */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -141,7 +141,7 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/* Drops commas, dollar signs and a point at the end; `out` has n + 1 bytes. */
+/* Copies s without commas, dollar signs and a point at the end; `out` has n + 1 bytes. */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -179,7 +179,9 @@ static int last_number(const char *answer, const char *reference, double *score,
     return status;
 }
 
-/* Letter of "The correct answer is (X)", else of "The correct answer is X", or 0. */
+/*
+ * Returns the letter X of "The correct answer is (X)", else of "The correct answer is X", else 0.
+ */
 static char chosen(const char *answer)
 {
     static const char words[] = "The correct answer is ";
@@ -296,7 +298,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Refuses a reference for which every answer would score the same. */
+/* Fails for a reference with which every answer would have an equal score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

@@ -24,11 +24,11 @@ typedef enum {
     KVD_METRIC_ROUGE_L,
     /* Similarity of the reference code with the first answer line that is not a comment. */
     KVD_METRIC_CODE,
-    /* 1 / (number of class names in the answer) if the right one is among them, else 0. */
+    /* 1 / (number of class names in the answer) if the right name is among them, else 0. */
     KVD_METRIC_CLASSIFICATION,
     /* Fraction of the answer's numbers that equal N of the reference "Paragraph N". */
     KVD_METRIC_RETRIEVAL,
-    /* Fraction as KVD_METRIC_RETRIEVAL, for references in Chinese. */
+    /* As KVD_METRIC_RETRIEVAL, for references in Chinese. */
     KVD_METRIC_RETRIEVAL_ZH,
     /* Fraction of the answer's numbers that equal the reference. */
     KVD_METRIC_COUNT,

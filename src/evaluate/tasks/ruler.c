@@ -140,7 +140,10 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* The size of an item is its number of words or lines, depending on the task. */
+/*
+ * How an item is fitted to a length. Its size is its number of words or lines, depending on the
+ * task.
+ */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
@@ -254,8 +257,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
     /*
-     * RULER's search does not end if 500 words of the essay are too long. Here it then begins at
-     * 25.
+     * RULER's search does not end if 500 words of the essay are too long. Here the search then
+     * begins at 25 words.
      */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;

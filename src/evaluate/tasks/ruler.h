@@ -14,9 +14,11 @@
 #include "evaluate/tasks/benchmark.h"
 #include "model/text/tokenizer.h"
 
-/* Tasks of synthetic.yaml without qa_1 and qa_2, and default number of items of a task. */
+/*
+ * Number of tasks of synthetic.yaml without qa_1 and qa_2, and default number of items of a task.
+ */
 enum { KVD_N_RULER_TASKS = 11, KVD_RULER_ITEMS = 500 };
-/* Names as in synthetic.yaml; NULL-terminated. */
+/* Names of the tasks as in synthetic.yaml; NULL-terminated. */
 extern const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1];
 
 typedef struct {
@@ -24,11 +26,11 @@ typedef struct {
     size_t length;                /* largest number of tokens of a prompt with its answer */
     size_t items;                 /* per task; 0 means KVD_RULER_ITEMS */
     uint64_t seed;
-    /* Path of a UTF-8 text that hides needles; may be NULL if no task needs it. */
+    /* Path of a UTF-8 text in which needles are hidden; may be NULL if no task needs it. */
     const char *essay;
-    /* The length includes special tokens such as BOS. */
+    /* True if the length includes special tokens such as BOS. */
     bool special;
-    /* Context and question are tokenized apart (--compress-at context). */
+    /* True if context and question are tokenized separately (--compress-at context). */
     bool context_apart;
 } kvd_ruler_settings;
 
@@ -46,9 +48,9 @@ int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    kvd_err *err);
 
 /*
- * Writes one JSON object per line, with RULER's fields and the field task, whole or not at all.
- * kvd_benchmark_read reads equal items from the file. If `special`, token counts include special
- * tokens.
+ * Writes the items as a file, whole or not at all: one JSON object per line, with RULER's fields
+ * and the field task. kvd_benchmark_read reads equal items from the file. If `special` is true,
+ * token counts include special tokens.
  */
 int kvd_ruler_write(const kvd_benchmark *b, const char *path, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err);

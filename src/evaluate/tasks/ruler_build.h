@@ -9,7 +9,7 @@
 #include "common/rng.h"
 #include "evaluate/tasks/ruler.h"
 
-/* Separated by single blanks. */
+/* Words for needles and lists, separated by single blanks. */
 extern const char kvd_ruler_adjectives[], kvd_ruler_nouns[], kvd_ruler_verbs[];
 
 typedef struct {
@@ -32,7 +32,7 @@ typedef struct {
     size_t keys, values, queries;
 } kvd_ruler_needles;
 
-/* All allocated. A zeroed item is empty. */
+/* Texts of an item, all allocated. A zeroed item is empty. */
 typedef struct {
     /* Prompt without the answer prefix; its last line is the question. */
     char *input;
@@ -46,7 +46,7 @@ typedef struct {
     const kvd_tokenizer *tokenizer;
     kvd_rng rng;
     const kvd_ruler_needles *needles;
-    /* Tokens reserved for the answer. */
+    /* Number of tokens reserved for the answer. */
     size_t new_tokens;
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
@@ -71,8 +71,8 @@ int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
 /*
- * True if the three answer words of a text of n words are more frequent than any other word. The
- * word "...", with which RULER fills the text, does not count.
+ * Returns true if the three answer words of a text of n words are more frequent than any other
+ * word. The word "...", with which RULER fills the text, does not count.
  */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
 /* Builds the solved example of vt from n lines of noise, and keeps its layout in *r. */

@@ -5,7 +5,7 @@
 
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/* Assignments VAR A = 12345, VAR B = VAR A, ... between lines of noise. */
+/* A chain of assignments VAR A = 12345, VAR B = VAR A, ... between lines of noise. */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
@@ -47,7 +47,7 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /* In RULER, an assignment of a variable ends in a blank. */
+            /* As in RULER, an assignment of another variable ends in a blank. */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;

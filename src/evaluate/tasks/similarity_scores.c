@@ -88,7 +88,7 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* Equal words of both compared texts have the same number. */
+/* Numbers of words: equal words of both compared texts have the same number. */
 typedef struct {
     /* [n_words] */
     size_t *word;
@@ -118,7 +118,7 @@ static int number_of(dictionary *d, const kvd_characters *w, size_t *number, kvd
     return 0;
 }
 
-/* A sentence of only white space has one empty word. */
+/* Adds a sentence. A sentence of only white space has one empty word. */
 static int add_sentence(const kvd_characters *x, dictionary *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};
@@ -197,8 +197,8 @@ static double package_f1(double both, double answer, double reference)
 }
 
 /*
- * Counts distinct words that both texts have. If `subsequences`, only those in the union of the
- * longest common subsequences of all pairs of sentences.
+ * Counts distinct words that both texts have. If `subsequences` is true, only those in the union of
+ * the longest common subsequences of all pairs of sentences.
  */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
@@ -272,7 +272,10 @@ typedef struct {
     size_t a, b, n;
 } block;
 
-/* Longest block in a[alo .. ahi-1] and b[blo .. bhi-1]; of equal ones the first in a, then in b. */
+/*
+ * Returns the longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]. Among equally long
+ * blocks, the first in a, then the first in b counts.
+ */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     block best = {alo, blo, 0};
@@ -313,7 +316,7 @@ static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi
     return sum;
 }
 
-/* As Python's SequenceMatcher(None, a, b).ratio(). */
+/* Computes the ratio of Python's SequenceMatcher(None, a, b).ratio(). */
 static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, kvd_err *err)
 {
     enum { FREQUENT_FROM = 200 };
@@ -362,7 +365,10 @@ int kvd_code_similarity(const char *answer, const char *reference, double *score
     double r = 0;
     int status = kvd_characters_of(line, n, &a, err) ||
                  kvd_characters_of(reference, strlen(reference), &b, err);
-    /* Equal texts score 1 and an empty text scores 0, because fuzzywuzzy checks this first. */
+    /*
+     * Equal texts score 1 and an empty text scores 0, because fuzzywuzzy tests this before it
+     * computes the ratio.
+     */
     if (!status && !kvd_words_order(&a, &b))
         r = 1;
     else if (!status && a.n && b.n)

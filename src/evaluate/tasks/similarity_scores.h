@@ -4,16 +4,16 @@
 #include "common/err.h"
 
 /*
- * F1 over words, each counted as often as both texts have it, after SQuAD's normalisation: lower
- * case, without ASCII punctuation and a, an, the.
+ * Computes F1 over words, each counted as often as both texts have it, after SQuAD's normalisation:
+ * lower case, without ASCII punctuation and a, an, the.
  */
 int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *err);
 
 /*
- * ROUGE of the Python package rouge 1.0.1, which differs from Google's rouge-score (kvd_rouge_1).
- * Sentences end at full stops, words keep their case, and every distinct word counts once. rouge_l
- * is over the union of the longest common subsequences of all pairs of sentences. rouge_1 or
- * rouge_l may be NULL. Texts without a sentence score 0.
+ * Computes ROUGE as the Python package rouge 1.0.1 does, which differs from Google's rouge-score
+ * (kvd_rouge_1). Sentences end at full stops, words keep their case, and every distinct word counts
+ * once. rouge_l is over the union of the longest common subsequences of all pairs of sentences.
+ * rouge_1 or rouge_l may be NULL. Texts without a sentence score 0.
  */
 int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1, double *rouge_l,
                       kvd_err *err);

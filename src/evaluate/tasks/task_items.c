@@ -29,9 +29,9 @@ void kvd_task_items_release(kvd_task_items *items)
 
 typedef struct {
     kvd_ids prompt, forced;
-    /* Starts of prompts and of continuations: [n + 1]. */
+    /* [n + 1] Index of the first token of each prompt, and of each continuation. */
     size_t *offset, *end;
-    /* Question tokens before the answer of each sequence: [n]. */
+    /* [n] Number of question tokens before the answer of each sequence. */
     size_t *lead;
     size_t n, capacity;
 } builder;
@@ -113,7 +113,9 @@ static int make_clusters(kvd_task_items *items, kvd_err *err)
 static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const uint32_t *id,
                          size_t n, kvd_err *err)
 {
-    /* Counts each text when it is stored, so that a failure frees exactly the texts that exist. */
+    /*
+     * The text is counted when it is stored, so that a failure frees exactly the texts that exist.
+     */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;
@@ -228,7 +230,10 @@ static int read_both(const kvd_task_documents *d, const char *second, fields *a,
     return 0;
 }
 
-/* Keeps the first `room` tokens. Fails if the document has fewer than `least`. */
+/*
+ * Encodes a document and keeps the first `room` tokens. Fails if the document has fewer than
+ * `least` tokens.
+ */
 static int encode_document(const kvd_task_documents *d, const kvd_tokenizer *tok, const char *text,
                            size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
 {

@@ -25,10 +25,13 @@ enum { KVD_TASK_CLASSES = 64 };
  */
 typedef struct {
     size_t n_items;
-    /* Text from which each item is made; the bootstrap draws whole texts. [n_items] */
+    /* [n_items] Index of the text from which each item is made; the bootstrap draws whole texts. */
     size_t *cluster;
     size_t n_clusters;
-    /* The arrays are owned. Tasks needle and classify have forced tokens. */
+    /*
+     * Prompts and continuations, whose arrays are owned. In tasks needle and classify, tokens are
+     * forced.
+     */
     kvd_continuations run;
     /* Task generate: text to compare with the generated one, [n_items]; NULL if there is none. */
     char **reference;
@@ -50,9 +53,9 @@ typedef struct {
 void kvd_task_items_release(kvd_task_items *items);
 
 /*
- * Makes one item of the first `prompt` tokens of every sequence of at least prompt + n_new
- * tokens, at most `most` items (0 means all). The reference is the text's own continuation; none
- * if `tok` is NULL. Fails if no sequence is long enough.
+ * Makes one item of the first `prompt` tokens of every sequence of at least prompt + n_new tokens,
+ * at most `most` items (0: all). The reference is the text's own continuation; none if `tok` is
+ * NULL. Fails if no sequence is long enough.
  */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
@@ -64,9 +67,11 @@ typedef struct {
     /* Question after every document; NULL for none. */
     const char *ask;
     bool no_special;
-    /* Tokens of a prompt and its continuation; longer documents lose their end. */
+    /*
+     * Largest number of tokens of a prompt and its continuation; longer documents lose their end.
+     */
     size_t max_len;
-    size_t most; /* documents; 0 means all */
+    size_t most; /* largest number of documents; 0: all */
 } kvd_task_documents;
 
 /*
@@ -78,18 +83,18 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
                               kvd_err *err);
 
 /*
- * Makes one item of every document, followed by the question and by each class. Without a
- * question, the last token of the document serves as one. `label` is the field with the class.
- * `classes` lists names as "a,b", and another label is an error; NULL takes the labels in the
- * order in which they occur.
+ * Makes one item of every document, followed by the question and by each class. Without a question,
+ * the last token of the document is used as the question. `label` is the field with the class.
+ * `classes` lists names as "a,b", and another label is an error; NULL takes the labels in the order
+ * in which they occur.
  */
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
 /*
- * Passkey retrieval (Mohtashami and Jaggi 2023): a random number of five digits in each of at
- * most `most` sequences, at n_depths depths from 0 to 1 (in the middle if 1). Seed, sequence and
- * depth determine the number. Texts are shortened to max_len tokens.
+ * Makes items of passkey retrieval (Mohtashami and Jaggi 2023): a random number of five digits is
+ * hidden in each of at most `most` sequences, at n_depths depths from 0 to 1 (in the middle if 1).
+ * Seed, sequence and depth determine the number. Texts are shortened to max_len tokens.
  */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,

@@ -16,7 +16,7 @@ extern const char *const kvd_target_metric_words[];
 
 typedef struct {
     kvd_inputs_options in;
-    /* Options below are 0 or NULL if they are not given. */
+    /* Values of options from here on are 0 or NULL if the option is not given. */
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
     const char *benchmark[KVD_TASKS_FILES];
@@ -26,7 +26,7 @@ typedef struct {
     bool metric_given, resume;
     /* --target: share of the uncompressed model's score to keep; NaN means no search. */
     double target;
-    const char *target_key; /* NULL means the usual parameter of each method */
+    const char *target_key; /* NULL: the usual parameter of each method */
     /* Index in kvd_target_metric_words. */
     int target_metric;
     size_t max_new_tokens, shots;
@@ -39,15 +39,18 @@ typedef struct {
     /* Index in kvd_chat_words. */
     int chat;
     int gpus; /* 0 if not given */
-    /* Part from 1, and number of parts; `parts` is 0 if not given. */
+    /* Number of this part, from 1, and number of parts; `parts` is 0 if --part is not given. */
     size_t part, parts;
     kvd_dtype compute;
-    bool cache_given; /* false if the program chooses in.cache itself */
+    bool cache_given; /* false if --cache was not given, so that the program chooses in.cache */
 } kvd_tasks_options;
 
-/* *cfg must be zeroed. Wrong usage ends the program with status 2. */
+/*
+ * Parses the command line into *cfg, which must be zeroed. Wrong usage ends the program with status
+ * 2.
+ */
 void kvd_tasks_parse(int argc, char **argv, kvd_tasks_options *cfg);
-/* True with --benchmark or --ruler. */
+/* Returns true if --benchmark or --ruler was given. */
 bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 

@@ -154,7 +154,10 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-/* If `reference`, the plan is the uncompressed model, which is compared with itself. */
+/*
+ * Runs the items of a task. If `reference` is true, the plan is the uncompressed model, which is
+ * compared with itself.
+ */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
 {

@@ -12,7 +12,7 @@
 #include "evaluate/tasks/journal.h"
 #include "evaluate/tasks/task_items.h"
 
-/* In the order of kvd_task_measures. */
+/* Measures, in the order of kvd_task_measures. */
 typedef enum {
     KVD_TASK_ROUGE1,
     KVD_TASK_ROUGE1_PRECISION,
@@ -45,16 +45,16 @@ extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 
 typedef struct {
     /*
-     * One value per item of the measure's task; NULL if that task was not run. NaN without a
-     * reference text or a tokenizer.
+     * One value per item of the measure's task; NULL if that task was not run. A value is NaN
+     * without a reference text or a tokenizer.
      */
     double *value[KVD_N_FREE_MEASURES];
     /* Task generate: [n_items][n_new]. */
     uint32_t *token;
     double seconds;
     /*
-     * Bytes of the cache over those of an uncompressed 16-bit cache, mean over decode steps; NaN
-     * without steps.
+     * Bytes of the cache divided by those of an uncompressed 16-bit cache, averaged over decode
+     * steps; NaN without steps.
      */
     double cache_share;
     /* Bytes that a decode step reads, over the bytes of an uncompressed 16-bit cache. */
@@ -63,33 +63,33 @@ typedef struct {
 } kvd_task_result;
 
 typedef struct {
-    /* n_items is 0 if the task is not wanted. */
+    /* Items of each task; n_items is 0 if the task is not wanted. */
     kvd_task_items items[KVD_N_FREE_TASKS];
     kvd_task_result reference; /* uncompressed model */
-    /* Borrowed, set by the caller; NULL if nothing is saved. */
+    /* File of finished sequences; borrowed and set by the caller; NULL if nothing is saved. */
     kvd_journal *journal;
     /* Private fields follow. */
     const kvd_config *config;
-    /* Borrowed; NULL if generated texts are not compared. */
+    /* Tokenizer, borrowed; NULL if generated texts are not compared. */
     const kvd_tokenizer *tokenizer;
     kvd_generator *generator;
     /* Tokens that the uncompressed model generated, for each task. */
     uint32_t *token[KVD_N_FREE_TASKS];
     /* Class that the uncompressed model chose for each document. */
     size_t *choice;
-    /* With --part this process only generates its own items; it scores nothing. */
+    /* True with --part: this process only generates its own items and scores nothing. */
     bool part;
 } kvd_task_run;
 
 /*
- * Runs the uncompressed model on the items that the caller has filled. spec->max_len is set from
- * the items. The tokenizer must outlive *f. *f can be released after a failure too.
+ * Runs the uncompressed model on the items that the caller has filled. spec->max_len is computed
+ * from the items. The tokenizer must outlive *f. *f can be released after a failure too.
  */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
 
-/* Sequences that one compression setting runs. */
+/* Returns the number of sequences that one compression setting runs. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
@@ -102,23 +102,23 @@ int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, k
 void kvd_task_result_release(kvd_task_result *r);
 
 /*
- * Every item of *mean, which must be zeroed, has the mean over n seeds. Seconds are added up.
- * spread[m] is the standard deviation over seeds of the mean over items. The caller releases
- * *mean, also after a failure.
+ * Computes the mean over n seeds of every item's values in *mean, which must be zeroed. Seconds are
+ * added up. spread[m] is the standard deviation over seeds of the mean over items. The caller
+ * releases *mean, also after a failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
 /*
- * Mean over items of a measure or of its differences from `less`, with a bootstrap interval over
- * clusters. NaN if an item has no value.
+ * Computes the mean over items of a measure, or of its differences from `less`, with a bootstrap
+ * interval over clusters. NaN if an item has no value.
  */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
 /*
- * Share of the uncompressed model's mean that a result keeps, paired by cluster. Fails if that mean
- * is 0.
+ * Computes the share of the uncompressed model's mean that a result keeps, paired by cluster. Fails
+ * if that mean is 0.
  */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);

@@ -224,7 +224,7 @@ int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m
     return kvd_task_share(c->run, m, &one, c->seed, out, err);
 }
 
-/* Appends "name value [lo, hi]" to `line` if the table has such a column. */
+/* Appends "name value [lo, hi]" to `line` if the table has a column of that name. */
 static void add_measure_text(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)
 {
     char lo[48], hi[48], interval[40];

@@ -47,7 +47,10 @@ const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
  */
 const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line);
 
-/* Share of the uncompressed model's mean that results line `row` keeps (kvd_task_share). */
+/*
+ * Computes the share of the uncompressed model's mean that results line `row` keeps
+ * (kvd_task_share).
+ */
 int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,
                          kvd_err *err);
 

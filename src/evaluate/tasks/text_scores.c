@@ -7,7 +7,7 @@
 
 /*
  * Returns the lower case of the first character of s if it is in [a-z0-9], else a space. Outside
- * ASCII, U+0130 (i) and U+212A, the kelvin sign (k), have such a lower case.
+ * ASCII, only U+0130 (lower case i) and U+212A, the kelvin sign (lower case k), qualify.
  */
 static char word_character(const char *s, size_t n, size_t *width)
 {
@@ -101,7 +101,10 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status;
 }
 
-/* Algorithm of Wagner and Fischer with one row of the table: `row` has room for m + 1 numbers. */
+/*
+ * Returns the edit distance by the algorithm of Wagner and Fischer with one row of the table. `row`
+ * has room for m + 1 numbers.
+ */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {
     for (size_t j = 0; j <= m; j++)

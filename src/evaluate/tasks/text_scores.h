@@ -1,4 +1,7 @@
-/* Texts are UTF-8; a byte that is not valid UTF-8 counts as one character. */
+/*
+ * Scores of generated texts. Texts are UTF-8; a byte that is not valid UTF-8 counts as one
+ * character.
+ */
 #ifndef KVD_EVALUATE_TASKS_TEXT_SCORES_H
 #define KVD_EVALUATE_TASKS_TEXT_SCORES_H
 
@@ -12,17 +15,16 @@ typedef struct {
 } kvd_rouge;
 
 /*
- * ROUGE-1 (Lin 2004) as Google's rouge-score 0.1.2 computes it without stemmer. Words are runs
- * of [a-z0-9] after lower-casing; a word counts as often as both texts have it. Precision is
- * over the prediction, recall over the target. Texts without words score 0, even if they are
- * equal.
+ * Computes ROUGE-1 (Lin 2004) as Google's rouge-score 0.1.2 does without a stemmer. Words are runs
+ * of [a-z0-9] after lower-casing; a word counts as often as both texts have it. Precision is over
+ * the prediction, recall over the target. Texts without words score 0, even if they are equal.
  */
 int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, size_t n_prediction,
                 kvd_rouge *out, kvd_err *err);
 
 /*
- * 1 - d / max(length) with the Levenshtein distance d in characters; 1 for two empty texts. In
- * LongBench's fuzz.ratio a substitution costs 2, which gives other numbers.
+ * Computes 1 - d / max(length) with the Levenshtein distance d in characters; 1 for two empty
+ * texts. In LongBench's fuzz.ratio a substitution costs 2, which gives other numbers.
  */
 int kvd_edit_similarity(const char *a, size_t n_a, const char *b, size_t n_b, double *out,
                         kvd_err *err);

@@ -37,14 +37,14 @@ typedef struct {
     const kvd_checkpoint *checkpoint;
     kvd_engine_spec spec;
     kvd_engine *engine;
-    size_t pages; /* number of pages of the first engine */
+    size_t pages; /* number of pages of the first engine that was opened */
     size_t slots, max_tokens;
     bool scores;
     /* [slots] */
     kvd_slice *slice;
     /* [slots] */
     uint32_t *token;
-    /* [slots][vocab_size]; NULL if never wanted. */
+    /* Logits [slots][vocab_size]; NULL if they were never wanted. */
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
@@ -53,9 +53,9 @@ typedef struct {
      * `engine->count` does not count, which have a sliding window and no method that acts on them.
      */
     double heads, counted_heads;
-    /* K and V of one token in all counted heads, before quantisation. */
+    /* Bits of K and V of one token in all counted heads, before quantisation. */
     double row_bits;
-    /* K and V of one token of a layer in the uncompressed cache. */
+    /* Bits of K and V of one token of a layer in the uncompressed cache. */
     double dense_bits;
     /* Bits stored per cached token in addition to K and V (kvd_plan_entry_bits). */
     double entry_bits;
@@ -222,7 +222,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* Tokens that leave a window do so before the step reads the cache. */
+    /* Tokens that leave a window leave it before the decode step reads the cache. */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;

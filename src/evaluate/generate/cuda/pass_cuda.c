@@ -117,8 +117,8 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
 }
 
 /*
- * True if the experts leave less than an eighth of the free GPU memory for activations and
- * caches.
+ * Returns true if routed experts would leave less than an eighth of the free GPU memory for
+ * activations and caches, so that they must be streamed.
  */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
@@ -133,7 +133,7 @@ static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_s
 
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
-    /* An error of cudaSetDevice shows in the next CUDA call. */
+    /* An error of cudaSetDevice is found by the next CUDA call. */
     (void)cudaSetDevice(s->first_gpu);
 }
 
