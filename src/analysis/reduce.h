@@ -86,7 +86,7 @@ typedef struct {
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,
                      kvd_err *err);
-/* Safe on a zeroed *r. */
+/* Frees the arrays of *r, which may be zeroed. */
 void kvd_layer_rows_release(kvd_layer_rows *r);
 
 #endif

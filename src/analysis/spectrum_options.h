@@ -51,7 +51,7 @@ typedef struct {
  */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);
-/* Safe on a zeroed *in. */
+/* Closes the files of *in, which may be zeroed. */
 void kvd_sources_close(kvd_sources *in);
 
 #endif

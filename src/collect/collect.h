@@ -90,8 +90,8 @@ kvd_collect_engine *kvd_collect_engine_cpu(const kvd_collect_spec *s, kvd_err *e
 kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err);
 
 /*
- * *batch receives the largest batch, in tokens, that fits into the total (not the free) memory of
- * the GPU.
+ * Sets *batch to the largest number of tokens of a batch that fits into the total (not the free)
+ * memory of the GPU.
  */
 int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu, int n_gpus,
                           size_t seq_len, size_t *batch, kvd_err *err);
@@ -269,7 +269,7 @@ typedef struct {
  */
 void kvd_ranks_mute(void);
 
-/* Index of this process on its machine; 0 if the launcher does not state it. */
+/* Returns the index of this process on its machine; 0 if the launcher does not state it. */
 int kvd_ranks_local(void);
 
 /* Starts MPI if a launcher started this process. Collective: every rank must call it. */

@@ -104,8 +104,8 @@ static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
 /*
- * Defines the option --NAME[=FILE] for one kind of result. Without =FILE the result goes to the
- * file of -o.
+ * Defines the option --NAME[=FILE] for one kind of result. Without =FILE the result is written to
+ * the file of -o.
  */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \

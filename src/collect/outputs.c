@@ -100,7 +100,10 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
     o->dump.dtype = dtype;
     if (o->want_dump && create_dump(o, have_lock, err))
         return -1;
-    /* The state file belongs to an earlier run, whose activations file has just been replaced. */
+    /*
+     * The state file is removed, because it belongs to an earlier run, whose activations file has
+     * just been replaced.
+     */
     if (unlink(o->state_path) && errno != ENOENT)
         return kvd_fail_errno(err, "cannot remove '%s'", o->state_path);
     return 0;
@@ -327,7 +330,10 @@ bool kvd_outputs_kept(const kvd_outputs *o)
            (!o->want_dump || exists(o->dump_path, ".partial"));
 }
 
-/* The activations file is completed last. A run that is interrupted before can be resumed. */
+/*
+ * Completes the output files, the activations file last: a run that is interrupted before that can
+ * be resumed.
+ */
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err)
 {
     if (o->want_moments && (kvd_moments_write(&o->moments_file, &o->sums, err) ||

@@ -10,7 +10,10 @@
 #include <mpi.h>
 #endif
 
-/* Returns the number in the first environment variable of the list `name` that holds one, or -1. */
+/*
+ * Returns the number in the first environment variable of the list `name` that holds a number, or
+ * -1.
+ */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {
@@ -241,7 +244,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /* All processes fail here, but kvd_ranks_mute lets only one of them print the error. */
+    /* All processes fail here, but because of kvd_ranks_mute only one of them prints the error. */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

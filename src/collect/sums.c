@@ -38,7 +38,7 @@ static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, s
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /* Index of the first element of `jobs` that failed, whatever the order of the threads. */
+    /* Index of the first element of `jobs` that failed, whichever thread fails first. */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -197,13 +197,19 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/* Tokens that attend to token j, itself included. `window` 0 means no attention window. */
+/*
+ * Returns the number of tokens that attend to token j, itself included. `window` 0 means no
+ * attention window.
+ */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
 }
 
-/* Tokens that token j attends to, itself included. `window` 0 means no attention window. */
+/*
+ * Returns the number of tokens to which token j attends, itself included. `window` 0 means no
+ * attention window.
+ */
 static size_t sees(size_t j, size_t window)
 {
     return window && j + 1 > window ? window : j + 1;
@@ -265,7 +271,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         mass[j] += later[j];
         AT(RECEIVED_AT)[j].x += mass[j];
         const size_t others = seen_by(j, n, window) - 1;
-        if (j + 1 == n) /* the last token has no later token */
+        if (j + 1 == n) /* the last token has no later tokens */
             break;
         /* With an attention window of 1, no other token attends to token j. */
         const double mean = others ? later[j] / (double)others : 0;

@@ -115,7 +115,7 @@ typedef struct {
     /* Number of tokens whose keys lost channels (think), summed over KV heads and layers. */
     size_t pruned;
     /*
-     * How many of the `bits` before the latest step belonged to tokens that had left a sliding
+     * Number of bits, among those counted before the latest step, of tokens that had left a sliding
      * window, so that the step did not read them.
      */
     double unseen;
@@ -165,8 +165,8 @@ struct kvd_engine {
 };
 
 /*
- * The plan must be open, and must remain valid until the engine is freed. On failure these
- * functions return NULL and fill *err with a message that names the method.
+ * Open an engine. The plan must be open, and must remain valid until the engine is freed. On
+ * failure return NULL and fill *err with a message that names the method.
  */
 kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan,
                                 const kvd_engine_spec *s, kvd_err *err);

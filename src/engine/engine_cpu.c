@@ -49,7 +49,7 @@ typedef struct {
 
 static engine *self_of(kvd_engine *e)
 {
-    /* kvd_engine is the first field. */
+    /* valid because the kvd_engine is the first field of the structure */
     return (engine *)(void *)e;
 }
 
@@ -131,7 +131,10 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     char where[32];
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
-    /* Keys and values are checked here too, because an infinite key can vanish in the softmax. */
+    /*
+     * Keys and values are checked here, before attention, because an infinite key can vanish in the
+     * softmax.
+     */
     if (check_finite(it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
         check_finite(it, where, r->v, l->cut.at_v[kv], err))

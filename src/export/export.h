@@ -105,7 +105,7 @@ typedef struct {
     const kvd_run *run;
 } kvd_rates_note;
 
-/* Returns 0, or -1 with *err. docs/formats.md describes the fields of rates.json. */
+/* Writes rates.json. Returns 0, or -1 with *err. docs/formats.md describes its fields. */
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
 /*

@@ -5,7 +5,7 @@
 
 const char *const kvd_admission_name[KVD_ADMISSIONS + 1] = {"whole", "stored", NULL};
 
-static const uint64_t page = 64; /* tokens in a page of the KV cache */
+static const uint64_t page = 64; /* number of tokens in a page of the KV cache */
 
 /* A request that was admitted, has not produced its last token, and was not preempted. */
 typedef struct {

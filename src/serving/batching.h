@@ -64,7 +64,7 @@ const kvd_preempted *kvd_batcher_preempted(const kvd_batcher *b, size_t *n);
 
 typedef struct {
     size_t waiting, running;
-    /* Tokens of waiting and running requests that the model must still process. */
+    /* Number of tokens of waiting and running requests that the model must still process. */
     size_t tokens;
     size_t pages_used;
 } kvd_batcher_load;

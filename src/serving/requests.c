@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     kvd_requests *out;
     size_t room;
-    const layout *of; /* NULL until the header has been read */
+    const layout *of; /* layout of the columns; NULL until the header has been read */
     size_t column[FIELDS], n_columns;
     moment start; /* point in time that becomes 0 in the requests' arrivals */
     bool lengths; /* true: only lengths are read */

@@ -260,7 +260,7 @@ static int part_heads(const kvd_activations *file, const kvd_gpu_share *share, k
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? share->n_heads : share->n_kv_heads;
 }
 
-/* Bytes that one token takes in a buffer, over all heads of this GPU. */
+/* Returns the bytes that one token takes in a buffer, over all heads of this GPU. */
 static size_t row_bytes(const kvd_activations *file, const kvd_gpu_share *share)
 {
     size_t heads = 0;
@@ -275,7 +275,7 @@ static size_t piece_rows(const kvd_activations *file, const kvd_gpu_share *share
     return fit < 1 ? 1 : fit < max_tokens ? fit : max_tokens;
 }
 
-/* Bytes for the token rows of a buffer, rounded up to a multiple of 256. */
+/* Returns the bytes for the token rows of a buffer, rounded up to a multiple of 256. */
 static size_t slab_bytes(const kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens)
 {
     const size_t n = row_bytes(file, share) * piece_rows(file, share, max_tokens);

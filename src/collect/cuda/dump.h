@@ -18,10 +18,13 @@ typedef struct kvd_gpu_dump kvd_gpu_dump;
 kvd_gpu_dump *kvd_gpu_dump_new(kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens,
                                kvd_err *err);
 /*
- * The CUDA device of d must be current. Layers added since the last kvd_gpu_dump_flush may be lost.
+ * Ends the writer threads and frees *d. The CUDA device of *d must be current. Layers added since
+ * the last kvd_gpu_dump_flush may be lost.
  */
 void kvd_gpu_dump_free(kvd_gpu_dump *d);
-/* Bytes of device memory, and of pinned host memory, that kvd_gpu_dump_new allocates. */
+/*
+ * Returns the bytes of device memory, and of pinned host memory, that kvd_gpu_dump_new allocates.
+ */
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,
                           size_t max_tokens);
 
@@ -39,7 +42,7 @@ int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t fir
 int kvd_gpu_dump_flush(kvd_gpu_dump *d, kvd_err *err);
 /*
  * Seconds spent so far. `convert`: the device transposed values. `wait`: no buffer was free.
- * `write`: all writer threads together.
+ * `write`: summed over the writer threads.
  */
 typedef struct {
     double convert, wait, write;

@@ -193,8 +193,8 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
             if (sum_weights(c, l, err))
                 return -1;
         /*
-         * Copies the sums to the host now, which fails if a weight is not finite. The run would
-         * otherwise fail hours later.
+         * The sums are copied to the host now, which fails if a weight is not finite. Otherwise the
+         * run would fail hours later.
          */
         if (fetch_sums(c, err))
             return -1;

@@ -48,7 +48,10 @@ static size_t gram_bytes(const kvd_moments *shape, const kvd_gpu_share *share, k
     return (size_t)shape->n_layers * layer_count(shape, share, g) * sizeof(double);
 }
 
-/* Bytes of scratch memory for the moments of Q, K and V of one layer, before and after RoPE. */
+/*
+ * Returns the bytes of scratch memory for the moments of Q, K and V of one layer, before and after
+ * RoPE.
+ */
 static size_t scratch_bytes(const kvd_moments *shape, const kvd_gpu_share *share)
 {
     size_t most = 0;

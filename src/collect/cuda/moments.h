@@ -16,7 +16,7 @@ typedef struct kvd_gpu_moments kvd_gpu_moments;
  */
 kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_share *share,
                                      kvd_err *err);
-/* The device on which m was created must be current, as for all functions below. */
+/* Frees *m. The device on which m was created must be current, as for all functions below. */
 void kvd_gpu_moments_free(kvd_gpu_moments *m);
 /* Returns the bytes of device memory that kvd_gpu_moments_new allocates. */
 size_t kvd_gpu_moments_bytes(const kvd_moments *shape, const kvd_gpu_share *share);

@@ -8,7 +8,7 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* NULL means that no time is measured. */
+    /* Phase times to which the clock adds. NULL means that no time is measured. */
     kvd_phase_times *times;
     double begin, last;
     /* True if the time of each phase is measured, not only the total. */

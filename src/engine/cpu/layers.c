@@ -9,7 +9,7 @@
 #include "model/pass/blocks.h"
 
 enum {
-    /* Largest number of rows multiplied by a weight matrix at once. */
+    /* Largest number of rows that are multiplied by a weight matrix together. */
     BLOCK = 256,
     /* Number of tokens of one head that a thread projects at a time. */
     ROTATED = 64,

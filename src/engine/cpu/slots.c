@@ -275,7 +275,7 @@ void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it,
     for (size_t i = it->n_steps, row = it->n_steps; i < it->n_slices; row += it->slice[i++].n) {
         const size_t blocks = (it->slice[i].n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
 #pragma omp parallel for schedule(dynamic) collapse(2)
-        /* Later blocks attend to more tokens. They run first, to balance the threads. */
+        /* Later blocks attend to more tokens, so they run first, which balances the threads. */
         for (size_t b = 0; b < blocks; b++)
             for (size_t h = 0; h < heads; h++)
                 attend_block(s, layer, it, i, row, (blocks - 1 - b) * KVD_ATTEND_ROWS, h, q, o);

@@ -31,9 +31,10 @@ int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_pl
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);
 
 /*
- * The iteration must hold only decode steps or only prompts. Reads queries, keys and values from
- * *rows, and writes the attention output to rows->o. Divides the time among the phases rotate,
- * append, attention and compress in proportion to the times of the threads.
+ * Runs the attention of one layer. The iteration must hold only decode steps or only prompts. Reads
+ * queries, keys and values from *rows, and writes the attention output to rows->o. Divides the time
+ * among the phases rotate, append, attention and compress in proportion to the times of the
+ * threads.
  */
 int kvd_cpu_stepwise_run(kvd_cpu_stepwise *s, int layer, const kvd_iteration *it,
                          kvd_cpu_rows *rows, kvd_cpu_clock *clock, kvd_err *err);

@@ -130,7 +130,7 @@ static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 typedef struct {
     bool folded;
     size_t cols, n;
-    /* Address in the mapped file. NULL if the weight is copied or absent. */
+    /* Address of a weight in the mapped file. NULL if the weight is copied or absent. */
     const float *in_place;
 } form;
 

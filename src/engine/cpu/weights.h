@@ -39,8 +39,8 @@ typedef struct {
     float *own_head;
     /* Weights [0] and biases [1] that belong to no layer. NULL if the model has none. */
     float *once[KVD_N_PARTS - KVD_N_LAYER_PARTS][2];
-    double bytes;     /* of all weights, mapped or copied */
-    double own_bytes; /* of the copied and folded weights */
+    double bytes;     /* bytes of all weights, mapped or copied */
+    double own_bytes; /* bytes of the copied and folded weights */
 } kvd_cpu_weights;
 
 /*

@@ -452,7 +452,10 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     return 0;
 }
 
-/* Captures all CUDA graphs before any request runs, so that no measured time includes a capture. */
+/*
+ * Creates the CUDA graphs of decode steps. All graphs are captured before any request runs, so that
+ * no measured time includes a capture.
+ */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {

@@ -63,8 +63,8 @@ typedef struct {
     /* Code (stage and row) of the first activation row that is not finite, in pinned memory. */
     kvd_gpu_bad *host_bad;
     /*
-     * Device memory: what kvd_paged_cache_plan needs to divide the work of `described` decode
-     * steps.
+     * Device memory with the data from which kvd_paged_cache_plan divides the work of `described`
+     * decode steps.
      */
     char *works;
     char *host_works; /* copy of `works` in pinned memory */

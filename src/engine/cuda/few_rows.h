@@ -21,7 +21,7 @@ extern "C" {
 enum { KVD_FEW_ROWS = 8 };
 
 typedef enum {
-    /* y = x W^T as bf16 */
+    /* y = x W^T, stored as bf16 */
     KVD_FEW_STORE,
     /* y += x W^T in float32, where y is the residual stream */
     KVD_FEW_ADD,
@@ -32,7 +32,7 @@ typedef enum {
      * `out` rows of the up matrix U.
      */
     KVD_FEW_SWIGLU,
-    /* KVD_FEW_SWIGLU with gelu, approximated by tanh, in place of silu */
+    /* as KVD_FEW_SWIGLU with gelu, approximated by tanh, in place of silu */
     KVD_FEW_GEGLU_TANH,
     /* y = x W^T in float32, where y are the logits */
     KVD_FEW_LOGITS
@@ -68,7 +68,7 @@ cudaError_t kvd_few_codes_restore(const kvd_few_codes *from, size_t rows, size_t
 
 typedef struct {
     kvd_few_kind kind;
-    /* y is [n][out], and w has `in` columns, a multiple of 8. */
+    /* Sizes: x is [n][in], y is [n][out]; `in` is a multiple of 8. */
     size_t n, in, out;
     /*
      * Weights, bf16 [out][in], aligned to 16 bytes, in device memory. No kernel on the stream may
@@ -76,9 +76,9 @@ typedef struct {
      */
     const void *w;
     /*
-     * If codes.codes is not NULL, the weights are these, and `w` is not read. `in` must then be a
-     * multiple of KVD_FEW_UNIT. The matrices of KVD_FEW_SWIGLU and
-     * KVD_FEW_GEGLU_TANH are gated.
+     * Weights of 4 bits. If codes.codes is not NULL, they are used and `w` is not read. `in` must
+     * then be a multiple of KVD_FEW_UNIT. The matrices of KVD_FEW_SWIGLU and KVD_FEW_GEGLU_TANH are
+     * gated.
      */
     kvd_few_codes codes;
     /*

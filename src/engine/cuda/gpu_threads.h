@@ -9,11 +9,14 @@
 #include "model/pass/cuda/forward.h"
 #include "model/pass/cuda/sum.h"
 
-/* `gpu` is the index of the thread's GPU in the engine. */
+/* Task that each thread runs. `gpu` is the index of the thread's GPU in the engine. */
 typedef int (*kvd_gpu_threads_task)(void *ctx, int gpu, kvd_err *err);
 
 typedef struct kvd_gpu_threads kvd_gpu_threads;
-/* The GPUs are numbered from first_gpu. `sum` is borrowed. */
+/*
+ * Starts the threads of n GPUs, numbered from first_gpu. `sum` is borrowed. On failure returns NULL
+ * and fills *err.
+ */
 kvd_gpu_threads *kvd_gpu_threads_new(int first_gpu, int n, kvd_gpu_sum *sum, kvd_err *err);
 void kvd_gpu_threads_free(kvd_gpu_threads *h);
 /*

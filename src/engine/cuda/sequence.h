@@ -90,7 +90,10 @@ struct kvd_sequence {
     const uint32_t *id;
 };
 
-/* Each GPU's part of the prompt begins at a page boundary, and may be empty. */
+/*
+ * Returns the first page of a GPU's part of the prompt. Each part begins at a page boundary, and
+ * may be empty.
+ */
 
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
 /* Returns the position of the first token of a GPU's part. */
@@ -112,7 +115,7 @@ kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
 /*
- * Collective: all GPUs must call these functions at the same time.
+ * Exchanges between the GPUs. Collective: all GPUs must call these functions at the same time.
  *
  * kvd_sequence_to_heads sends the projected Q, K and V of this GPU's part of the prompt. It stores
  * Q, K and V of all tokens for this GPU's heads in r->own. kvd_sequence_to_tokens sends the
@@ -150,9 +153,9 @@ bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
 /* Records the division of tokens that a layer chose. Must be called after the layer's attention. */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
 /*
- * For a layer that uses an earlier layer's division of tokens. kvd_sequence_sets_send lists the
- * rows of K and V to send. After the exchange, kvd_sequence_sets_take copies the received rows to
- * the pages.
+ * Send rows of K and V in a layer that uses an earlier layer's division of tokens.
+ * kvd_sequence_sets_send lists the rows to send. After the exchange, kvd_sequence_sets_take copies
+ * the received rows to the pages.
  */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);

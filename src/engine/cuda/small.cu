@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Returns a key that orders numbers with their indices. A larger x has the larger key. Among equal
- * x, the smaller index has the larger key.
+ * Returns a key that orders numbers with their indices. A larger x gives a larger key. For equal x,
+ * a smaller index gives a larger key.
  */
 __device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
 {

@@ -25,7 +25,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* The error is not needed here, because the next launch reports it too. */
+    /* Error of a call whose result is ignored, because the next launch reports it too. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -282,11 +282,14 @@ static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kv
                            w->stream, err);
 }
 
-/* The product that ends attention or the feed-forward block of a layer. */
+/*
+ * The last product of attention or of the feed-forward block, whose result is added to the residual
+ * stream.
+ */
 typedef struct {
     const void *matrix;
-    kvd_few_codes codes; /* of the matrix, or zeros */
-    size_t width;        /* columns of the matrix */
+    kvd_few_codes codes; /* codes of the matrix, or zeros */
+    size_t width;        /* number of columns of the matrix */
     kvd_phase phase;
     unsigned stage;            /* of the check of the residual stream after the product */
     unsigned long long *began; /* as in kvd_few_rows */
@@ -531,7 +534,8 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
     /*
-     * The first run does one-time initialisation of libraries, which a CUDA graph must not contain.
+     * The first run is not captured, because it does one-time initialisation of libraries, which a
+     * CUDA graph must not contain.
      */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;

@@ -52,8 +52,8 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 }
 
 /*
- * Adds a decode step in which `batch` requests fill the KV cache. No step is added if the previous
- * step of this batch size has at least 0.8 times as many tokens.
+ * Adds a decode step in which `batch` requests fill the KV cache. No step is added if the largest
+ * step that is already listed for this batch size has at least 0.8 times as many tokens.
  */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)

@@ -31,13 +31,13 @@ typedef struct {
     size_t *weight_bits, n_weight_bits;
     /* Trace file, or poisson:RATE with `lengths` for the numbers of tokens. */
     const char *requests, *lengths;
-    size_t n_requests; /* 0 if not given */
+    size_t n_requests; /* number of requests; 0 if not given */
     /* Values of --max-batch, --max-tokens and --pages; 0 if not given. */
     size_t max_batch, max_tokens, pages;
     size_t chunk;
     kvd_admission admission;
     size_t gpus;
-    bool sequence; /* GPUs divide the tokens of a prompt */
+    bool sequence; /* true: GPUs divide the tokens of a prompt */
     size_t repeats;
     bool graphs_given;
     size_t steps; /* decode steps of a job that are computed (--steps); 0 means all */

@@ -25,7 +25,10 @@ typedef struct {
     bool graphs, phases;
     size_t chunk;
     kvd_admission admission;
-    /* Total number of decode steps of a job / number of measured steps; 1 if all steps were run. */
+    /*
+     * Total number of decode steps of a job divided by the number of measured steps; 1 if all steps
+     * were run.
+     */
     double step_weight;
 } kvd_jct_setting;
 

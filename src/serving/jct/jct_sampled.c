@@ -8,7 +8,7 @@
 typedef struct {
     const kvd_jct_loop *loop;
     size_t batch, input, output, steps;
-    /* Total number of decode steps of the job / number of computed steps. */
+    /* Total number of decode steps of the job divided by the number of computed steps. */
     double weight;
     kvd_slice *slice;
     uint32_t *id;

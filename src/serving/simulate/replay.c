@@ -138,7 +138,7 @@ static int take_facts(kvd_replay *r, const source *s, size_t row, kvd_err *err)
     return 0;
 }
 
-/* Requests with equal arrivals are kept in the order of the file. */
+/* Compares two requests by arrival. Requests with equal arrivals keep their order in the file. */
 static int by_arrival(const void *a, const void *b)
 {
     const served *x = a, *y = b;
