@@ -5,19 +5,45 @@ verdict() { # name: empty $D/log is good
   if [ -s "$D/log" ]; then echo "not ok $1"; sed 's/^/# /' "$D/log"; else echo "ok $1"; fi
 }
 
-# Heading -> anchor as GitHub makes it: lower case, blanks to dashes, only letters, digits, dashes and underscores.
-anchors() { grep -E '^#+ ' "$1" | sed -E 's/^#+ //' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9_\n-'; }
+# Every relative link and anchor of every tracked page. Anchors are those that GitHub makes of headings.
+"$PYTHON" - >"$D/log" 2>&1 <<'END'
+import glob
+import os
+import re
+import subprocess
 
-for page in docs/*.md; do
-  grep -oE '\]\([^)]+\)' "$page" | sed -E 's/^\]\(|\)$//g' | grep -v '^https\?:' | while read -r link; do
-    file=${link%%#*} anchor=
-    case $link in *'#'*) anchor=${link#*#} ;; esac
-    [ -z "$file" ] || file=docs/$file
-    [ -n "$file" ] || file=$page
-    [ -e "$file" ] || echo "$page: no $link"
-    [ -z "$anchor" ] || anchors "$file" | grep -qxF "$anchor" || echo "$page: no heading for $link"
-  done
-done >"$D/log"
+
+def prose(path):
+    """The text of a page without code blocks and code spans."""
+    text = re.sub(r"^```.*?^```", "", open(path, encoding="utf-8").read(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors(path):
+    """Anchors of the headings of a page; the n-th repetition of a heading ends in -n."""
+    text = re.sub(r"^```.*?^```", "", open(path, encoding="utf-8").read(), flags=re.MULTILINE | re.DOTALL)
+    seen = {}
+    for heading in re.findall(r"^#+ (.*)", text, re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "]", heading).lower()).strip().replace(" ", "-")
+        n = seen[name] = seen.get(name, -1) + 1
+        yield f"{name}-{n}" if n else name
+
+
+listed = subprocess.run(["git", "ls-files", "*.md"], capture_output=True, text=True)
+pages = listed.stdout.split() or glob.glob("*.md") + glob.glob("docs/*.md")
+assert len(pages) > 10, pages
+for page in pages:
+    for link in re.findall(r"\]\(\s*([^)\s]+)\s*\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = os.path.normpath(os.path.join(os.path.dirname(page), file)) if file else page
+        if not os.path.exists(target):
+            print(f"{page}: no {link}")
+        elif anchor and target.endswith(".md") and anchor not in set(anchors(target)):
+            print(f"{page}: no heading for {link}")
+END
+[ $? -eq 0 ] || echo "the script of links failed" >>"$D/log"
 verdict "links"
 
 for page in docs/*.md; do
