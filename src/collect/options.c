@@ -129,7 +129,7 @@ static const kvd_option options[] = {
     KVD_OPTIONS_TEXT(T, "ids random"),
     KVD_OPTION_IDS(T, "random"),
     {"random", .type = KVD_OPT_WHOLE, KVD_INTO(T, n_random), .low = 2, .high = 281474976710656.0,
-     .help = "N token ids drawn uniformly from the vocabulary with --seed"},
+     .help = "Draw N token ids uniformly from the vocabulary, with --seed"},
     KVD_OPTION_FIELD(T),
     KVD_OPTION_NO_SPECIAL(T),
     KVD_OPTION_TOKENS(T, "all", "Stop after N tokens; fewer is an error"),
@@ -140,12 +140,15 @@ static const kvd_option options[] = {
     RECORD("moments", moments, moments_file, NULL,
            "Record only second moments, into OUT.h5. With =FILE, write them into FILE in addition "
            "to the dump"),
-    RECORD("attention", attention, attention_file, NULL,
-           "Record how attention treats its tokens, in constant memory, into OUT.h5. With =FILE, "
-           "write it into FILE in addition to the dump or the moments. Runs on the CPU"),
+    RECORD(
+        "attention", attention, attention_file, NULL,
+        "Record statistics of the attention scores and probabilities of every head, into OUT.h5. "
+        "Their size does not grow with the number of tokens. With =FILE, write them into FILE "
+        "in addition to the dump or the moments. Runs on the CPU"),
     {"attention-requests", .type = KVD_OPT_WHOLE, KVD_INTO(T, attention_requests), .low = 1,
      .high = 1 << 20, .otherwise = "16", .requires = "attention",
-     .help = "Keep mass and softmax denominators per token for the first N sequences"},
+     .help = "For the first N sequences, also record for each token the sum of the attention "
+             "probabilities that it receives and the denominator of its softmax"},
     RECORD("fisher", fisher, fisher_file, "resume snapshots",
            "Record squared gradients of the loss with respect to K, V and their weights, into "
            "OUT.h5. With =FILE, write them into FILE in addition to the other outputs. Runs a "
@@ -164,14 +167,14 @@ static const kvd_option options[] = {
     {"layers", .type = KVD_OPT_CALL, .arg = "A-B", .call = read_layers, .otherwise = "all",
      .help = "Record layers A to B, counted from 0"},
     {"dtype", .type = KVD_OPT_WORD, .words = kvd_dtype_words, KVD_INTO(T, dtype), .initial = "f16",
-     .help = "Type of the dump; a value outside its range is an error"},
+     .help = "Number type of the recorded Q, K and V; a value outside its range is an error"},
 
     {.help = "Run"},
     KVD_OPTION_BATCH(T, "2048 tokens; on a GPU 16384, or 4096 with --fisher, halved until it fits "
                         "into memory"),
     KVD_OPTION_COMPUTE(T),
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .low = 1, .high = 16, .otherwise = "1",
-     .help = "GPUs that share the model; each rank takes N of them"},
+     .help = "Number of GPUs that share the model; each MPI process takes N of them"},
     KVD_OPTION_RESUME(T, "Continue where an interrupted run with the same options stopped"),
     {"save-every", .type = KVD_OPT_NUMBER, .arg = "SECONDS", KVD_INTO(T, save_every), .high = 1e9,
      .initial = "5", .unit = "seconds",

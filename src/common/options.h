@@ -190,7 +190,7 @@ extern const char *const kvd_switch_words[3];
 #define KVD_OPTION_QUIET(T)                                                                        \
     {                                                                                              \
         "quiet", 'q', KVD_OPT_FLAG, KVD_INTO(T, common.quiet),                                     \
-            .help = "No progress and no summary; errors are still printed"                         \
+            .help = "Print no progress and no summary; errors are still printed"                   \
     }
 #define KVD_OPTION_JSON(T)                                                                         \
     {                                                                                              \

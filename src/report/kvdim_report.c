@@ -44,7 +44,7 @@ static const kvd_option options[] = {
     {"timeline", .type = KVD_OPT_TEXT, .arg = "FILE.json", KVD_INTO(config, timeline),
      .help = "Draw the first iterations of a trace of kvdim-jct --timeline"},
     {"published", .type = KVD_OPT_FLAG, KVD_INTO(config, published),
-     .help = "Add what the published tables say about themselves; needs no RESULT"},
+     .help = "Add checks of the papers' published tables against each other; needs no RESULT"},
     {"paper", .type = KVD_OPT_TEXT, .arg = "FOLDER", KVD_INTO(config, paper),
      .otherwise = "data/paper", .help = "Folder of the published numbers and ledger.csv"},
 

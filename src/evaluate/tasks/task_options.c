@@ -260,7 +260,8 @@ static const kvd_option options[] = {
      .help = "Type in which compressed keys and values are stored"},
     KVD_OPTION_BATCH(I, "2048 tokens, on a GPU 8192"),
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .low = 1, .high = 16, .otherwise = "1",
-     .help = "GPUs of this machine, each with the whole model, that divide the sequences"},
+     .help =
+         "Number of GPUs of this machine, each with the whole model, that divide the sequences"},
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(T, resume),
      .help = "Save every sequence in OUT.h5.items when it is done, and continue where an "
              "interrupted run with the same options stopped, also from the files of --part"},

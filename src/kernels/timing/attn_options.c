@@ -360,7 +360,8 @@ static const kvd_option options[] = {
     {"warmup", .type = KVD_OPT_WHOLE, KVD_INTO(T, plan.warmup), .high = 100000, .initial = "5",
      .help = "Number of launches before the timed ones"},
     {"cold", .type = KVD_OPT_FLAG, KVD_INTO(T, cold), .excludes = "hot",
-     .help = "Fill the caches with other data before every launch, which is the default"},
+     .help = "Fill the caches of the processor with other data before every launch, which is the "
+             "default"},
     {"hot", .type = KVD_OPT_FLAG, KVD_INTO(T, hot),
      .help = "Leave the data of the last launch in the caches"},
     {"check", .type = KVD_OPT_WORD, .words = checks, KVD_INTO(T, check), .initial = "auto",

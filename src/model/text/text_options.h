@@ -36,7 +36,7 @@ enum { KVD_LABEL_BYTES = 63 };
         "ids", .type = KVD_OPT_TEXT, .arg = "FILE.csv", KVD_INTO(T, ids), .excludes = others,      \
                .help = "Token ids, one sequence per line; no tokenizer needed"                     \
     }
-#define KVD_FIELD_HELP "JSON key or CSV column of the text; A,B joins two"
+#define KVD_FIELD_HELP "JSON key or CSV column of the text; A,B joins the texts of two"
 #define KVD_OPTION_FIELD(T)                                                                        \
     {                                                                                              \
         "field", .type = KVD_OPT_TEXT, .arg = "NAME", KVD_INTO(T, field), .requires = "text",      \
@@ -67,14 +67,14 @@ enum { KVD_LABEL_BYTES = 63 };
 #define KVD_OPTION_BATCH(T, usual)                                                                 \
     {                                                                                              \
         "batch", .type = KVD_OPT_WHOLE, KVD_INTO(T, batch), .low = 1, .high = 1 << 30,             \
-                 .otherwise = usual, .help = "Tokens in one pass, at least one sequence"           \
+                 .otherwise = usual, .help = "Number of tokens in one pass; at least one sequence" \
     }
 #define KVD_OPTION_COMPUTE(T)                                                                      \
     {                                                                                              \
         "compute", .type = KVD_OPT_WORD, .words = kvd_compute_words, KVD_INTO(T, compute),         \
                    .initial = "f32",                                                               \
-                   .help = "Products in float32, or on a GPU from bf16 with float32 sums, which "  \
-                           "is faster"                                                             \
+                   .help = "Multiply matrices in float32, or on a GPU in bf16 with float32 sums, " \
+                           "which is faster"                                                       \
     }
 #define KVD_OPTION_RESUME(T, text)                                                                 \
     {                                                                                              \

@@ -161,7 +161,7 @@ static const kvd_option options[] = {
      .help = "Bits of the weights on a GPU, 16 or 4. With 4, every method runs with 4-bit matrices "
              "in the layers too, as NAME@w4"},
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .low = 1, .high = 64, .initial = "1",
-     .help = "GPUs that share the model"},
+     .help = "Number of GPUs that share the model"},
     {"attention", .type = KVD_OPT_WORD, .words = kvd_jct_attention_name, KVD_INTO(T, attention),
      .initial = "ours",
      .help =

@@ -63,14 +63,16 @@ static const kvd_option options[] = {
          "the same model, GPU and settings, and each method must be in one of them"},
     {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = add_methods, .repeatable = true,
      .otherwise = "all",
-     .help = "Methods to simulate, written with the parameters that --costs names. NAME@stock and "
-             "NAME@papers are methods that kvdim-jct measured with that --attention. "
-             "" KVD_METHOD_GRAMMAR},
+     .help = KVD_METHOD_GRAMMAR
+     ". Each must be in a --costs file, with equal parameters. NAME@stock and "
+     "NAME@papers are methods that kvdim-jct measured with that "
+     "--attention"},
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .high = 1024,
      .otherwise = "the only number measured",
-     .help = "Use the costs on N GPUs if they were measured on several numbers"},
+     .help =
+         "Use the costs that were measured on N GPUs, if --costs holds several numbers of GPUs"},
 
     {.help = "Requests"},
     {"requests", .type = KVD_OPT_CALL, .arg = "FILE|poisson:RATE[:LENGTHS]", .call = read_requests,
@@ -88,8 +90,9 @@ static const kvd_option options[] = {
              "slower"},
     {"max-rate", .type = KVD_OPT_NUMBER, .arg = "LATENCY", KVD_INTO(T, bound), .high = 1e9,
      .above_low = true, .requires = "requests",
-     .help = "Also search the highest rate whose mean normalised latency, JCT over output tokens, "
-             "is at most LATENCY seconds per token"},
+     .help =
+         "Also search the highest request rate whose mean normalised latency is at most LATENCY "
+         "seconds per token: the job completion time divided by the output tokens"},
     {"validate", .type = KVD_OPT_TEXT, .arg = "REPLAY.h5", KVD_INTO(T, validate),
      .help = "Simulate a replay that kvdim-jct --requests measured, and compare. A replay has one "
              "replica, on the machine that was measured"},
