@@ -22,7 +22,7 @@ extern "C" {
 
 /*
  * Scores and positions of all cached tokens, device arrays [n_slots][n_layers][kv_head][room].
- * `layer` is the index, in these arrays, of the layer that a kernel launch processes.
+ * `layer` is the index in these arrays of the layer that a launch works on.
  */
 typedef struct {
     float *score;
@@ -46,19 +46,22 @@ typedef struct {
      */
     int32_t *into;
     float *weight, *length;
+    /* [slot][layer][kv_head] Running mean of KVD_MERGE_LIKE. NaN: no token was dropped yet. */
+    double *threshold;
+    int32_t *merged; /* [slot] number of merged tokens, which launches add to */
     /*
      * [slot][n_kv_heads] Number of tokens that stay, with KVD_MERGE_RUNS. NULL: the budgets say how
      * many tokens stay.
      */
     int32_t *count;
-    /* Scratch of decode steps, [batch][n_kv_heads]: index of the dropped token, or -1. */
+    /* Scratch of steps, [batch][n_kv_heads]: place of the dropped token, -1: none. */
     int32_t *victim;
-    void *near; /* scratch of decode steps, kvd_evict_near_bytes bytes */
+    void *near; /* scratch of steps, kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
 
 /*
- * RoPE of a layer, and scratch memory for rule KVD_EVICT_EXPECTED. All heads have the width d_head.
- * RoPE rotates dimensions i and i + dims/2 together, or 2 i and 2 i + 1 if `interleaved` is 1.
+ * RoPE of a layer and scratch memory for KVD_EVICT_EXPECTED. All heads have the width d_head. RoPE
+ * rotates dimensions i and i + dims/2 together, or 2 i and 2 i + 1 if `interleaved` is 1.
  */
 typedef struct {
     int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
@@ -79,14 +82,12 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
-    /* Memory for scores and positions. If state.score is NULL, they are not stored. */
+    /* If state.score is NULL, scores and positions are not stored. */
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     /* 1 if the device has sm_90. */
     int32_t hopper;
-    /*
-     * `layer`: number of the layer in the model. `longest`: number of tokens of the longest prompt.
-     */
+    /* layer: number of the model's layer. longest: number of tokens of the longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
      * Device [batch]: first row in `q`, number of tokens and slot of each prompt. With
@@ -106,8 +107,8 @@ typedef struct {
     float *lse;
     /*
      * Scratch, device [n_heads][n_q8]: score of every token in each query head, such as the sum or
-     * the maximum of the attention probabilities that the token received. Not used if tokens are
-     * ranked by keys alone or by position.
+     * the largest of the attention probabilities that it received. Not used if tokens are ranked by
+     * keys alone or by position.
      */
     float *mass;
     /* Scratch, device [n_q8], used if rule.anchor is not 0: distances of tokens from the anchor. */
@@ -116,7 +117,7 @@ typedef struct {
     float *score;
     /*
      * Output, device [n_kv_heads][n_q8]: indices of the tokens that stay, in rising order. If the
-     * rule merges tokens, the indices of the dropped tokens follow, in rising order.
+     * rule merges tokens, the indices of all others follow, in rising order.
      */
     int32_t *kept;
     kvd_evict_merging merging;
@@ -124,15 +125,15 @@ typedef struct {
 } kvd_evict_prompts_args;
 
 /*
- * Computes the scores of the tokens of prompts, chooses the tokens that stay, and moves their K and
- * V to the front of the cache pages. Every prompt must start at position 0.
+ * Every prompt must start at position 0. Computes the scores of its tokens, chooses the tokens that
+ * stay, and moves their K and V to the front of the cache pages.
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
- * Steps of kvd_evict_prompts. kvd_evict_score and kvd_evict_score_sm90 (for sm_90 only) write
+ * The steps of kvd_evict_prompts. kvd_evict_score and kvd_evict_score_sm90 (for sm_90 only) write
  * attention probabilities to `mass`. kvd_evict_score_keys and kvd_evict_score_expected write
- * `score`. kvd_evict_score_any calls the function that the rule and the device require.
- * kvd_evict_choose then chooses the tokens that stay and moves them.
+ * `score`. kvd_evict_score_any runs the one of these functions that the rule and the device
+ * require. kvd_evict_choose then chooses the tokens that stay and moves them.
  */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -156,7 +157,7 @@ cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
 /*
  * Merges dropped tokens of prompts into kept ones, in the pages, before the kept tokens are moved.
- * `kept` must list the kept tokens and then the dropped ones. kvd_evict_choose calls this function.
+ * `kept` must list the kept tokens and then all others. kvd_evict_choose calls it.
  */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
@@ -187,7 +188,7 @@ typedef struct {
      * has a temperature, or with KVD_EVICT_FIRST.
      */
     const float *lse;
-    /* Scratch, kvd_evict_steps_bytes bytes. Used with a temperature or with KVD_EVICT_PIVOTAL. */
+    /* Scratch, kvd_evict_steps_bytes bytes; used with a temperature or KVD_EVICT_PIVOTAL. */
     float *work;
     kvd_evict_merging merging;
 } kvd_evict_steps_args;
@@ -216,8 +217,7 @@ int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n,
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
                             int32_t **host, cudaStream_t stream, kvd_err *err);
 /*
- * Returns the number of CTAs per KV head (`splits`) with which a launch occupies all n_sms
- * multiprocessors.
+ * Returns the number of CTAs per KV head (`splits`) that fills a device of n_sms multiprocessors.
  */
 int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int n_sms);
 
