@@ -17,7 +17,9 @@
  * Memory. The caller owns every buffer. On a CUDA layer, all pointers but those marked "host" are
  * device memory of the current device. Calls launch work on `stream` (a cudaStream_t) and return
  * without waiting for it. On a CPU layer, all pointers are host memory, `stream` is ignored and
- * calls return when the work is done. Elements of Q, K, V and O have the layer's 16-bit type.
+ * calls return when the work is done. Elements of Q, K, V and O have the layer's 16-bit type. On a
+ * CUDA layer, x, q, o, r_qk and r_v must be aligned to 16 bytes. Every array must be aligned to its
+ * elements.
  *
  * Cache. The pool of one layer is an array of pages of KVDIM_PAGE_TOKENS tokens, each
  * kvdim_layer_sizes.page_bytes bytes, aligned to 128 bytes. page_table[b][j] is the index of the

@@ -7,7 +7,8 @@
 size_t kvd_thread_count(void)
 {
 #ifdef _OPENMP
-    return omp_in_parallel() ? 1 : (size_t)omp_get_max_threads();
+    return omp_get_active_level() >= omp_get_max_active_levels() ? 1
+                                                                 : (size_t)omp_get_max_threads();
 #else
     return 1;
 #endif

@@ -4,7 +4,10 @@
 
 #include <stddef.h>
 
-/* Number of threads of a parallel region that begins here; 1 inside a region. */
+/*
+ * Returns the largest number of threads of a parallel region that begins here. Inside a region it
+ * is 1, unless the program allows nested regions (OMP_MAX_ACTIVE_LEVELS).
+ */
 size_t kvd_thread_count(void);
 /* Index of the calling thread in its parallel region, from 0. */
 size_t kvd_thread_index(void);

@@ -1,7 +1,11 @@
 #include "kvdim/attention.h"
 
 #include <stdio.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
+#include "common/threads.h"
 #include "library_case.h"
 #include "unit.h"
 
@@ -120,8 +124,29 @@ TEST(refuses_batches)
     assert_int_equal(kvdim_append(plan, &wrong, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "is not aligned to 2 bytes"));
     wrong.x = x;
-    wrong.rope_cos = (const float *)(const void *)x;
+    wrong.r_qk = (const unsigned char *)x + 1;
     assert_int_equal(kvdim_append(plan, &wrong, NULL), KVDIM_ERROR_ARGUMENT);
+    assert_non_null(strstr(kvdim_last_error(), "r_qk is at address "));
+    wrong.r_qk = NULL;
+    float angles[65 * 16 + 1] = {0};
+    wrong.rope_cos = angles;
+    assert_int_equal(kvdim_append(plan, &wrong, NULL), KVDIM_ERROR_ARGUMENT);
+    wrong.rope_dim = 32;
+    wrong.rope_sin = (const float *)(const void *)((const unsigned char *)angles + 2);
+    assert_int_equal(kvdim_append(plan, &wrong, NULL), KVDIM_ERROR_ARGUMENT);
+    assert_non_null(strstr(kvdim_last_error(), "rope_sin is at address "));
+    wrong.rope_sin = angles;
+    wrong.rope_interleaved = 2;
+    assert_int_equal(kvdim_append(plan, &wrong, NULL), KVDIM_ERROR_ARGUMENT);
+    assert_string_equal(kvdim_last_error(), "rope_interleaved is 2, expected 0 or 1");
+    attend.lse = (float *)(void *)((unsigned char *)angles + 1);
+    assert_int_equal(kvdim_attend(plan, &attend, NULL), KVDIM_ERROR_ARGUMENT);
+    assert_non_null(strstr(kvdim_last_error(), "lse is at address "));
+    b.kv_len = (const int32_t *)(const void *)((const unsigned char *)angles + 1);
+    b.n_requests = 1;
+    kvdim_plan *none;
+    assert_int_equal(kvdim_plan_create(layer, &b, NULL, 0, NULL, &none), KVDIM_ERROR_ARGUMENT);
+    assert_non_null(strstr(kvdim_last_error(), "kv_len is at address "));
     kvdim_plan_destroy(plan);
     kv_len[0] = 128;
     b = good;
@@ -133,6 +158,28 @@ TEST(refuses_batches)
     kvdim_layer_destroy(layer);
     free(pool);
 }
+
+#ifdef _OPENMP
+/* A thread of a parallel region may itself start threads if the program allows nested regions. */
+TEST(runs_in_nested_parallel_regions)
+{
+    const int levels = omp_get_max_active_levels(), threads = omp_get_max_threads();
+    double lse[2], worst[2];
+    omp_set_max_active_levels(2);
+    omp_set_num_threads(4);
+#pragma omp parallel num_threads(2)
+    {
+        const int i = omp_get_thread_num();
+        worst[i] = library_case_run(&library_cases[0], &cpu, &lse[i]);
+        if (kvd_thread_count() != 4)
+            worst[i] = -1;
+    }
+    omp_set_max_active_levels(levels);
+    omp_set_num_threads(threads);
+    for (int i = 0; i < 2; i++)
+        assert_true(worst[i] >= 0 && worst[i] < 4e-3 && lse[i] < 1e-5);
+}
+#endif
 
 TEST(says_its_version)
 {

@@ -42,6 +42,15 @@ static bool known_size(const char *name, size_t given, size_t expected)
     return false;
 }
 
+static kvdim_status check_aligned(const char *name, const void *address, size_t bytes)
+{
+    return (uintptr_t)address % bytes
+               ? FAIL(KVDIM_ERROR_ARGUMENT,
+                      "%s is at address %p, which is not aligned to %zu bytes", name, address,
+                      bytes)
+               : KVDIM_OK;
+}
+
 static kvdim_status check_heads(const kvdim_heads *h)
 {
     if (h->device != KVDIM_CPU && h->device != KVDIM_CUDA)
@@ -60,6 +69,9 @@ static kvdim_status check_heads(const kvdim_heads *h)
                     (int)h->d_head, KVD_WIDTH_STEP, KVD_WIDTH_MAX);
     if (!h->d_qk || !h->d_v)
         return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", h->d_qk ? "d_v" : "d_qk");
+    if (check_aligned("d_qk", h->d_qk, sizeof *h->d_qk) ||
+        check_aligned("d_v", h->d_v, sizeof *h->d_v))
+        return KVDIM_ERROR_ARGUMENT;
     for (int g = 0; g < h->n_kv_heads; g++)
         for (int v = 0; v < 2; v++) {
             const int32_t d = (v ? h->d_v : h->d_qk)[g];
@@ -149,6 +161,10 @@ static kvdim_status check_batch(const kvdim_layer *layer, const kvdim_batch *b)
                     INT32_MAX / KVD_PAGE_TOKENS);
     if (!b->kv_len || !b->page_table)
         return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", b->kv_len ? "page_table" : "kv_len");
+    if (check_aligned("q_len", b->q_len, sizeof *b->q_len) ||
+        check_aligned("kv_len", b->kv_len, sizeof *b->kv_len) ||
+        check_aligned("page_table", b->page_table, sizeof *b->page_table))
+        return KVDIM_ERROR_ARGUMENT;
     int64_t rows = 0;
     for (int i = 0; i < b->n_requests; i++) {
         const int32_t q = b->q_len ? b->q_len[i] : 1, kv = b->kv_len[i];
@@ -277,7 +293,10 @@ kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream)
                         i, (int)plan->max_pages);
     for (int i = 0; i < plan->batch.batch; i++)
         plan->kv_len[i]++;
-    return plan->layer->backend->plan(plan, stream, &last);
+    const kvdim_status status = plan->layer->backend->plan(plan, stream, &last);
+    for (int i = 0; status && i < plan->batch.batch; i++)
+        plan->kv_len[i]--;
+    return status;
 }
 
 int32_t kvdim_plan_rows(const kvdim_plan *plan)
@@ -290,22 +309,13 @@ int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request)
     return plan && request >= 0 && request < plan->batch.batch ? plan->row[request] : -1;
 }
 
-static kvdim_status check_aligned(const char *name, const void *address, size_t bytes)
-{
-    return (uintptr_t)address % bytes
-               ? FAIL(KVDIM_ERROR_ARGUMENT,
-                      "%s is at address %p, which is not aligned to %zu bytes", name, address,
-                      bytes)
-               : KVDIM_OK;
-}
-
 /*
- * Returns the required alignment of the page pool in bytes: 128 on a GPU, as
+ * Returns the required alignment in bytes of arrays of 16-bit elements: `on_cuda` on a GPU, as
  * include/kvdim/attention.h says, and one element on the CPU.
  */
-static size_t pool_alignment(const kvdim_layer *layer)
+static size_t alignment(const kvdim_layer *layer, size_t on_cuda)
 {
-    return layer->backend == &kvd_backend_cpu ? sizeof(uint16_t) : 128;
+    return layer->backend == &kvd_backend_cpu ? sizeof(uint16_t) : on_cuda;
 }
 
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream)
@@ -316,9 +326,12 @@ kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args,
         return KVDIM_ERROR_ARGUMENT;
     if (!args->x || !args->q || !args->pool)
         return FAIL(KVDIM_ERROR_ARGUMENT, "%s is NULL", !args->x ? "x" : !args->q ? "q" : "pool");
-    if (check_aligned("x", args->x, sizeof(uint16_t)) ||
-        check_aligned("q", args->q, sizeof(uint16_t)) ||
-        check_aligned("pool", args->pool, pool_alignment(plan->layer)))
+    const size_t aligned = alignment(plan->layer, 16);
+    if (check_aligned("x", args->x, aligned) || check_aligned("q", args->q, aligned) ||
+        check_aligned("r_qk", args->r_qk, aligned) || check_aligned("r_v", args->r_v, aligned) ||
+        check_aligned("pool", args->pool, alignment(plan->layer, 128)) ||
+        check_aligned("rope_cos", args->rope_cos, sizeof *args->rope_cos) ||
+        check_aligned("rope_sin", args->rope_sin, sizeof *args->rope_sin))
         return KVDIM_ERROR_ARGUMENT;
     if (!args->rope_cos != !args->rope_sin)
         return FAIL(KVDIM_ERROR_ARGUMENT, "rope_cos and rope_sin: one of the two is NULL");
@@ -326,6 +339,9 @@ kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args,
         (args->rope_dim < 2 || args->rope_dim % 2 || args->rope_dim > plan->layer->heads.d_head))
         return FAIL(KVDIM_ERROR_ARGUMENT, "rope_dim is %d, expected an even number of 2 to %d",
                     (int)args->rope_dim, plan->layer->heads.d_head);
+    if (args->rope_cos && args->rope_interleaved != 0 && args->rope_interleaved != 1)
+        return FAIL(KVDIM_ERROR_ARGUMENT, "rope_interleaved is %d, expected 0 or 1",
+                    (int)args->rope_interleaved);
     return plan->layer->backend->append(plan, args, stream, &last);
 }
 
@@ -340,9 +356,10 @@ kvdim_status kvdim_attend(const kvdim_plan *plan, const kvdim_attend_args *args,
                     !args->q      ? "q"
                     : !args->pool ? "pool"
                                   : "o");
-    if (check_aligned("q", args->q, sizeof(uint16_t)) ||
-        check_aligned("o", args->o, sizeof(uint16_t)) ||
-        check_aligned("pool", args->pool, pool_alignment(plan->layer)))
+    const size_t aligned = alignment(plan->layer, 16);
+    if (check_aligned("q", args->q, aligned) || check_aligned("o", args->o, aligned) ||
+        check_aligned("pool", args->pool, alignment(plan->layer, 128)) ||
+        check_aligned("lse", args->lse, sizeof *args->lse))
         return KVDIM_ERROR_ARGUMENT;
     const int64_t columns = plan->layer->map.o_pitch;
     if (args->o_stride && (args->o_stride < columns || args->o_stride % KVDIM_STRIDE_ELEMENTS ||
