@@ -234,7 +234,7 @@ help:
 	@echo 'make results-pages  the HTML page of every folder of results, from its measured files'
 	@echo 'make claims         the ledger from the committed files; fails where README or docs differ (UPDATE=1 writes)'
 	@echo 'make format         clang-format the sources'
-	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, man pages, published numbers, widths'
+	@echo 'make install        PREFIX=/usr/local DESTDIR= : programs, library, man pages, published numbers, widths'
 	@echo 'make uninstall      removes from PREFIX and DESTDIR what make install put there'
 	@echo 'make compile_commands.json   for editors'
 	@echo 'make clean'
@@ -341,20 +341,22 @@ install: all man
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(share)
 	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(patsubst %,$(BUILD)/man/%.1,$(notdir $(PROGS))) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/man/man3
+	install -m 644 $(BUILD)/man/kvdim-attention.3 $(DESTDIR)$(PREFIX)/share/man/man3
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/kvdim
 	install -m 644 include/kvdim/*.h $(DESTDIR)$(PREFIX)/include/kvdim
 	install -m 755 $(ATTN_SO) $(DESTDIR)$(PREFIX)/lib
 	install -m 644 $(ATTN_A) $(DESTDIR)$(PREFIX)/lib
 	ln -sf $(notdir $(ATTN_SO)) $(DESTDIR)$(PREFIX)/lib/libkvdim-attention.so
-	printf '%s\n' 'prefix=$(PREFIX)' 'Name: kvdim-attention' 'Description: attention on KV caches whose heads have unequal widths' \
-	  'Version: $(KVD_VERSION)' 'Cflags: -I$${prefix}/include' 'Libs: -L$${prefix}/lib -lkvdim-attention' \
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' 'Name: kvdim-attention' 'Description: attention on KV caches whose heads have unequal widths' \
+	  'Version: $(KVD_VERSION)' 'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lkvdim-attention' \
 	  'Libs.private: $(if $(filter 1,$(OPENMP)),-fopenmp) $(ATTN_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/kvdim-attention.pc
 	cp -r data/paper data/widths plots $(share)/
 
 # Removes the files that install copies, by name, and then the folders of share/kvdim that are empty.
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(PROGS)))
-	rm -f $(patsubst %,$(DESTDIR)$(PREFIX)/share/man/man1/%.1,$(notdir $(PROGS)))
+	rm -f $(patsubst %,$(DESTDIR)$(PREFIX)/share/man/man1/%.1,$(notdir $(PROGS))) $(DESTDIR)$(PREFIX)/share/man/man3/kvdim-attention.3
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(addprefix lib/,$(notdir $(ATTN_SO)) libkvdim-attention.so libkvdim-attention.a pkgconfig/kvdim-attention.pc) $(wildcard include/kvdim/*.h))
 	if [ -d $(DESTDIR)$(PREFIX)/include/kvdim ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/kvdim; fi
 	rm -f $(patsubst data/%,$(share)/%,$(shell find data/paper data/widths -type f)) $(addprefix $(share)/,$(shell find plots -type f))

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes a man page of every program from its --help, which is the only source of the text.
+# Makes a man page of every program from its --help, and one of the library from its header. The
+# pages have no other text.
 set -eu
 B=${BUILD:-build}
 mkdir -p "$B/man"
@@ -20,3 +21,19 @@ for p in "$B"/bin/kvdim-*; do
     printf '.fi\n'
   } >"$B/man/$n.1"
 done
+
+header=include/kvdim/attention.h
+version=$(sed -n 's/^KVD_VERSION := //p' Makefile)
+{
+  printf '.TH KVDIM-ATTENTION 3 "" "kvdim %s" "kvdim"\n.SH NAME\n' "$version"
+  printf 'kvdim-attention \\- attention on KV caches whose heads have unequal widths\n'
+  printf '.SH SYNOPSIS\n.nf\n#include <kvdim/attention.h>\n\n'
+  # shellcheck disable=SC2016 # the command is text for the reader
+  echo 'cc program.c $(pkg-config --cflags --libs kvdim-attention)' | roff
+  printf '.fi\n.SH DESCRIPTION\n.nf\n'
+  sed -n '2,/^ \*\//{/^ \*\//d;s/^ \* \{0,1\}//;p;}' $header | roff
+  printf '.fi\n.SH DECLARATIONS\n.nf\n'
+  # Between the two tests for C++.
+  awk '/^#ifdef __cplusplus/ { part++ } part == 1 && !/^#ifdef|^extern|^#endif/' $header | roff
+  printf '.fi\n'
+} >"$B/man/kvdim-attention.3"

@@ -17,7 +17,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-enum { HEADS = 8, KV_HEADS = 2, D_HEAD = 64 };
+enum { HEADS = 8, KV_HEADS = 2, D_HEAD = 64, MOST = 100000 };
 
 static void check(kvdim_status status)
 {
@@ -27,6 +27,16 @@ static void check(kvdim_status status)
     }
 }
 
+/* Returns p, or ends the program if it is NULL. */
+static void *not_null(void *p)
+{
+    if (!p) {
+        fprintf(stderr, "decode_loop: out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
 /* Returns device memory with a copy of `from`, or zeroed memory if `from` is NULL. */
 static void *device_copy(const void *from, size_t bytes)
 {
@@ -34,10 +44,10 @@ static void *device_copy(const void *from, size_t bytes)
 #ifdef WITH_CUDA
     if (cudaMalloc(&p, bytes) || cudaMemset(p, 0, bytes) ||
         (from && cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice)))
-        exit(1);
+        p = NULL;
+    not_null(p);
 #else
-    if (!(p = aligned_alloc(256, (bytes + 255) / 256 * 256)))
-        exit(1);
+    p = not_null(aligned_alloc(256, (bytes + 255) / 256 * 256));
     from ? memcpy(p, from, bytes) : memset(p, 0, bytes);
 #endif
     return p;
@@ -46,6 +56,10 @@ static void *device_copy(const void *from, size_t bytes)
 int main(int argc, char **argv)
 {
     const int32_t prompt = argc > 1 ? atoi(argv[1]) : 200, steps = argc > 2 ? atoi(argv[2]) : 50;
+    if (prompt < 1 || steps < 1 || prompt > MOST || steps > MOST) {
+        fprintf(stderr, "usage: %s [PROMPT_TOKENS [STEPS]], each from 1 to %d\n", argv[0], MOST);
+        return 2;
+    }
     const int32_t pages = (prompt + steps + KVDIM_PAGE_TOKENS - 1) / KVDIM_PAGE_TOKENS;
     const int32_t d_qk[KV_HEADS] = {48, 16}, d_v[KV_HEADS] = {32, 48};
     kvdim_heads heads = {sizeof heads, KVDIM_CPU, KVDIM_BF16, HEADS, KV_HEADS, D_HEAD, d_qk, d_v};
@@ -60,7 +74,7 @@ int main(int argc, char **argv)
            2 * 2 * KV_HEADS * D_HEAD);
 
     /* The cache has one request, which owns the pages 0, 1, 2, ... of the pool. */
-    int32_t *const table = malloc((size_t)pages * sizeof *table);
+    int32_t *const table = not_null(malloc((size_t)pages * sizeof *table));
     for (int32_t i = 0; i < pages; i++)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
@@ -68,13 +82,13 @@ int main(int argc, char **argv)
      * Q, K and V of all tokens before RoPE, random here; a real model computes them in each step.
      */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
-    uint16_t *const random = malloc((size_t)(prompt + steps) * row * 2);
+    uint16_t *const random = not_null(malloc((size_t)(prompt + steps) * row * 2));
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)
         random[i] = (uint16_t)(0x3e00 + rand() % 512 + (rand() % 2 << 15)); /* bf16, +-0.125 .. 2 */
     uint16_t *const x = device_copy(random, (size_t)(prompt + steps) * row * 2);
     void *const q = device_copy(NULL, rows * (size_t)sizes.q_columns * 2);
     const size_t o_bytes = rows * (size_t)sizes.o_columns * 2;
-    uint16_t *const o = device_copy(NULL, o_bytes), *const result = malloc(o_bytes);
+    uint16_t *const o = device_copy(NULL, o_bytes), *const result = not_null(malloc(o_bytes));
 
     int32_t kv_len = prompt;
     kvdim_batch batch = {sizeof batch,

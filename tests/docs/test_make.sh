@@ -81,7 +81,8 @@ if sh scripts/man.sh >"$D/out" 2>&1 && target install; then
     ls src/*/"$(echo "$name" | tr - _)".c >/dev/null 2>&1 || continue # a program of an older revision
     cmp -s "$f" "$p/bin/$name" && [ -s "$p/share/man/man1/$name.1" ] && n=$((n + 1)) || bad "install $name" "not the file of $B/bin, or no man page"
   done
-  if [ $n -gt 0 ] && diff -r data/paper "$p/share/kvdim/paper" >"$D/out" && diff -r plots "$p/share/kvdim/plots" >>"$D/out"
+  if [ $n -gt 0 ] && diff -r data/paper "$p/share/kvdim/paper" >"$D/out" && diff -r plots "$p/share/kvdim/plots" >>"$D/out" &&
+    grep -q 'kvdim_attend(' "$p/share/man/man3/kvdim-attention.3"
   then ok "install"; else bad "install" "$n programs" "$(cat "$D/out")"; fi
 else bad "install" "$(cat "$D/out")"; fi
 target uninstall || bad "uninstall" "$(cat "$D/out")"

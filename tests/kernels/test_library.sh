@@ -32,6 +32,11 @@ build() { # OUTPUT LIBRARIES...: compiles the example as a stranger's program
 build shared "-L$D/lib" -lkvdim-attention "-Wl,-rpath,$D/lib" && "$D/shared" 100 20 >"$D/a" 2>"$D/err" &&
   grep -q '^a token takes 288 bytes instead of 512$' "$D/a" && ok "examples/c with the shared library" ||
   not_ok "examples/c with the shared library"
+for a in "0 5" "5 0" "-5 3" "3 -9" "2000000000 2000000000"; do
+  # shellcheck disable=SC2086 # two arguments
+  "$D/shared" $a >"$D/out" 2>"$D/err"
+  [ $? -eq 2 ] && grep -q '^usage: ' "$D/err" || not_ok "examples/c with the arguments $a"
+done
 if grep -q libcudart "$D/needed" || nm "$B/lib/libkvdim-attention.a" 2>/dev/null | grep -q ' U cuda'; then
   echo 'skip examples/c with the archive: it needs the static CUDA runtime'
 else
