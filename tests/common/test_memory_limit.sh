@@ -99,3 +99,17 @@ begun=$(date +%s)
 kill -TERM $pid
 wait $pid
 [ $(($(date +%s) - begun)) -lt 5 ] && grep -q '^kvdim-collect: .*interrupted' "$dir/err" && ok "SIGTERM is heeded" || not_ok "SIGTERM is heeded"
+
+# A line that does not fit into memory is an error, and not the end of the text.
+story="Once upon a time there was a little dog named Max. Max liked to play in the park with his red ball."
+for i in 1 2 3 4 5 6 7 8; do printf '{"text": "%s %s"}\n' "$story" "$story"; done >"$dir/long.jsonl"
+printf '{"prompt": "%s Max", "references": "ball", "metric": "match-part", "max_new_tokens": 2}\n' "$story" >"$dir/long-task.jsonl"
+truncate -s 1G "$dir/long.jsonl" "$dir/long-task.jsonl"
+for command in "$B/bin/kvdim-collect data/models/kvdim-6m --text $dir/long.jsonl --moments" \
+  "$B/bin/kvdim-tasks data/models/kvdim-6m --benchmark $dir/long-task.jsonl --method h2o,heavy=0.1,recent=0.1"; do
+  limited 700 $command --threads 1 -q -o "$dir/o.h5"
+  status=$?
+  name="a line beyond the limit, $(basename "${command%% *}")"
+  [ $status -eq 1 ] && grep -q "^kvdim-[a-z]*: cannot read '$dir/long.*jsonl': Cannot allocate memory; raise the limit of" "$dir/err" &&
+    [ "$(grep -c . "$dir/err")" -eq 1 ] && [ ! -e "$dir/o.h5" ] && ok "$name" || { echo "status $status" >>"$dir/err"; not_ok "$name"; }
+done

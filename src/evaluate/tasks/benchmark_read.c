@@ -631,8 +631,9 @@ static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
 {
     char *line = NULL;
     size_t room = 0, items = 0;
-    ssize_t n;
+    ssize_t n = 0;
     int status = 0;
+    errno = 0;
     for (size_t number = 1;
          !status && (!r->s->most || items < r->s->most) && (n = getline(&line, &room, f)) > 0;
          number++) {
@@ -649,7 +650,8 @@ static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
             status = kvd_in(err, "'%s', line %zu", path, number);
         json_decref(x);
     }
-    if (!status && ferror(f))
+    /* getline also fails if memory runs out, without an error of the stream. */
+    if (!status && n < 0 && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", path);
     free(line);
     return status;

@@ -157,6 +157,7 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
     size_t size = 0, number = 0;
     ssize_t n;
     int status = 0;
+    errno = 0;
     while (!status && (n = getline(&line, &size, f)) >= 0) {
         const size_t skip = number++ ? 0 : kvd_utf8_mark(line, (size_t)n);
         if (blank(line + skip, (size_t)n - skip))
@@ -172,7 +173,8 @@ static int read_jsonl(reader *r, FILE *f, kvd_err *err)
         status = json_row(r, row, "line", number, err);
         json_decref(row);
     }
-    if (!status && ferror(f))
+    /* getline also fails if memory runs out, without an error of the stream. */
+    if (!status && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", r->path);
     free(line);
     return status;
