@@ -129,6 +129,12 @@ TEST(test_gemma3)
         gemma3, "\"sliding_window\":1024",
         "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
         "rope_parameters: sliding_attention: rope type 'linear'");
+    /* The Hugging Face library ignores these three settings, so their meaning is not known. */
+    refuse_config(gemma3_text, "\"rope_scaling\":null",
+                  "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":8}",
+                  "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");
+    refuse_config(gemma3_text, "\"attn_logit_softcapping\":null", "\"attn_logit_softcapping\":50",
+                  "'attn_logit_softcapping' is 50, which the Hugging Face library does not apply");
 }
 
 /* config.json of allenai/OLMo-2-1124-7B, then of allenai/Olmo-3-1025-7B */
@@ -161,6 +167,8 @@ TEST(test_olmo)
     assert_int_equal(c.rope_original_positions, 8192);
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), (l + 1) % 4 ? 4096 : 0);
+    refuse_config(olmo3, "\"vocab_size\"", "\"rope_local_base_freq\":1e4,\"vocab_size\"",
+                  "'rope_local_base_freq' is set, which is not supported");
     refuse_config(olmo3, "\"beta_fast\":32", "\"beta_fast\":0.5",
                   "'beta_fast' 0.5 is below 'beta_slow' 1");
 }
@@ -183,6 +191,8 @@ TEST(test_glm)
     assert_true(c.bias_qkv && !c.bias_o);
     refuse_config(glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":1.5",
                   "'partial_rotary_factor' is 1.5, more than 1");
+    refuse_config(glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":null",
+                  "'partial_rotary_factor' is null");
     refuse_config(
         glm4, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":0.01",
         "'partial_rotary_factor' 0.01 of a head of 128 is 1 dimensions, RoPE needs an even");
@@ -222,6 +232,13 @@ TEST(test_yarn)
     assert_true(fabs(c.rope_attention_factor - (0.1 * log(4) + 1)) < 1e-15);
     refuse_config(qwen, "\"factor\":4.0", "\"factor\":4.0,\"short_factor\":[1]",
                   "'short_factor' is not known for rope type 'yarn'");
+    /* NousResearch/Yarn-Llama-2-7b-64k has the note "finetuned". */
+    (void)accept(edit_config(qwen, "\"factor\":4.0", "\"factor\":4.0,\"finetuned\":true"));
+    /* Below max_position_embeddings, dynamic NTK does not change the frequencies. */
+    const kvd_config plain =
+        accept(edit_config(qwen, "\"original_max_position_embeddings\":32768,\"type\":\"yarn\"",
+                           "\"type\":\"dynamic\""));
+    assert_true(plain.rope_scaling == KVD_ROPE_DEFAULT && plain.rope_theta == 1e6);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -70,17 +70,17 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
  */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
-    const json_t *const how = kvd_cfg_member(root, "quantization_config"), *const method =
-                                                                               kvd_cfg_member(
-                                                                                   how,
-                                                                                   "quant_method");
-    if (!how || !family->experts_together)
-        return kvd_cfg_refuse_set(root, "quantization_config", err);
-    const char *const name = json_string_value(method);
-    if (name && strcmp(name, "mxfp4") == 0)
+    const json_t *const how = kvd_cfg_member(root, "quantization_config");
+    const char *const name = json_string_value(kvd_cfg_member(how, "quant_method"));
+    if (!how || (family->experts_together && name && strcmp(name, "mxfp4") == 0))
         return 0;
-    return kvd_fail(err, "quantization_config: quant_method is '%s', only 'mxfp4' is supported",
-                    name ? name : "not a string");
+    if (family->experts_together)
+        return kvd_fail(err, "quantization_config: quant_method is '%s', only 'mxfp4' is supported",
+                        name ? name : "not a string");
+    return kvd_fail(err,
+                    "'quantization_config' is set, which is not supported (quant_method '%s'): "
+                    "give a checkpoint with float weights",
+                    name ? name : "not stated");
 }
 
 static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
@@ -88,8 +88,13 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
     const kvd_family *family = NULL;
     if (!json_is_object(root))
         return kvd_fail(err, "not a JSON object");
+    bool causal = true;
     if (find_family(root, &family, err) || check_quantised(root, family, err) ||
-        family->read(root, c, err))
+        kvd_cfg_bool(root, "is_causal", &causal, err))
+        return -1;
+    if (!causal)
+        return kvd_fail(err, "'is_causal' is false, only causal attention is supported");
+    if (family->read(root, c, err))
         return -1;
     /* An epsilon of 1 or more would outweigh the mean square of the norm's input. */
     if (c->norm_eps >= 1)

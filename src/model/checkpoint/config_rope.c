@@ -14,8 +14,15 @@ static const struct {
                    {"llama3", KVD_ROPE_LLAMA3},
                    {"longrope", KVD_ROPE_LONGROPE},
                    {"yarn", KVD_ROPE_YARN},
+                   /* Dynamic NTK changes frequencies only beyond max_position_embeddings. */
+                   {"dynamic", KVD_ROPE_DEFAULT},
                    {"su", KVD_ROPE_LONGROPE}}; /* the first Phi-3 models call longrope "su" */
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
+
+static bool is_dynamic(const char *type)
+{
+    return strcmp(type, "dynamic") == 0;
+}
 
 /*
  * Reads rope_theta from `holder`: the top level of config.json, rope_parameters or rope_scaling. If
@@ -133,12 +140,13 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
         {"mscale", YARN},
         {"mscale_all_dim", YARN},
         {"truncate", YARN},
+        {"finetuned", YARN}, /* a note in published files, without effect */
     };
     const char *key;
     const json_t *value;
     json_object_foreach((json_t *)(uintptr_t)rope, key, value)
     {
-        bool ok = json_is_null(value);
+        bool ok = json_is_null(value) || (is_dynamic(type) && strcmp(key, "factor") == 0);
         for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
             ok |= strcmp(key, known[i].key) == 0 && known[i].types >> c->rope_scaling & 1u;
         if (!ok)
@@ -283,7 +291,7 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
         return kvd_fail(err, "not an object");
     if (read_type(rope, types, &type, c, err) || check_keys(rope, type, types, c, err))
         return -1;
-    if (c->rope_scaling == KVD_ROPE_DEFAULT)
+    if (c->rope_scaling == KVD_ROPE_DEFAULT && !is_dynamic(type))
         return 0;
     if (c->rope_scaling == KVD_ROPE_LONGROPE)
         return read_longrope(root, rope, original, c, err);
@@ -362,7 +370,12 @@ int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_co
     const json_t *parameters = kvd_cfg_member(root, "rope_parameters");
     const json_t *full = kvd_cfg_member(parameters, "full_attention"),
                  *sliding = kvd_cfg_member(parameters, "sliding_attention");
-    if (read_rope(root, full || sliding ? full : parameters, theta, 0, KVD_CFG_ROPE_ALL, c, err))
+    if (parameters && !full && !sliding)
+        return kvd_fail(err, "'rope_parameters' has neither 'full_attention' nor "
+                             "'sliding_attention', which this model needs");
+    if (local <= 0 && kvd_cfg_refuse_set(root, "rope_local_base_freq", err))
+        return -1;
+    if (read_rope(root, full, theta, 0, KVD_CFG_ROPE_ALL, c, err))
         return -1;
     c->rope_local_theta = local > 0 ? local : c->rope_theta;
     if (read_local(root, sliding, c, err))

@@ -296,7 +296,7 @@ static int put_rope(builder *b, kvd_err *err)
 {
     const bool fixed = has(b, freqs), two = has(b, factors_long) || has(b, factors_short);
     json_t *rope = json_object();
-    if (put(b->root, "rope_parameters", rope, err) ||
+    if (put(b->root, "rope_scaling", rope, err) ||
         copy_real(b, "rope.freq_base", "rope_theta", err))
         return -1;
     if (fixed && two)

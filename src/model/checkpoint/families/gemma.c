@@ -126,6 +126,11 @@ static int read_gemma3_text(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_size_or(root, "sliding_window_pattern", &pattern, err) ||
         read_windows(root, 4096, pattern, c, err))
         return -1;
+    if (c->score_softcap > 0)
+        return kvd_fail(err,
+                        "'attn_logit_softcapping' is %g, which the Hugging Face library does "
+                        "not apply to this model",
+                        c->score_softcap);
     return kvd_cfg_rope_by_layer(root, 1e6, 1e4, c, err);
 }
 

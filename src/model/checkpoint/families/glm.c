@@ -8,6 +8,8 @@
 static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->bias_qkv = true;
+    if (json_is_null(json_object_get(root, "partial_rotary_factor")))
+        return kvd_fail(err, "'partial_rotary_factor' is null: give a number or leave it out");
     if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
         kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
