@@ -161,7 +161,8 @@ static const kvd_program program = {
     .notes =
         "Two checks guard the results. Before methods are evaluated, the matrices of each "
         "--spectrum must reproduce the uncompressed logits while no dimension is removed. Every "
-        "measured method must show that it compressed the cache of every sequence and layer.",
+        "measured method must have been applied to every sequence and layer, and must have dropped, "
+        "shortened, merged or coded something. A warning names methods that saved no bytes.",
     .moved = "generate reference needle classify classes ask items",
     .moved_to = "kvdim-tasks",
     .options = options,

@@ -188,6 +188,28 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
+/*
+ * Warns of each method that neither stores nor reads fewer bytes than the uncompressed cache in the
+ * same data type, because its small loss would be read as that of a compressed cache.
+ */
+static void warn_of_bytes(const kvd_rows *rows)
+{
+    for (size_t i = 0; i < kvd_rows_count(rows); i++) {
+        const double whole = kvd_row_real(rows, i, "bytes_per_token_dense") *
+                             kvd_row_real(rows, i, "stored_element_bytes") /
+                             kvd_row_real(rows, i, "element_bytes"),
+                     stored = kvd_row_real(rows, i, "bytes_per_token_stored"),
+                     read = kvd_row_real(rows, i, "bytes_per_token_read");
+        const char *const method = kvd_row_text(rows, i, "method");
+        if (strcmp(method, "none") && strcmp(kvd_row_text(rows, i, "purpose"), "weights") &&
+            stored >= whole && read >= whole)
+            fprintf(stderr,
+                    "%s: warning: '%s' (%s) saved nothing: it stored %.6g bytes per token and read "
+                    "%.6g, the uncompressed cache has %.6g\n",
+                    program, method, kvd_row_text(rows, i, "settings"), stored, read, whole);
+    }
+}
+
 static int evaluate(kvd_eval_run *v, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -217,6 +239,7 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
                 program, KVD_BOOTSTRAP_CLUSTERS, cfg->in.tokens ? "--tokens" : "text of",
                 cfg->in.tokens ? cfg->in.tokens : v->evaluator.n_tokens,
                 cfg->in.tokens ? "" : " tokens", cfg->in.seq_len, v->evaluator.n_sequences);
+    warn_of_bytes(v->accuracy.rows);
     return cfg->in.common.json ? print_json(v, err) : 0;
 }
 

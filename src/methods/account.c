@@ -54,10 +54,13 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
         return kvd_fail(err, "'%s' merged no entry", plan->layers->info.name);
     if (plan->channels && a->pruned == 0)
         return kvd_fail(err,
-                        "'%s' shortened no entry: no prompt is longer than what it leaves whole",
+                        "'%s' shortened no entry: p removes less than one channel of a head, or no "
+                        "prompt is longer than what it leaves whole",
                         plan->channels->info.name);
     if (plan->bits && a->coded == 0)
-        return kvd_fail(err, "'%s' coded no entry: no sequence is longer than what it leaves exact",
+        return kvd_fail(err,
+                        "'%s' coded no entry: no sequence is longer than what it leaves exact, the "
+                        "first tokens (sink), the newest ones and unfinished blocks",
                         plan->bits->info.name);
     return 0;
 }

@@ -248,8 +248,8 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     for (size_t k = 0; !status && k < n; k++) {
         memcpy(h->x[side] + entry[k] * w, decoded + k * kept, kept * sizeof *x);
         set_bits(h, side, entry[k], count.payload / (double)n, count.side / (double)n);
+        h->account->coded += position[k] >= h->exact;
     }
-    h->account->coded += status ? 0 : n;
     free(x);
     free(entry);
     free(mass);
@@ -322,9 +322,10 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
     if (side == KVD_KEYS)
         read_keys(h, from, to);
     const double parts = (double)(n * sharing);
-    for (size_t i = from; i < to; i++)
+    for (size_t i = from; i < to; i++) {
         set_bits(h, side, i, count.payload / parts, count.side / parts);
-    h->account->coded += n;
+        h->account->coded += h->position[i] >= h->exact;
+    }
     return 0;
 }
 

@@ -101,6 +101,7 @@ void kvd_head_describe(kvd_head *h, const kvd_attention_in *in)
     h->width[KVD_VALUES] = h->dims ? (size_t)h->dims->d_v : h->d;
     h->low[KVD_KEYS] = low ? (size_t)low->d_qk : h->width[KVD_KEYS];
     h->low[KVD_VALUES] = low ? (size_t)low->d_v : h->width[KVD_VALUES];
+    h->exact = kvd_plan_exact(p);
     h->scoring = kvd_config_scores(c);
     h->before_rope =
         h->dims ? p->dims->rebuild : p->bits && p->bits->keys_before_rope && !h->prompts;

@@ -101,6 +101,8 @@ typedef struct {
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES];
     /* Number of cached tokens, from the oldest on, whose K, and whose V, are quantised. */
     size_t coded[KVD_N_SIDES];
+    /* Number of first positions that the bits method stores exactly (kvd_plan_exact). */
+    size_t exact;
     /* State of the entropy coder (kvd_bits_block.state). */
     uint32_t *stream[KVD_N_SIDES];
     /*

@@ -1,6 +1,7 @@
 #include "methods/plan.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static unsigned bits_needs(const kvd_plan *p)
 {
@@ -69,6 +70,15 @@ size_t kvd_plan_block(const kvd_plan *p)
         most = block > most ? block : most;
     }
     return most;
+}
+
+size_t kvd_plan_exact(const kvd_plan *p)
+{
+    const kvd_parameter *const all = p->bits ? p->bits->info.parameter : NULL;
+    for (int i = 0; all && p->bits->exact_key && all[i].key; i++)
+        if (!strcmp(all[i].key, p->bits->exact_key))
+            return (size_t)p->bits_values.value[i];
+    return 0;
 }
 
 double kvd_plan_entry_bits(const kvd_plan *p)
@@ -178,6 +188,20 @@ static int check_rebuild(const kvd_plan *p, kvd_err *err)
                             "with '%s', which stores them in another form",
                             p->tokens->info.name, other)
                  : 0;
+}
+
+static int check_layers(const kvd_plan *p, const kvd_config *c, kvd_err *err)
+{
+    int most = 1;
+    for (int l = 0, n; l < c->n_layers; l += n) {
+        n = p->layers->group(&p->layers_values, c, l);
+        most = n > most ? n : most;
+    }
+    return most > 1 ? 0
+                    : kvd_fail(err,
+                               "'%s' stores no two of the %d layers together: use a smaller start "
+                               "(minicache) or more layers (xkv)",
+                               p->layers->info.name, c->n_layers);
 }
 
 /*
@@ -290,6 +314,12 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
             "'%s' projects rows anew at every step: it cannot be combined with a method of the "
             "bits axis",
             p->channels->info.name);
+    if ((p->levels || (p->tokens && p->tokens->lowers)) && p->bits && p->bits->two_levels &&
+        !p->bits->two_levels(&p->bits_values))
+        return kvd_fail(err,
+                        "'%s' gives entries at the low level as many bits as others, or more: "
+                        "lower lk and lv, or raise k and v",
+                        p->bits->info.name);
     if (p->tokens && p->tokens->only_lowers && !kvd_plan_two_levels(p))
         return kvd_fail(
             err,
@@ -316,6 +346,8 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     if (kvd_plan_check(p, setup, err))
         return -1;
     if (p->layers && p->layers->check && p->layers->check(&p->layers_values, s.config, err))
+        return -1;
+    if (p->layers && check_layers(p, s.config, err))
         return -1;
     if (open_kept(p, s.config, err))
         return -1;

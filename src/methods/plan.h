@@ -132,6 +132,12 @@ bool kvd_plan_heads_together(const kvd_plan *p);
  */
 size_t kvd_plan_block(const kvd_plan *p);
 
+/*
+ * Returns the number of first tokens of a sequence that the bits method stores exactly
+ * (kvd_bits_method.exact_key); 0 if there is none.
+ */
+size_t kvd_plan_exact(const kvd_plan *p);
+
 /* Returns the bits that methods store per cached token in addition to K and V. */
 double kvd_plan_entry_bits(const kvd_plan *p);
 

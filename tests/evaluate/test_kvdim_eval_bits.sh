@@ -81,6 +81,16 @@ if rows --prompt 50 --calibration "$D/d.h5" --fisher "$D/f.h5" --method waterfil
 else bad "waterfill runs" "$(cat "$D/err")"; fi
 fails "waterfill without gradients" "'waterfill' needs squared gradients" --calibration "$D/d.h5" --method waterfill
 
+# ---- settings under which nothing is coded, and rows that save nothing ------------------------------
+for m in kvquant rotatekv allot; do fails "sinks of $m that hold every token" "'$m' coded no entry: no sequence is longer than what it leaves exact" --calibration "$D/d.h5" --method $m,sink=200; done
+fails "a low level of as many bits" "'hetero' gives entries at the low level as many bits as others, or more" --method lower+hetero,k=4,v=4,lk=4,lv=4
+fails "a low level of more bits" "'hetero' gives entries at the low level as many bits as others, or more" --method sparsity+hetero,k=4,v=4,lk=8,lv=1 --prompt 100
+fails "salient tokens of fewer bits" "high = 2 bits of salient tokens is below low = 4" --method zipcache,high=2,low=4
+fails "heads that no group divides" "heads = 3 does not divide the 2 KV heads of the model" --calibration "$D/d.h5" --method palu,heads=3
+fails "heads that no rotation has" "heads = 4 is not a power of two that divides the 2 KV heads of the model" --calibration "$D/d.h5" --method rotatekv,heads=4
+if rows --method comet,group=1 --method comet && [ "$(grep -c "saved nothing" "$D/err")" = 1 ] && grep -q "'comet' (comet.bits=4,comet.group=1,comet.symmetric=1) saved nothing: it stored 3840 bytes per token" "$D/err"
+then ok "a row that saves nothing is said"; else not_ok "a row that saves nothing is said" "$(cat "$D/err")"; fi
+
 fails "a scale without calibration" "'fp8' needs activations of calibration text: give --calibration" --method fp8,scale=1
 $EVAL -o "$D/none.h5" --method fp8 --sweep 3 >"$D/out" 2>"$D/err"
 [ $? -eq 2 ] && grep -q "method 'fp8' has no key that trades bytes for quality" "$D/err" && ok "a sweep of a fixed width" || not_ok "a sweep of a fixed width" "$(cat "$D/err")"

@@ -355,7 +355,7 @@ static void test_rest(void)
     refused(&l, "h2o+kivi", 0, "h2o");
     refused(&l, "xquant,group=48", 0, "xquant,group=48");
     refused(&l, "xquant", 32, "'xquant' compresses a prompt in one piece");
-    refused(&l, "minicache,start=1", 0, "'minicache' merges no two of the");
+    refused(&l, "minicache,start=1", 0, "'minicache' stores no two of the");
     refused(&l, "minicache", 32, "'minicache' compresses a prompt in one piece");
     refused(&l, "h2o+minicache", 0, "not with 'minicache'");
     test_timed(&l, 2, "minicache");

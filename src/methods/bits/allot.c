@@ -346,6 +346,7 @@ const kvd_bits_method kvd_bits_allot = {
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
             .gpu = &kvd_gpu_packed,
         },
+    .exact_key = "sink",
     .drawn = true,
     .keys_before_rope = true,
     .open = open,

@@ -59,8 +59,16 @@ struct kvd_bits_method {
     bool drawn;
     /* True if the method codes keys before RoPE. RoPE is applied when keys are read. */
     bool keys_before_rope;
-    /* True if tokens at KVD_LEVEL_LOW are coded differently. */
-    bool two_levels;
+    /*
+     * Returns true if tokens at KVD_LEVEL_LOW take fewer bits than others with these parameters.
+     * NULL: all tokens are coded alike.
+     */
+    bool (*two_levels)(const kvd_parameter_values *v);
+    /*
+     * Name of the parameter that holds the number of first tokens of a sequence that are stored
+     * exactly. NULL: the method codes every token of a block.
+     */
+    const char *exact_key;
     /* Names of the parameters for tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
     /*

@@ -27,6 +27,12 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     return 0;
 }
 
+static bool two_levels(const kvd_parameter_values *v)
+{
+    return v->value[LOW_K] <= v->value[HIGH_K] && v->value[LOW_V] <= v->value[HIGH_V] &&
+           v->value[LOW_K] + v->value[LOW_V] < v->value[HIGH_K] + v->value[HIGH_V];
+}
+
 static bool balances(const kvd_parameter_values *v)
 {
     return v->value[BALANCE] > 0;
@@ -69,7 +75,7 @@ const kvd_bits_method kvd_bits_hetero = {
             .tradeoff = &tradeoff,
             .gpu = &kvd_gpu_packed,
         },
-    .two_levels = true,
+    .two_levels = two_levels,
     .low_key = {"lk", "lv", "balance", NULL},
     .balances = balances,
     .open = open,

@@ -423,6 +423,7 @@ const kvd_bits_method kvd_bits_kvquant = {
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
             .gpu = &kvd_gpu_packed,
         },
+    .exact_key = "sink",
     .fisher_key = "weights",
     .drawn = true,
     .keys_before_rope = true,

@@ -666,6 +666,7 @@ const kvd_bits_method kvd_bits_kvtc = {
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
             .gpu = &kvd_gpu_streams,
         },
+    .exact_key = "sink",
     .keys_before_rope = true,
     .all_heads = true,
     .drawn = true,

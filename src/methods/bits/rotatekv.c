@@ -163,7 +163,13 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     if (a && (a->first_layer != 0 || a->n_layers != c->n_layers))
         return kvd_fail(err, "the calibration holds layers %d to %d, the model has %d",
                         a->first_layer, a->first_layer + a->n_layers - 1, c->n_layers);
-    int heads = (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS] : c->n_kv_heads;
+    const int asked = (int)v->value[HEADS];
+    if (v->given[HEADS] && (c->n_kv_heads % asked || asked & (asked - 1)))
+        return kvd_fail(err,
+                        "heads = %d is not a power of two that divides the %d KV heads of the "
+                        "model",
+                        asked, c->n_kv_heads);
+    int heads = asked < c->n_kv_heads ? asked : c->n_kv_heads;
     while (c->n_kv_heads % heads || heads & (heads - 1))
         heads--;
     rotatekv *const r = malloc(sizeof *r);
@@ -279,6 +285,7 @@ const kvd_bits_method kvd_bits_rotatekv = {
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
             .gpu = &kvd_gpu_packed,
         },
+    .exact_key = "sink",
     .drawn = true,
     .keys_before_rope = true,
     .all_heads = true,

@@ -591,6 +591,7 @@ const kvd_bits_method kvd_bits_waterfill = {
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE | KVD_NEEDS_FISHER,
             .gpu = &kvd_gpu_streams,
         },
+    .exact_key = "sink",
     .drawn = true,
     .keys_before_rope = true,
     .all_heads = true,

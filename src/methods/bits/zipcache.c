@@ -30,7 +30,10 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
-    (void)s, (void)err;
+    (void)s;
+    if (v->value[HIGH] < v->value[LOW])
+        return kvd_fail(err, "high = %g bits of salient tokens is below low = %g", v->value[HIGH],
+                        v->value[LOW]);
     *self = (void *)(uintptr_t)v;
     return 0;
 }

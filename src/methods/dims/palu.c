@@ -320,6 +320,9 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     const kvd_config *const c = s->config;
     if (!s->drawn && check_calibration(s->calibration, c, err))
         return -1;
+    if (v->given[HEADS] && c->n_kv_heads % (int)v->value[HEADS])
+        return kvd_fail(err, "heads = %g does not divide the %d KV heads of the model",
+                        v->value[HEADS], c->n_kv_heads);
     int heads = (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS] : c->n_kv_heads;
     while (c->n_kv_heads % heads)
         heads--;

@@ -187,17 +187,19 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 }
 
 /*
- * Returns how many of n keys and n values are quantised. The newest tokens stay exact: the method's
- * window and the incomplete block.
+ * Returns the number of quantised keys and values of n tokens: all but the newest window and,
+ * unless a method drops tokens, the first tokens that the method stores exactly.
  */
 static size_t coded(const by_engine *e, size_t n)
 {
+    const size_t exact = e->plan->tokens ? 0 : kvd_plan_exact(e->plan);
     size_t sum = 0;
     for (int side = 0; e->plan->bits && side < KVD_N_SIDES; side++) {
         size_t window = 0, block = 1;
         if (e->plan->bits->window)
             e->plan->bits->window(&e->plan->bits_values, (kvd_side)side, &window, &block);
-        sum += n > window ? (n - window) / block * block : 0;
+        const size_t end = n > window ? (n - window) / block * block : 0;
+        sum += end > exact ? end - exact : 0;
     }
     return sum;
 }

@@ -315,9 +315,6 @@ static int describe(merged *k, kvd_err *err)
         k->n_pairs += n > 1;
         k->last = n > 1 ? l + 1 : k->last;
     }
-    if (!k->n_pairs)
-        return kvd_fail(err, "'%s' merges no two of the %d layers: use a smaller start",
-                        p->layers->info.name, c->n_layers);
     m->skips = k->skips;
     m->page_bytes =
         (size_t)k->n_pairs * (2 * page_elements(k) + length_elements(k)) * sizeof(uint16_t);

@@ -512,9 +512,6 @@ static int describe(xkv *k, kvd_err *err)
 static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
 {
     const char *const name = plan->layers->info.name;
-    if (plan->layers->group(&plan->layers_values, c->config, 0) < 2)
-        return kvd_fail(err, "'%s' stores no two of the %d layers together: use layers=2 or more",
-                        name, c->config->n_layers);
     if (c->config->rope_local_theta > 0)
         return kvd_fail(err, "'%s' in the CUDA engine: one RoPE base, the model has two", name);
     return c->cosine && !c->hook.wants_raw && c->config->rope_dims &&
