@@ -139,18 +139,13 @@ static bool is_method(const char *name, size_t n)
 
 static int unknown_method(const char *spec, const char *name, size_t n, kvd_err *err)
 {
-    char known[400] = "none", word[KVD_ARG_FIELD];
-    const char *nearest = NULL;
-    size_t distance = 0;
-    kvd_method_entry p;
+    char word[KVD_ARG_FIELD];
     kvd_arg_field(name, n, word);
-    for (int i = 0; kvd_method_entry_at(i, &p); i++) {
-        const size_t used = strlen(known);
-        (void)snprintf(known + used, sizeof known - used, ", %s", p.info->name);
-        kvd_option_nearest(word, p.info->name, &nearest, &distance);
-    }
-    return kvd_fail(err, "--method %s: '%s' is neither a method nor KEY=VALUE%s%s; methods are %s",
-                    spec, word, nearest ? "; nearest: " : "", nearest ? nearest : "", known);
+    const char *const nearest = kvd_method_nearest(word);
+    return kvd_fail(err,
+                    "--method %s: '%s' is neither a method nor KEY=VALUE%s%s; --list-methods lists "
+                    "all methods",
+                    spec, word, nearest ? "; nearest: " : "", nearest ? nearest : "");
 }
 
 static int check_names(const char *spec, const char *names, size_t n, kvd_err *err)

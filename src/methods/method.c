@@ -1,6 +1,7 @@
 #include "methods/method.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -172,14 +173,24 @@ bool kvd_method_entry_at(int i, kvd_method_entry *out)
     return true;
 }
 
-static int unknown(const char *name, kvd_err *err)
+const char *kvd_method_nearest(const char *name)
 {
     const char *nearest = NULL;
     size_t distance = 0;
+    char lower[KVD_ARG_FIELD];
     method_kind kind;
     const kvd_method_info *info;
+    kvd_arg_field(name, strlen(name), lower);
+    for (char *c = lower; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
     for (int i = 0; (info = name_at(i, &kind)); i++)
-        kvd_option_nearest(name, info->name, &nearest, &distance);
+        kvd_option_nearest(lower, info->name, &nearest, &distance);
+    return nearest;
+}
+
+static int unknown(const char *name, kvd_err *err)
+{
+    const char *const nearest = kvd_method_nearest(name);
     return kvd_fail(err, "unknown method '%s'%s%s; --list-methods lists all", name,
                     nearest ? ", nearest: " : "", nearest ? nearest : "");
 }

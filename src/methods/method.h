@@ -122,6 +122,8 @@ typedef struct {
  * false if there is no i-th method.
  */
 bool kvd_method_entry_at(int i, kvd_method_entry *out);
+/* Returns the method name most like `name`, in lower or upper case, or NULL if none is like it. */
+const char *kvd_method_nearest(const char *name);
 
 /*
  * Returns the path of the i-th file that a parameter names, such as file=PATH of method projected,

@@ -111,7 +111,7 @@ fails "a uniform p that nothing reaches" 1 "p = 0.999 is more than 0.984375, whe
   $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" --method uniform,p=0.999
 fails "no error table" 1 "ranks=error needs --error-table" $EVAL $MODEL --text $TEXT $small --spectrum "$D/s.h5" \
   --method zack,p=0.5,ranks=error
-fails "unknown method" 2 "'zac' is neither a method nor KEY=VALUE; nearest: zack; methods are none, zack" $EVAL $MODEL --text $TEXT --method zac
+fails "unknown method" 2 "'zac' is neither a method nor KEY=VALUE; nearest: zack; --list-methods lists all methods" $EVAL $MODEL --text $TEXT --method zac
 fails "unknown option" 2 "unknown option '--metod', nearest: --method; see kvdim-eval --help" $EVAL $MODEL --text $TEXT --metod zack
 fails "bf16 without a GPU" 1 "--compute bf16 needs a GPU" $EVAL $MODEL --text $TEXT $small --method none --device cpu --compute bf16
 fails "unknown arithmetic" 2 "--compute: 'f16' is none of f32, bf16" $EVAL $MODEL --text $TEXT --method none --compute f16

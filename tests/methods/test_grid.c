@@ -83,8 +83,9 @@ TEST(refusals)
                {"h2o+", "a name is missing"},
                {"p=0.5", "'p=0.5' has no method before it"},
                {"zack,p", "'p' is neither a method nor KEY=VALUE"},
-               {"none,zakc", "'zakc' is neither a method nor KEY=VALUE; nearest: zack; methods are "
-                             "none, zack, fdc"},
+               {"none,zakc", "'zakc' is neither a method nor KEY=VALUE; nearest: zack; "
+                             "--list-methods lists all methods"},
+               {"TOVA", "nearest: tova; "},
                {"h2o+kiwi,bits=2", "nearest: kivi"},
                {"zack,p=0.5,none,zack,p=0.5", "'zack,p=0.5' is given twice"},
                {"kivi,bits=2/2", "'kivi,bits=2' is given twice"}};
