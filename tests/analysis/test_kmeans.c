@@ -186,7 +186,10 @@ TEST(test_objective_falls)
             total += count[c];
         }
         assert_int_equal(total, N);
-        /* The sum of squares of the rows is that of their centroids plus the squared distances. */
+        /*
+         * The sum of squares of the rows equals that of the centroids (each counted once per row)
+         * plus the squared distances.
+         */
         double of_centroids = 0;
         for (size_t c = 0; c < K; c++)
             for (size_t j = 0; j < D; j++)

@@ -21,8 +21,9 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
 }
 
 /*
- * The Oracle must have every measurement to which no other is superior. A superior measurement has
- * a loss and a cache size that are at most as large, and one of them is smaller.
+ * The Oracle must have exactly the measurements that no other measurement beats. Measurement a
+ * beats b if its loss and its cache size are at most as large as those of b, and one of them is
+ * smaller.
  */
 TEST(test_oracle)
 {

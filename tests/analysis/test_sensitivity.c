@@ -18,8 +18,8 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * Gradients of one component of an attention output: sum for each token over all runs, and sum
-     * of squares over all tokens and runs.
+     * Gradients of one component of an attention output. `sum` has, for each token, the sum over
+     * all runs. `square` is the sum of squares over all tokens and runs.
      */
     double sum[N], square;
     kvd_sensitivity *s;
@@ -135,8 +135,8 @@ TEST(test_drawn_gradients_average_out)
     }
     assert_true(of_text == text.square);
     /*
-     * The expected value is 1 / DRAWS of the mean square of single gradients. The limit is 2.5
-     * times as large, because the value is random.
+     * The expected value of the mean is the mean square of single gradients divided by DRAWS. The
+     * limit is 2.5 times this value, because the mean is random.
      */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
@@ -198,8 +198,9 @@ TEST(test_bases)
 }
 
 /*
- * Gradients and queries have one common component that is not 0. Removing this dimension loses
- * (1/2) mean q^2 mean g^2. Removing any other loses nothing.
+ * Gradients and queries have one common component that is not 0. The loss of removing this
+ * dimension must be (1/2) (mean of q^2) (mean of g^2). The loss of removing any other dimension
+ * must be 0.
  */
 TEST(test_unit_of_sigma)
 {
@@ -238,8 +239,8 @@ TEST(test_unit_of_sigma)
 }
 
 /*
- * Two of four directions have the losses 4 and 1 if they are removed. With the same error theta < 1
- * in both, a direction with loss x gets log2(x / theta) / 2 bits.
+ * Two of four directions have losses if they are removed: 4 and 1. If both are coded with the same
+ * error theta < 1, a direction with loss x gets log2(x / theta) / 2 bits.
  */
 TEST(test_rate_distortion)
 {

@@ -65,7 +65,9 @@ TEST(test_mean_abs_by_hand)
     kvd_err err;
     assert_int_equal(kvd_overlap(I, swap, 2, overlap, &err), 0);
     assert_true(fabs(overlap[0]) < 1e-15 && fabs(overlap[1] - 1) < 1e-15);
-    /* The data vary most along axis 1, but the first column of `swap` is axis 0. */
+    /*
+     * The first column of the rotation `swap` is axis 0, although the data vary most along axis 1.
+     */
     assert_int_equal(kvd_energy_kept(I, swap, sigma, 2, energy, &err), 0);
     assert_true(fabs(energy[0] - 0.2) < 1e-15 && fabs(energy[1] - 1) < 1e-15);
     const double none[2] = {0, 0};

@@ -167,9 +167,9 @@ TEST(test_formulas)
     free(text);
 }
 
-/* ---- files of several tables ---------------------------------------------------------------- */
+/* ---- tests of files with several tables ------------------------------------------------------ */
 
-/* Reads table "b" of a file with the first `len` bytes of the text. */
+/* Reads table "b" of a file that holds the first `len` bytes of `text`. */
 static int read_table(const char *text, size_t len, joined *j)
 {
     char path[] = "/tmp/kvdim-csv-XXXXXX";

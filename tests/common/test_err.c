@@ -36,7 +36,7 @@ TEST(test_errno)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* The memory limits set here are far above what this test and sanitizers need. */
+/* The memory limits set here are so large that the test itself and sanitizers never reach them. */
 TEST(test_memory_limit)
 {
     kvd_err err;

@@ -108,7 +108,10 @@ TEST(test_rounding)
     kvd_rng_seed(&r, 5, 0);
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];
-        /* Midpoints between adjacent numbers, and the floats on both sides of each midpoint. */
+        /*
+         * Rounds the midpoints between adjacent numbers, and the floats on both sides of each
+         * midpoint.
+         */
         for (unsigned i = 0; i + 1 < 0x7fff; i++) {
             const double a = value(f, i), b = value(f, i + 1);
             if (isnan(a) || isnan(b))

@@ -279,8 +279,8 @@ TEST(test_rank_deficient_and_zero)
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
     /*
-     * All rows point in one direction, so all eigenvalues but one are rounding errors and must
-     * count as 0.
+     * All rows point in one direction, so only one eigenvalue is above 0. The others are rounding
+     * errors, which kvd_gram_svd must set to 0.
      */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)

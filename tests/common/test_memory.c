@@ -74,7 +74,8 @@ TEST(test_groups_of_version_1)
 TEST(test_address_space)
 {
 #ifdef __SANITIZE_ADDRESS__
-    skip(); /* the sanitizer maps terabytes, which count towards the limit */
+    /* the sanitizer maps terabytes of address space, more than the memory limit of this test */
+    skip();
 #endif
     const kvd_memory_left before = kvd_memory_available();
     assert_true(before.bytes > 0 && isfinite(before.bytes));

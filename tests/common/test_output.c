@@ -263,7 +263,10 @@ TEST(test_outputs_are_distinct)
     assert_int_equal(kvd_output_distinct(apart, 3, &err), 0);
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     assert_int_equal(kvd_output_distinct(plain, 2, &err), 0);
-    /* Both outputs would have the temporary file o.h5.state.new. */
+    /*
+     * The temporary file of output o.h5.state, with suffix .new, is the same file as that of output
+     * o.h5, with suffix .state.new.
+     */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

@@ -84,7 +84,10 @@ TEST(test_replaces)
     run("[ -d x ]");
 }
 
-/* A folder NAME.partial that holds folders, which this program never makes, must not be removed. */
+/*
+ * The program never makes a folder NAME.partial that holds folders, so it must not remove such a
+ * folder.
+ */
 TEST(test_left_behind)
 {
     kvd_output out;
@@ -139,8 +142,8 @@ static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
 /*
- * Replaces the system call. If `exchange_refused` is set, the call fails as on network file
- * systems.
+ * Replaces the system call renameat2. If `exchange_refused` is set, the call fails as on network
+ * file systems.
  */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)
 {

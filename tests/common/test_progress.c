@@ -8,8 +8,8 @@
 #include "unit.h"
 
 /*
- * Writes the progress messages to `text`, as if `ago` seconds had passed. `terminal` pretends that
- * stderr is a terminal.
+ * Writes to `text` the progress messages that appear if `ago` seconds have passed since the start.
+ * `terminal` pretends that stderr is a terminal.
  */
 static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
 {

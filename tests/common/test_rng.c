@@ -53,8 +53,8 @@ TEST(test_below)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
     /*
-     * n is three quarters of the range of 64 bits. A remainder modulo n would prefer the lower
-     * third of the results.
+     * n is three quarters of the range of 64 bits. If results were remainders modulo n, those in
+     * the lower third would be twice as frequent.
      */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;

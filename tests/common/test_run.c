@@ -85,7 +85,7 @@ TEST(test_inputs)
     assert_string_equal(run.inputs[1].made_by, "");
     assert_int_equal(strlen(run.inputs[1].hash), 37);
     assert_string_not_equal(run.inputs[1].hash, run.inputs[0].hash);
-    /* larger than one block that is read at once */
+    /* The file is larger than the block that kvd_run_add_input reads at once. */
     char *big = calloc(1, 3 << 20);
     assert_non_null(big);
     assert_int_equal(kvd_run_add_input(&run, put("big", big, 3 << 20), &err), 0);

@@ -1,6 +1,6 @@
 /*
- * Compares two GPUs with one GPU for methods that store data per KV head. The distance of the
- * logits must be small compared with the method's own effect.
+ * Compares two GPUs with one GPU for methods that store data per KV head. The distance between the
+ * logits of one and of two GPUs must be small compared with the method's effect on the logits.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -116,8 +116,9 @@ static double held_off(const outcome *a, const outcome *b)
 
 /*
  * Tests one method on two GPUs. `rounding` is the distance between one and two GPUs without a
- * method. Quantisation may amplify it to a quarter of the method's effect. If a GPU used another
- * head's data, the distance would be as large as that effect.
+ * method. `none` has the logits without a method. With the method, the distance may be larger, up
+ * to a quarter of the method's effect. If a GPU used another head's data, the distance would be as
+ * large as the method's effect.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {
@@ -146,7 +147,10 @@ static void refused(const load *l, const char *method, const char *why)
     free(o.logits);
 }
 
-/* usage: gpu_engine_by_head [quick]: fewer methods, for compute-sanitizer */
+/*
+ * usage: gpu_engine_by_head [quick]
+ * `quick` tests fewer methods, for compute-sanitizer.
+ */
 int main(int argc, char **argv)
 {
     static const request requests[] = {{300, 20}, {129, 30}, {64, 12}, {200, 40}, {63, 10}};

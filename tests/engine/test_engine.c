@@ -235,7 +235,7 @@ TEST(test_families)
     }
 }
 
-/* Kept dimensions differ from head to head. */
+/* Makes projections of which every head keeps a different number of dimensions. */
 static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
 {
     kvd_err err = {""};
@@ -279,8 +279,8 @@ TEST(test_plans_of_dims)
 }
 
 /*
- * In 16 bits the bounds are wider, because a product that adds in another order can round to
- * another number.
+ * With a 16-bit cache the bounds are wider. A matrix product that adds its terms in another order
+ * may round to another 16-bit number.
  */
 TEST(test_types_of_the_cache)
 {
@@ -330,8 +330,8 @@ TEST(test_window_is_what_is_held)
 /*
  * SGEMM may add in another order if the batch is smaller. A number close to the border between two
  * quantisation codes may then get another code. With OpenBLAS's Haswell kernels the distance of the
- * logits is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. A wrong method has more than
- * 4e-3, such as 7.5e-3 for zipcache with share=0.58.
+ * logits is 2.0e-4 for zipcache, 7.1e-5 for gear and 4e-7 for h2o. With a wrong method or
+ * parameter, the distance is above 4e-3, for example 7.5e-3 for zipcache with share=0.58.
  */
 TEST(test_plans_row_by_row)
 {

@@ -404,7 +404,10 @@ static void compare_several(void)
     }
 }
 
-/* Compares methods on GPU and CPU; only those whose text contains the string `only`. */
+/*
+ * Compares the results of methods on GPU and CPU. If `only` is given, leaves out methods whose text
+ * does not contain it.
+ */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
     /* `smooth` is false for methods that quantise or choose tokens. */
@@ -501,15 +504,16 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         if (only && !strstr(method[i].text, only))
             continue;
         /*
-         * Rounding may change the choice of a page of 64 tokens, that of a cluster, and signs of
+         * Rounding may change which page of 64 tokens or which cluster is chosen, and the signs of
          * sketched keys or of coefficients.
          */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
         /*
-         * A near tie decides which token stays, and with it which tokens are merged. With noise of
-         * 0.3 % in the scores of a prompt, the CPU alone differs by 1.2 nat with elasticcache.
+         * If scores are nearly equal, rounding decides which token stays and which tokens are
+         * merged. When scores of a prompt get a noise of 0.3 %, results of the CPU alone differ by
+         * 1.2 nats with elasticcache.
          */
         const bool merges =
             !strcmp(method[i].text, "elasticcache") || !strcmp(method[i].text, "d2o");
@@ -534,7 +538,10 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator_free(gpu);
 }
 
-/* gpt-oss in small: routed experts, attention sinks, biases, yarn, and a window in one layer. */
+/*
+ * A small model like gpt-oss: routed experts, attention sinks, biases, yarn, and a window in one
+ * layer.
+ */
 static const kvd_shape gpt_oss = {
     "gpt_oss", "gpt_oss", "made up",
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_act\":\"silu\","
@@ -548,8 +555,8 @@ static const kvd_shape gpt_oss = {
     "\"vocab_size\":500,\"tie_word_embeddings\":false}"};
 
 /*
- * Checks that a method runs on the engine or, if `reason` is given, that it takes the other path
- * and says why.
+ * Checks that a method runs on the CUDA engine. If `reason` is given, checks that it runs without
+ * the engine instead and that the message contains `reason`.
  */
 static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
 {
@@ -582,7 +589,8 @@ static void run_on_engine(void)
 
 /*
  * Compares the engine with the CPU on a model with sinks, a window and routed experts. The window
- * is shorter than every sequence, as the CPU decides for each sequence if a method acts on a layer.
+ * is shorter than every sequence. With a longer window, the CPU would decide for each sequence
+ * alone if a method acts on a layer.
  */
 static void compare_gpt_oss(void)
 {
@@ -644,8 +652,8 @@ static void compare_gpt_oss(void)
  * usage: gpu_generate [quick|gpt-oss|TEXT]
  *
  * quick   methods that combine two axes, in bf16, for tools that slow the GPU down
- * gpt-oss a made-up model with routed experts and a window alone
- * TEXT    methods whose text contains TEXT
+ * gpt-oss only a made-up model with routed experts and a window TEXT    methods whose text contains
+ * TEXT
  */
 int main(int argc, char **argv)
 {

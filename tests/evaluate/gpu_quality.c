@@ -279,7 +279,10 @@ static void rate(size_t n, size_t vocab)
     rows_free(&x);
 }
 
-/* usage: gpu_quality [small]      small: without the bandwidth, for a sanitizer */
+/*
+ * usage: gpu_quality [small]
+ * `small` leaves out the measurement of the bandwidth, for sanitizers.
+ */
 int main(int argc, char **argv)
 {
     if (!gpu_devices("quality", 1))

@@ -303,8 +303,8 @@ TEST(chat_around_turns)
     assert_int_equal(r.run.end[1], 2 * NEW + next.n);
     assert_memory_equal(r.run.forced + NEW, next.id, next.n * sizeof *next.id);
     /*
-     * The token that ended an answer must be replaced by the template's text between turns of a
-     * chat.
+     * In a chat, the token that ended an answer is not kept: the template's text before the next
+     * turn must replace it.
      */
     uint32_t token[] = {5, next.id[0]};
     assert_int_equal(r.run.ended(r.run.ended_ctx, 0, 0, token, &err), 0);

@@ -279,8 +279,8 @@ typedef struct {
 } outcome;
 
 /*
- * Evaluates one method. If `shortcuts` is false, passes of the model whose result is known are run
- * all the same.
+ * Evaluates one method. If `shortcuts` is false, the model is run even for passes whose result is
+ * known beforehand.
  */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
@@ -346,7 +346,8 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
         /*
-         * If K and V are stored without loss, the squared error consists of rounding errors only.
+         * `off` is the accepted relative error. If K and V are stored without loss, the squared
+         * error consists of rounding errors only, which must be below off^2 times the squared norm.
          */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||

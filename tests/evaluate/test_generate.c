@@ -487,7 +487,7 @@ TEST(rows_that_do_not_follow)
 
 /*
  * Callback after each emitted token. Ends the answer of sequence 1 at its second token, and that of
- * sequence 2 at its first. seen[PROMPTS] is the return value: 1 if the last token is fed to the
+ * sequence 2 at its first. The callback returns seen[PROMPTS]: 1 if the last token is fed to the
  * model, 2 if not.
  */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
@@ -588,7 +588,7 @@ typedef struct {
     /* Cache sizes and times of the whole call, and their sums over the calls of add_step. */
     kvd_stepwise_account account, stepped;
     size_t steps;
-    kvd_continued_cost cost[PROMPTS]; /* filled by run_short alone */
+    kvd_continued_cost cost[PROMPTS]; /* filled by the function run_short only */
 } divided;
 
 static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
@@ -641,7 +641,10 @@ TEST(several_workers_are_one)
     }
 }
 
-/* A path that fails in its `fail_at`-th pass, and can then make room. */
+/*
+ * A generator path (engine or forward pass) that fails in its `fail_at`-th pass. After the failure
+ * it can allocate more memory, which `grown` counts.
+ */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -709,8 +712,8 @@ static void add_advance(void *ctx, double n)
 }
 
 /*
- * Generates all sequences as one group, which fails in pass `fail_at`; 0: never. `grown` is how
- * often an earlier group made room.
+ * Generates all sequences as one group. The group fails in pass `fail_at`; 0: never. `grown` is the
+ * number of times that earlier groups allocated more memory.
  */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
@@ -756,7 +759,10 @@ static void assert_same_groups(const divided *got, const divided *want)
     assert_int_equal(got->account.rows, want->account.rows);
 }
 
-/* A group that begins again with more room, in parts, has the results of an undisturbed group. */
+/*
+ * After a failed pass, a group begins again with more memory and in several parts. It must have the
+ * results of an undisturbed group.
+ */
 TEST(groups_begin_again)
 {
     static divided want, got;
@@ -771,7 +777,7 @@ TEST(groups_begin_again)
         assert_float_equal(advanced, PROMPTS, 1e-9);
         assert_same_groups(&got, &want);
     }
-    /* A group after one that made room runs in parts from the start. */
+    /* If an earlier group has allocated more memory, later groups run in parts from the start. */
     assert_int_equal(run_short(0, 1, &got, &advanced, &s, &err), 0);
     assert_int_equal(s.grown, 1);
     assert_true(s.passes > passes);

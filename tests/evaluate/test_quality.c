@@ -128,8 +128,8 @@ TEST(test_refuses)
 }
 
 /*
- * About 95 % of the confidence intervals must contain the true value. The ratio's interval must be
- * shorter if both models are resampled with the same sequences.
+ * About 95 % of the confidence intervals must contain the true value. The interval of the ratio of
+ * two models must be shorter if both models are resampled with the same sequences.
  */
 TEST(test_intervals)
 {
@@ -181,7 +181,10 @@ TEST(test_what_does_not_exist_is_nan)
     assert_true(s.top1_share.value == 1 && isnan(s.top1_share.lo));
 }
 
-/* Each statistic must be the plain mean of its values for two texts of different length. */
+/*
+ * Each statistic of a set of texts must be the mean over the texts, in which a long text weighs as
+ * much as a short one.
+ */
 TEST(test_texts_weigh_the_same)
 {
     const kvd_quality ref[3] = {{.n = 10, .nll = 20, .top1 = 5, .agree = 10},

@@ -173,8 +173,9 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the distinct lines of a prompt with random words replaced by codes. Long random texts
- * are only counted: needles of an essay, word lists (cwe), sentences before a coded text (fwe).
+ * Collects the distinct lines of a prompt with random words replaced by codes. Random texts with
+ * many parts are not collected but counted: the needles of an essay, the words of a list (task
+ * cwe), the sentences before a coded text (task fwe).
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -237,9 +238,9 @@ static const char *text_of(const json_t *x, const char *field)
 }
 
 /*
- * Compares the mean length of prompts with RULER's. RULER lengthens a prompt in steps until it no
- * longer fits: 500 words of an essay, 25 needles or lines of noise, or 1/32 of the coded text. Our
- * mean may be shorter by one step.
+ * Compares the mean length of prompts with that of RULER's prompts. RULER lengthens a prompt in
+ * steps until the prompt no longer fits. A step is 500 words of an essay, 25 needles or lines of
+ * noise, or 1/32 of the coded text. The mean of kvdim's prompts may be shorter by one step.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -540,7 +541,10 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/* A tokenizer of single bytes: the solved example of vt is longer than RULER's 500 tokens. */
+/*
+ * With a tokenizer whose tokens are single bytes, the solved example of task vt is longer than the
+ * 500 tokens that RULER assumes, so it must be refused.
+ */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
     char path[300];

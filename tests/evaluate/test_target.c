@@ -184,8 +184,8 @@ TEST(test_search_of_texts)
 /* ---- search of a method by a made-up score ---- */
 
 typedef struct {
-    double least; /* values of the key from here on keep the target */
-    double half;  /* half of the interval of the share */
+    double least; /* smallest value of the parameter at which the score keeps the target */
+    double half;  /* half of the width of the score's confidence interval */
     size_t n;
 } score;
 
@@ -231,7 +231,10 @@ TEST(test_search_of_a_method)
     assert_true(t[0].found.kept.value >= 0.123 && t[0].found.misses.value < 0.123);
     assert_true(t[0].found.kept.value - t[0].found.misses.value <= KVD_TARGET_STEP);
     assert_int_equal(t[0].found.n_points, s.n);
-    /* No lower end keeps the target and no upper end misses it. */
+    /*
+     * The confidence interval is so wide that at every value of the parameter its lower end misses
+     * the target and its upper end reaches the target.
+     */
     s = (score){.least = 0.123, .half = 0.2};
     assert_int_equal(kvd_method_target_search(&t[1], &point, 0.99, 0, NULL, evaluate, &s, &err), 0);
     assert_false(kvd_target_tells(t[1].found.surely_kept.saving, t[1].found.surely_lost.saving));

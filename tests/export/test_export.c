@@ -331,7 +331,10 @@ static void test_names_without_base(void **state)
     const void **const data = calloc(n, sizeof *data);
     size_t *const bytes = calloc(n, sizeof *bytes);
     assert_true(spec && data && bytes);
-    /* The names are sorted, and stay sorted without the prefix "model.". */
+    /*
+     * The tensors in the file are sorted by name. They are still sorted after the prefix "model."
+     * is removed from all names.
+     */
     for (size_t i = 0; i < n; i++) {
         kvd_safetensors_stored(file, i, &spec[i], &data[i], &bytes[i]);
         assert_int_equal(strncmp(spec[i].name, "model.", BASE), 0);

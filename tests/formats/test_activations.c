@@ -514,8 +514,8 @@ TEST(test_checksums)
     rows_are_refused(path, 0, 64, NULL);
     rows_are_refused(path, 128, 22, NULL);
     /*
-     * Damage must be found even if only other tokens are read that share the checksum of the
-     * damaged one.
+     * One checksum covers several tokens. Damage must be found even if the damaged token is not
+     * read, but another token with the same checksum is.
      */
     rows_are_refused(path, 0, 150, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 0, 65, "/v layer 1 head 1 tokens 64 to 127");

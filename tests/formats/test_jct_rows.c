@@ -1,6 +1,6 @@
 /*
- * Tests of break-even lengths: the lengths from which on a method is faster than the uncompressed
- * cache.
+ * Tests of break-even lengths. A method is faster than the uncompressed cache at all lengths from
+ * its break-even length on.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -50,8 +50,8 @@ TEST(test_break_even)
     add(r, "none", 1, 200, 8, 2);
     add(r, "zack", 1, 200, 8, 2.5);
     /*
-     * At lengths 100, 200, 400 the uncompressed cache takes 1, 2, 4 s and zack 1.5, 2.5, 3 s. zack
-     * breaks even between 200 and 400, one third of the way.
+     * At lengths 100, 200, 400 the uncompressed cache takes 1, 2, 4 s and zack 1.5, 2.5, 3 s. The
+     * times are equal at one third of the way from 200 to 400.
      */
     near(kvd_jct_break_even(r, 2, false), 200 + 200.0 / 3);
     near(kvd_jct_break_even(r, 6, false), 200 + 200.0 / 3);
@@ -99,23 +99,26 @@ TEST(test_noise)
     add_runs(r, "zack", 200, 1.45, 1.5, 1.55);
     add_runs(r, "zack", 300, 2, 2, 2);
     assert_false(kvd_jct_break_even_noise(r, 4, false, &noise));
-    /* In one repetition zack was slower than the uncompressed cache. */
+    /*
+     * In one repetition at length 400 zack was slower than the uncompressed cache, so the
+     * break-even length must be reported as noisy.
+     */
     add_runs(r, "zack", 400, 3.5, 3.6, 4.5);
     assert_true(kvd_jct_break_even_noise(r, 4, false, &noise));
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
     /*
-     * The larger spread of repetitions (slowest minus fastest) counts; here it is that of the
-     * uncompressed cache.
+     * The reported spread (slowest minus fastest repetition) must be that of the method or of the
+     * uncompressed cache, whichever is larger. Here it is that of the uncompressed cache.
      */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
     /*
-     * Noise matters at the longest length at which the method is slower (200) and at longer
-     * lengths. Length 100 must be ignored.
+     * Noise must be reported for the longest length at which the method is slower (200) and for
+     * longer lengths. Noise at length 100 must be ignored.
      */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);
@@ -123,7 +126,10 @@ TEST(test_noise)
     add_runs(r, "h2o", 300, 2.9, 3.1, 3.3);
     assert_true(kvd_jct_break_even_noise(r, 9, false, &noise));
     near(noise.length, 300);
-    /* Without several repetitions the spread of the times is unknown. */
+    /*
+     * Without several repetitions the spread of the times is unknown, so no noise must be reported
+     * for row 13.
+     */
     add_runs(r, "kivi", 100, 0.99, 0.99, 0.99);
     add(r, "gear", 1, 200, 8, 1);
     assert_true(kvd_jct_break_even_noise(r, 12, false, &noise));

@@ -247,7 +247,10 @@ TEST(test_lies_are_refused)
     assert_int_equal(kvd_spectrum_load(&t, path, &err), -1);
     assert_non_null(strstr(err.msg, "/calibration has prune 1.5, not 0 <= prune < 1"));
     s.calibration.prune = 0;
-    /* This d_head is smaller than the matrices in the file. Reading must not go beyond it. */
+    /*
+     * This d_head is smaller than the matrices in the file. Reading must not write beyond the
+     * arrays, which have this size.
+     */
     s.model.d_head = 5;
     kvd_spectrum small = s;
     memset(small.pair, 0, sizeof small.pair);
@@ -416,7 +419,10 @@ TEST(test_rates)
     assert_rates_refused(&r, "attribute pair_qk is 'wv', a pair of the other side");
     r.pair[0] = KVD_PAIR_QK;
 
-    /* Makes kept dimensions, padded to 16, that do not agree with the unpadded numbers. */
+    /*
+     * Writes numbers of kept dimensions, padded to multiples of 16 (kept16), that contradict the
+     * unpadded numbers.
+     */
     r.table_p[r.n_table - 1] = 1;
     assert_int_equal(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err), 0);
     assert_int_equal(kvd_rates_write(&f, &r, &err), 0);

@@ -9,7 +9,11 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    FILE *copy; /* file to which rows are copied in the first pass; NULL while this copy is read */
+    /*
+     * In the first pass: file to which rows are copied. In the second pass, which reads this copy:
+     * NULL.
+     */
+    FILE *copy;
     bool has_head;
     size_t rows, bytes;
     uint64_t sum;

@@ -1,6 +1,6 @@
 /*
  * Fuzzer of tokenizers. The input is a tokenizer file, then the byte 0xff, then a text. An input
- * without 0xff is used as both.
+ * without 0xff is used both as the tokenizer file and as the text.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -94,7 +94,10 @@ TEST(test_pytorch)
     fclose(f);
 }
 
-/* The numbers of queries and keys are close to multiples of the kernel's block sizes. */
+/*
+ * Outputs must be right if the numbers of queries and keys are just below, at and just above
+ * multiples of the kernel's block sizes.
+ */
 TEST(test_shapes)
 {
     static const int d_qk[] = {16, 128, 1, 37}, d_v[] = {128, 16, 65, 2};
@@ -128,8 +131,8 @@ TEST(test_long)
 }
 
 /*
- * The scores are some hundreds. Rounding gives a softmax weight a relative error of a small
- * multiple of |score| 2^-24.
+ * The scores are some hundreds. A rounded score s has an error of up to |s| 2^-24, so a softmax
+ * weight has a relative error of a small multiple of |s| 2^-24.
  */
 TEST(test_sharp)
 {
@@ -266,7 +269,8 @@ static void copy_rows(float *to, const float *from, size_t first, size_t n, int 
 }
 
 /*
- * A request computed alone must have the outputs that it has in a batch, bit for bit on one thread.
+ * The outputs of a request must be the same if the request is computed alone and if it is part of a
+ * batch. On one thread they must agree bit for bit.
  */
 TEST(test_apart)
 {

@@ -69,7 +69,10 @@ TEST(test_row_is_a_row)
     case_release(&c);
 }
 
-/* Softmax weights sum to 1, so a constant V gives that constant. */
+/*
+ * If V is the same constant for all tokens, the output must be this constant, because softmax
+ * weights sum to 1.
+ */
 TEST(test_convex)
 {
     attention_case c;
@@ -123,7 +126,10 @@ TEST(test_sinks)
     case_release(&c);
 }
 
-/* The log-sum-exp must be the score plus log n for n visible keys. */
+/*
+ * If all scores are equal, the log-sum-exp must be this score plus log n, where n is the number of
+ * visible keys.
+ */
 TEST(test_equal_scores)
 {
     enum { N = 9, D_QK = 4, D_V = 3 };

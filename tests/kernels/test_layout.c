@@ -206,7 +206,7 @@ TEST(test_pack_q_decode)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /* Entries of the page table that no token needs name no existing page. */
+    /* Entries of the page table that no token needs are not numbers of existing pages. */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;

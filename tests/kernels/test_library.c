@@ -26,7 +26,7 @@ TEST(matches_references)
     for (size_t i = 0; i < sizeof library_cases / sizeof *library_cases; i++) {
         double lse;
         const double worst = library_case_run(&library_cases[i], &cpu, &lse);
-        /* The output is rounded to 16 bits, which the bounds allow for. */
+        /* The bounds include the error of rounding the output to 16 bits. */
         assert_true(worst >= 0 && worst < (library_cases[i].dtype == KVDIM_BF16 ? 4e-3 : 5e-4));
         assert_true(lse < 1e-5);
     }
@@ -113,7 +113,9 @@ TEST(refuses_batches)
     assert_int_equal(kvdim_attend(plan, &attend, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "a multiple of 8 of 64 to 2147483647, or 0"));
     attend.o_stride = 0;
-    /* An odd address is not aligned for 16-bit elements. */
+    /*
+     * kvdim_attend must refuse a pool at an odd address, which is not aligned for 16-bit elements.
+     */
     attend.pool = (unsigned char *)pool + 1;
     assert_int_equal(kvdim_attend(plan, &attend, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "pool is at address "));

@@ -40,8 +40,8 @@ TEST(test_values_are_normal)
         }
     /*
      * The statistical errors of the four sums are 0.004 (mean), 0.005 (variance), 0.02 (fourth
-     * moment) and 0.004 (correlation of neighbours). A sum of eight uniform bytes has kurtosis 3 -
-     * 1.2 / 8.
+     * moment) and 0.004 (correlation of neighbours). The numbers are sums of eight uniform bytes,
+     * whose fourth moment is 3 - 1.2 / 8 = 2.85.
      */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
@@ -63,7 +63,7 @@ TEST(test_rows_are_parts_of_the_whole)
      */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
-    /* The lower 16 bits of a bf16 number are 0. */
+    /* The numbers must be bf16 numbers: the lower 16 bits of each float are 0. */
     for (int i = 0; i < 8; i++) {
         uint32_t bits;
         memcpy(&bits, &row[i], sizeof bits);

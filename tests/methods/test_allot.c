@@ -186,8 +186,8 @@ TEST(singular_values_decide)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
     /*
-     * If V has no projections, the costs of K and V cannot be compared. Each head's K and V then
-     * have budgets of bits of their own.
+     * If V has no projections, the costs of K and V cannot be compared. K and V of each head then
+     * have separate budgets of bits.
      */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;

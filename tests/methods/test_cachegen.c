@@ -47,9 +47,9 @@ static double spread_of(size_t j)
 }
 
 /*
- * Tests the sizes with quantisation steps of half the standard deviation for layer 0, and the whole
- * one for layer 1. A normal number has an entropy of 2.047 bits in steps of its standard deviation,
- * and 3.047 bits in half steps. Anchor tokens have 8 bits.
+ * Tests the sizes. The quantisation step is half the standard deviation in layer 0, and the whole
+ * standard deviation in layer 1. A normal number has an entropy of 2.047 bits in steps of its
+ * standard deviation, and 3.047 bits in half steps. Anchor tokens have 8 bits.
  */
 TEST(steps_and_bits)
 {
@@ -102,7 +102,10 @@ TEST(wider_steps_lose_more_and_store_less)
     assert_true(stored < 1.2 * N * D); /* nine of ten numbers need much less than one bit */
 }
 
-/* Streams of lanes must decode to the same numbers, for a few bits more per block. */
+/*
+ * With lanes=1, each of 32 lanes has a stream of its own. The streams must decode to the same
+ * numbers as one stream, with a few bits more per block.
+ */
 TEST(lanes_decode_the_same)
 {
     static float single[N * D];
@@ -125,7 +128,7 @@ TEST(lanes_decode_the_same)
 }
 
 /*
- * With own=1, the tables are made from each block, and all channels use the same one. The code must
+ * With own=1, a frequency table is made from each block, and all channels share it. The code must
  * not be much longer, because channels divided by their steps have the same distribution.
  */
 TEST(blocks_with_tables_of_their_own)

@@ -87,8 +87,8 @@ TEST(keys_have_levels)
                 }
             }
             /*
-             * Even with outliers=0, rounding of the range may make the smallest and the largest
-             * number of a channel outliers, of 32 bits each.
+             * With outliers=0, rounding of the range may still make the smallest and the largest
+             * number of a channel outliers. Each outlier takes 32 bits.
              */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
@@ -111,7 +111,7 @@ TEST(values_keep_both_ends)
         assert_true(fabsf(y[t * D + lo] - x[t * D + lo]) <= 1e-3f * fabsf(x[t * D + lo]));
         assert_true(fabsf(y[t * D + hi] - x[t * D + hi]) <= 1e-3f * fabsf(x[t * D + hi]));
     }
-    /* With outliers=0.2, a vector of 8 numbers also has one outlier at each end. */
+    /* With outliers=0.2, a vector of 8 numbers has one outlier at each end too. */
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
 }

@@ -138,7 +138,10 @@ TEST(ends_of_rows)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* 448 = 7 * 64 becomes 6 * 64, because 6 is the largest number of the format. */
+    /*
+     * 448 = 7 * 64 becomes 6 * 64: the scale is 64, and 6 is the largest number of the 4-bit
+     * format.
+     */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);

@@ -49,7 +49,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* Tests that codes keep the budget of bits, up to the fixed overhead of DEFLATE. */
+/* Tests that codes take at most the budget of bits, plus the fixed overhead of DEFLATE. */
 TEST(budgets)
 {
     const double bits[] = {1, 2, 4, 6, 12};
@@ -280,8 +280,8 @@ TEST(refused)
 }
 
 /*
- * With lanes=1 the codes of each group must decode to the numbers of DEFLATE, and one token at a
- * time must give the bits of all tokens together.
+ * With lanes=1 the codes of each group must decode to the same numbers as with DEFLATE. Coding one
+ * token at a time must give the same bits as coding all tokens together.
  */
 TEST(lanes_decode_the_same)
 {
@@ -294,7 +294,10 @@ TEST(lanes_decode_the_same)
         (void)code("kvtc,bits=3,sink=5,lanes=1", (kvd_side)side, &lanes);
         for (size_t i = 0; i < (size_t)N * WIDE; i++)
             assert_true(fabsf(packed[i] - y[i]) <= 1e-5f * (1 + fabsf(y[i])));
-        /* All tokens have the header of their block; scales are counted as with DEFLATE. */
+        /*
+         * With lanes=1, each block of tokens has a header. Apart from the headers, the side
+         * information must be the same as with DEFLATE.
+         */
         const double blocks = (N + 63) / 64;
         assert_true(fabs(lanes.side - count.side - blocks * KVD_STREAM_HEADER_BITS) < 0.5);
         assert_true(lanes.payload < 1.1 * count.payload);

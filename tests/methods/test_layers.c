@@ -77,7 +77,10 @@ TEST(lengths_are_kept)
             for (size_t l = 0; l < 2; l++) {
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
-                /* The merged vectors of both layers must have the same direction. */
+                /*
+                 * The merged vectors of both layers must have the same direction. Vector 5 is not
+                 * merged.
+                 */
                 if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);
             }

@@ -316,7 +316,10 @@ TEST(weighted)
                                           .position = position,
                                           .prompt = true};
                 assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
-                /* Half of the range of each key channel or value vector, without outliers. */
+                /*
+                 * Computes the largest possible error: half of the range of each key channel or
+                 * value vector, in which outliers do not count.
+                 */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {

@@ -82,8 +82,8 @@ TEST(levels_are_a_stream)
 }
 
 /*
- * The 32 codes of a lane are A operands of mma.m16n8k16. Code n = 8 k + 2 r + e must be in the k-th
- * operand, register r, half e.
+ * The 32 codes of a lane are A operands of mma.m16n8k16. Code n = 8 k + 2 r + e must be in operand
+ * k, register r, half e of the register.
  */
 TEST(numbers_are_fragments)
 {
@@ -264,8 +264,9 @@ TEST(pages_of_gear_have_room)
 }
 
 /*
- * Marks what a request stores in its first pages [12][a->page_bytes], if its first `prompt` tokens
- * are coded together and all tokens of the pages but those of a last short block are coded.
+ * Marks all bytes that a request uses in its first pages [12][a->page_bytes]. The first `prompt`
+ * tokens of the request are coded as one block. All other tokens of the pages are coded too, except
+ * those of an incomplete last block.
  */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
@@ -365,7 +366,10 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
     return bits;
 }
 
-/* Bytes of whole and of cut heads on a GPU must be those that the methods count. */
+/*
+ * The bytes that kernels use for each head must be those that the methods count, for heads with all
+ * dimensions and for heads that a dims method projects.
+ */
 TEST(bits_are_the_methods)
 {
     static const char *const method[] = {"kivi,bits=3,group=32,residual=64",

@@ -181,7 +181,7 @@ TEST(palu_gives_ranks_by_information)
             keys[j] = exp(3 * kvd_rng_normal(&rng));
             values[j] = exp(3 * kvd_rng_normal(&rng));
         }
-        /* the sum of ranks counts the rank of a group once per head */
+        /* The sum of ranks counts the rank of a group of heads once for each of its heads. */
         assert_int_equal(searched(text[i % 4], &f, NULL, rank), each[i % 4] * LAYERS * HEADS * 2);
         for (int j = 0; j < LAYERS * HEADS * 2; j++)
             assert_in_range(((int *)rank)[j], 1, i % 4 == 3 ? WIDE : D);
@@ -208,9 +208,10 @@ static void singular_values(int layer, int head, int side, double *sigma)
 }
 
 /*
- * Tests ranks by ZACK's Eq. 6. The singular values that a head removes are at most the fraction r
- * of their sum, and removing one more would exceed r. r is the same for all heads. The sum of ranks
- * may be smaller than requested by at most one rank per matrix.
+ * Tests ranks by Eq. 6 of the ZACK paper. The sum of the singular values that a head removes must
+ * be at most the fraction r of the sum of all. With one more removed value, it would exceed r. r is
+ * the same for all heads. The sum of ranks may be smaller than requested by at most one rank per
+ * matrix.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -252,8 +253,9 @@ TEST(palu_gives_ranks_by_eq6)
 }
 
 /*
- * If palu draws random matrices, ranks must follow by Eq. 6 of ZACK from the singular values of a
- * spectrum file. Groups of heads must be refused, because their singular values are not known.
+ * If palu draws random matrices, it must compute the ranks by Eq. 6 of the ZACK paper from the
+ * singular values of a spectrum file. Groups of heads must be refused, because the singular values
+ * of groups are not in the file.
  */
 TEST(palu_draws_matrices_of_given_spread)
 {

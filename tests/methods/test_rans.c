@@ -73,7 +73,10 @@ TEST(every_kind_of_input)
     assert_int_equal(round_trip(N, &entropy), 4);
 }
 
-/* Codes symbols with several frequency tables. Each must take the bits of its own table. */
+/*
+ * Codes symbols with several frequency tables. Each symbol must take the bits that its own table
+ * predicts.
+ */
 TEST(contexts)
 {
     enum { TABLES = 3 };
@@ -189,7 +192,10 @@ TEST(streams_continue)
 
 enum { KEPT = 300, TOKENS = 50, ROOM = KVD_STREAM_GROUPS * KVD_LANES * TOKENS };
 
-/* Streams must decode what was coded, token by token, and end in the state that they began with. */
+/*
+ * Streams must decode, token by token, to the integers that were coded. After the last token, the
+ * state must be the initial state.
+ */
 TEST(streams_of_a_block)
 {
     static uint16_t start[KEPT * 40], words[2][ROOM];
@@ -234,13 +240,17 @@ TEST(streams_of_a_block)
     assert_int_equal(n[0] + n[1], 0);
     for (int i = 0; i < 2 * KVD_LANES; i++)
         assert_int_equal(states[i], KVD_STREAM_LEAST);
-    for (int i = 0; i < 2 * KVD_LANES; i++) /* states that need words at once */
+    /* with these states, the first decoded integer needs a word, but the stream has none */
+    for (int i = 0; i < 2 * KVD_LANES; i++)
         states[i] = KVD_STREAM_LEAST;
     assert_int_equal(kvd_streams_pop(&t, &block, read, &err), -1);
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-/* Asserts that the tables of a group find the integer at each number of a component. */
+/*
+ * Asserts, for every number of a component, that a group's lookup table finds the integer that owns
+ * the number.
+ */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
 {
@@ -257,7 +267,10 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/* Draws the start of n integers, which end at 2^14 - `escape`. Most are rare, some do not occur. */
+/*
+ * Draws the cumulative frequencies of n integers, which add up to 2^14 - `escape`. Most integers
+ * are rare, some do not occur.
+ */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};

@@ -14,8 +14,8 @@ static int set_up(void **state)
 }
 
 /*
- * Multiplies by the Walsh-Hadamard matrix. The sign of its element (i, j) is the parity of the bits
- * that are set in both i and j.
+ * Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: w = matrix * v. The sign of
+ * element (i, j) of the matrix is the parity of the bits that are set in both i and j.
  */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
@@ -80,7 +80,8 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        apart += diff > 1e-5 * norm; /* allows for rounding of scales to 11 bits */
+        /* counts tokens that differ by more than the rounding of scales to 11 bits explains */
+        apart += diff > 1e-5 * norm;
     }
     return apart;
 }

@@ -109,7 +109,8 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            sum += weight[c] = outlier[c] ? 0 : exp(dot / 4); /* the scale is 1 / sqrt(D) = 1 / 4 */
+            /* the scale of scores is 1 / sqrt(D) = 1 / 4; pages with exact keys do not take part */
+            sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)
             score[c] = fmax(score[c], weight[c] / sum);

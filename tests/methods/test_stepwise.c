@@ -148,7 +148,10 @@ TEST(widths_are_those_of_the_cache)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /* the two results may round a number to different 16-bit values */
+        /*
+         * both results are rounded to 16 bits, and a number may be rounded up in one and down in
+         * the other
+         */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
@@ -195,7 +198,7 @@ static void shrink(kvd_rng *r, float *x, size_t n)
 
 /*
  * Tests latents, vectors of which K and V are linear functions. A latent belongs to one KV head or
- * to both; a shared latent has more numbers than a head's K.
+ * is shared by both KV heads. A shared latent has more numbers than K of one head.
  */
 TEST(latents_in_blocks_are_those_of_rows)
 {
@@ -279,8 +282,8 @@ static int lower_half(const void *self, void *state, const kvd_step_attention *a
 }
 
 /*
- * Tokens at odd positions are stored at KVD_LEVEL_LOW. If it keeps fewer dimensions, their K and V
- * must lose the other dimensions.
+ * Tokens at odd positions are stored at KVD_LEVEL_LOW. If KVD_LEVEL_LOW keeps fewer dimensions, K
+ * and V of these tokens must lose the other dimensions.
  */
 TEST(lowered_entries_are_cut)
 {
@@ -315,8 +318,8 @@ TEST(lowered_entries_are_cut)
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
         /*
-         * Only outputs at even positions are compared, because the newest token has all dimensions
-         * also at an odd position.
+         * Only outputs at even positions are compared. At an odd position, the newest token still
+         * has all dimensions when it attends, so its output differs.
          */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
@@ -325,8 +328,8 @@ TEST(lowered_entries_are_cut)
 }
 
 /*
- * A number beyond the range of float16 is infinite in a float16 cache. Quantisation must fail and
- * name its position.
+ * A number beyond the range of float16 is infinite in a float16 cache. Quantisation must fail, and
+ * the message must name the position of the number.
  */
 TEST(infinite_numbers)
 {

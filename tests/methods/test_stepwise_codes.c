@@ -1,6 +1,6 @@
 /*
- * Tests of codes, of pruned and of projected channels that are computed token by token, against
- * dense attention.
+ * Tests of plans that run token by token, against dense attention: plans that code, prune or
+ * project K and V.
  */
 #include "common/linalg.h"
 #include "stepwise_case.h"
@@ -34,8 +34,8 @@ TEST(coded_entries)
 }
 
 /*
- * Callbacks of a made-up method that quantises all heads together: a block holds one vector for
- * each token, with K or V of all heads.
+ * Callbacks of a made-up method that quantises all heads together. A block holds one vector for
+ * each token, with K or V of all heads. This callback says that no token stays exact.
  */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -73,8 +73,8 @@ TEST(codes_of_all_heads)
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
         /*
-         * The made-up method counts one bit for each 32-bit number, and two bits for K and for V of
-         * each token.
+         * The made-up method counts one bit for each 32-bit number as payload, and two bits for
+         * each vector of K and of V of a token as side information.
          */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
@@ -82,8 +82,8 @@ TEST(codes_of_all_heads)
 }
 
 /*
- * Callbacks of a made-up method that codes BLOCK keys together, and values of all but the NEWEST
- * tokens, in one bit per number without a loss.
+ * Callbacks of a made-up method without loss. It codes BLOCK keys together, and values of all
+ * tokens except the NEWEST newest ones. It counts one bit per number.
  */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,
@@ -180,8 +180,8 @@ TEST(balanced_channels)
 }
 
 /*
- * Tests think, which prunes channels i of the prompt's keys: those with the smallest sum over heads
- * of |Q_i| |K_i|. The newest keys keep all channels.
+ * Tests think. The key channels i that it prunes from the prompt must be those with the smallest
+ * sum over heads of |Q_i| |K_i|. The newest keys keep all channels.
  */
 /* After a step, a KV head has `heavy` + `recent` tokens of 8 bits; all other tokens have 2 bits. */
 TEST(levels_count_their_own_bits)

@@ -106,7 +106,7 @@ TEST(merged_tokens)
     const kvd_stepwise_account b = run("h2o,heavy=10,recent=6", 0, PROMPT);
     assert_true(a.payload >= b.payload && a.payload <= b.payload);
     assert_int_equal(a.dropped, b.dropped);
-    /* The tokens of the prompt to keep are chosen before any are merged. */
+    /* Merging must not change which tokens of the prompt are kept. */
     for (size_t g = 0; g < KV; g++)
         assert_memory_equal(kept + g * STEPS * N, h2o + g * STEPS * N, N);
     double most = 0;
@@ -171,7 +171,7 @@ TEST(budgets_fall_over_layers)
     }
     assert_int_equal(sum, LAYERS * 20);
     /*
-     * The 8 newest tokens aside, the budgets have the mean 35 over two layers. The first layer
+     * Without the 8 newest tokens, the budgets of the two layers have the mean 35. The first layer
      * keeps all 56 older tokens, so the last layer keeps 2 * 35 - 56 = 14.
      */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
@@ -180,7 +180,7 @@ TEST(budgets_fall_over_layers)
     assert_int_equal(stored(0, 0), 14 + 8);
 }
 
-/* Tests tova, in which all KV heads drop the same token, and streaming. */
+/* Tests methods tova and streaming. In tova, all KV heads must drop the same token. */
 TEST(layers_drop_the_same_token)
 {
     for (size_t prompt = 1; prompt <= PROMPT; prompt += PROMPT - 1) {
@@ -287,8 +287,8 @@ static void same_budgets(const char *text, size_t shorter)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
         /*
-         * With tau1 = tau2 = 1, cake weights a layer by entropy times variance. `observed` holds
-         * that product, so the variance is set to 1.
+         * With tau1 = tau2 = 1, the weight of a layer in cake is entropy times variance. The test
+         * takes the product from `observed` as the entropy, and sets the variance to 1.
          */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;

@@ -151,8 +151,8 @@ TEST(h2o)
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
             /*
-             * In the first step, h2o drops all tokens above the budget of 11 at once; later it
-             * drops one per step.
+             * In the first step, h2o drops all tokens above the budget of 11 at once. In later
+             * steps, h2o drops one token per step.
              */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
@@ -281,7 +281,7 @@ TEST(leankv)
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
              * Dropped tokens, and tokens of low precision, must hold less attention than the
-             * thresholds allow. One more token would exceed them.
+             * thresholds allow. With one more token they must hold more.
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -429,9 +429,9 @@ TEST(importance)
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = 300 * kvd_rng_normal(&r); /* the exponentials of these numbers overflow */
     /*
-     * A layer uses the preceding layer's set of important tokens if their overlap is at least
-     * `overlap`. With overlap = 1, each layer must use its own set, of 10, 12, 14, 16 or 18 of 40
-     * tokens.
+     * A layer uses the preceding layer's set of important tokens if the two layers' sets overlap by
+     * at least the fraction `overlap`. With overlap = 1, each layer must use its own set, of 10,
+     * 12, 14, 16 or 18 of 40 tokens.
      */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
@@ -449,10 +449,10 @@ TEST(importance)
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * A layer compares its own set with the preceding layer's own set. If the overlap is large
-     * enough, it uses the same set as the preceding layer. Layer 2 must therefore use the set of
-     * layer 0, from which its own differs in two tokens. The sets of layers 2 and 3 have no token
-     * in common; those of layers 3 and 4 are equal.
+     * A layer compares its own set with the own set of the preceding layer. If the overlap is large
+     * enough, the layer uses the set that the preceding layer uses. Layer 2 must therefore use the
+     * set of layer 0, although two tokens of its own set are not in it. The sets of layers 2 and 3
+     * have no token in common; those of layers 3 and 4 are equal.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;

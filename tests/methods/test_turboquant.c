@@ -65,8 +65,9 @@ TEST(distortions_of_the_paper)
 }
 
 /*
- * Computes the mean and mean square, over seeds, of the errors of inner products q.x divided by
- * (|q| |x|). `*slope` receives the regression slope of decoded against exact inner products.
+ * Computes the mean and the mean square, over seeds, of the errors of inner products q.x divided by
+ * (|q| |x|). `*slope` receives the slope of the regression line through the pairs (exact inner
+ * product, decoded inner product).
  */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
@@ -97,8 +98,8 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 /*
  * By Theorem 2, the mean square error of inner products with b bits is at most pi / (2 d) times the
  * squared error of quantisation with b - 1 bits. The paper prints 1.57, 0.56, 0.18 and 0.047,
- * divided by d; the last is computed from the rounded error 0.03, while 0.0345 gives 0.054. Without
- * qjl, inner products shrink, with one bit by 2 / pi.
+ * divided by d. Its last number comes from a squared error rounded to 0.03; the exact error 0.0345
+ * gives 0.054, which is used here. Without qjl, inner products shrink, with one bit by 2 / pi.
  */
 TEST(inner_products)
 {
@@ -230,8 +231,9 @@ TEST(outliers_are_a_code_of_their_own)
 }
 
 /*
- * A whole number of bits quantises each token alone, a fraction blocks of 32 tokens. 3.001 bits
- * must give the numbers of 3 bits, because 0.001 of the channels is less than one channel.
+ * With a whole number of bits, each token is quantised alone. With a fraction, blocks of 32 tokens
+ * are quantised. 3.001 bits must give the numbers of 3 bits, because 0.001 of the channels is less
+ * than one channel.
  */
 TEST(fractions_lie_between)
 {

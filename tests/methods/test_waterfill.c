@@ -50,9 +50,9 @@ static int set_up(void **state)
 }
 
 /*
- * Quantises x, K or V of all heads of layer 1, `each` tokens at a time. Returns the mean of e F
- * e^T. e is the error of a token and F the second moment of the gradients, with the ridge that the
- * method adds.
+ * Quantises x, K or V of all heads of layer 1, `each` tokens at a time. Returns the mean loss e F
+ * e^T over the tokens, where e is the error of a token (a row vector). F is the second moment of
+ * the gradients, plus the ridge that the method adds to its diagonal.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -145,7 +145,8 @@ TEST(streams_continue)
 
 /*
  * Blocks must give the same bits whether tokens are coded together or one by one. They must decode
- * to the numbers of one stream, except that components which calibration rounded to 0 are 0.
+ * to the same numbers as one stream, with one exception: components that were always rounded to 0
+ * in the calibration data decode to 0.
  */
 TEST(blocks_grow)
 {
@@ -159,7 +160,10 @@ TEST(blocks_grow)
             (void)snprintf(text, sizeof text, "waterfill,step=0.1,sink=3,block=%zu", blocks[i]);
             const double whole_loss = code(text, (kvd_side)side, N, y, &whole),
                          rows_loss = code(text, (kvd_side)side, 1, again, &rows);
-            /* The first block has no token that is coded if all of them are below `sink`. */
+            /*
+             * n is the number of blocks with coded tokens. The first 3 tokens (`sink`) are not
+             * coded, so the first block may have no coded token.
+             */
             const size_t n = (N - 1) / blocks[i] - 3 / blocks[i] + 1;
             assert_true(fabs(whole.side - (double)(n * KVD_STREAM_HEADER_BITS)) < 0.5);
             assert_true(fabs(rows.side - whole.side) < 0.5);

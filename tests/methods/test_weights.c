@@ -116,7 +116,7 @@ TEST(test_groups)
     }
 }
 
-/* Checks the number of bytes, with 32 bits for every group, also for an incomplete one. */
+/* Checks the number of bytes. Every group takes 32 bits of scales, even an incomplete group. */
 TEST(test_bytes)
 {
     kvd_checkpoint *const c = open_fixture("llama-biases");

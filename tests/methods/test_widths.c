@@ -119,8 +119,8 @@ TEST(test_table_is_exact)
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
             /*
-             * r[i] is the smallest removal rate that removes the fraction p[i], so the next smaller
-             * number must remove p[i - 1].
+             * r[i] is the smallest removal rate that removes the fraction p[i]. At the next smaller
+             * floating-point number, the removed fraction must be p[i - 1].
              */
             if (i > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
@@ -136,7 +136,9 @@ TEST(test_table_is_exact)
                 assert_true(back == r[i]);
             }
         }
-        /* At r = 0, the zero singular values are removed: 13 of one head and 15 of the other. */
+        /*
+         * At r = 0, only zero singular values are removed: 13 in one head and 15 in the other head.
+         */
         assert_true(fabs(p[0] - 28.0 / (2 * L * H * D)) < 1e-15);
         assert_true(fabs(p[n - 1] - (1 - 1.0 / D)) < 1e-15);
         free(r);
@@ -370,9 +372,10 @@ TEST(test_by_error_walks_the_hull)
     kvd_widths w;
     int32_t width[3] = {4, 8, 16};
     /*
-     * Errors with 4, 8 and 16 kept dimensions, of Q and K, then of V. The error of Q and K with 8
-     * dimensions is above the straight line between 4 and 16, so the slope of that line (0.1 nats)
-     * counts. Reducing V to 8 dimensions lowers the error, so V must be reduced first.
+     * Errors with 4, 8 and 16 kept dimensions: three of Q and K, then three of V. The error of Q
+     * and K with 8 dimensions is above the straight line between 4 and 16. The method must
+     * therefore use the slope of this line, 0.1 nats per dimension. Reducing V to 8 dimensions
+     * lowers the error, so V must be reduced first.
      */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
@@ -386,7 +389,7 @@ TEST(test_by_error_walks_the_hull)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    /* Removing 12 dimensions costs 1.2 nats, 0.1 nats each. */
+    /* V is reduced to 8 dimensions. Reducing Q and K to 8 costs 0.1 nats for each dimension. */
     assert_int_equal(w.kept[0][0], 8);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);

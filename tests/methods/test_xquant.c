@@ -169,9 +169,9 @@ TEST(an_input_is_quantised_once)
 }
 
 /*
- * Let W_K^T = U S B^T and X the inputs of the layer. With latent=1, xquant stores X U, quantised
- * per channel. The keys must equal Q(X U) U^T W_K^T, with the quantiser Q. The sign of a column of
- * U is arbitrary and affects only the rounding of minima.
+ * With latent=1, xquant stores X U, quantised per channel, where X are the inputs of the layer and
+ * W_K^T = U S B^T. The keys must equal Q(X U) U^T W_K^T, where Q quantises and decodes. The sign of
+ * a column of U is arbitrary and affects only the rounding of minima.
  */
 TEST(keys_are_read_from_a_latent)
 {

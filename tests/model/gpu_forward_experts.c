@@ -225,8 +225,9 @@ static void add_expert(const few_case *c, const few_weights *w, size_t x, const 
 }
 
 /*
- * Experts of few tokens, all of whose routing stays on the device, must choose the experts of
- * kvd_gpu_route and add the outputs of a float64 computation. A second run must give the same bits.
+ * Tests the kernels for experts of few tokens, which route tokens on the device. They must choose
+ * the experts that kvd_gpu_route chooses. Their outputs must equal a float64 computation. A second
+ * run must give the same bits.
  */
 static void test_few(const few_case *c)
 {
@@ -321,7 +322,7 @@ static void test_few(const few_case *c)
     release_weights(c, &w);
 }
 
-/* The norm before the experts and the product with the router must be those of float64. */
+/* The norm before the experts and the product with the router must equal a float64 computation. */
 static void test_norm_route(size_t n, size_t d, size_t experts, bool adds)
 {
     kvd_rng rng;

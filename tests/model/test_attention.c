@@ -203,8 +203,8 @@ static int check_probabilities(void *ctx, const kvd_attention_in *in, size_t seq
     assert_int_equal(n, lengths[sequence]);
     assert_true(fabs((double)prob[0] - 1) < 1e-6);
     /*
-     * The output must equal probabilities times V, so the recorded probabilities are those that
-     * attention used.
+     * Computes the output from the recorded probabilities and V. It must equal the output of
+     * attention, which shows that attention used these probabilities.
      */
     const size_t d = (size_t)in->config->d_head, kv = (size_t)in->config->n_kv_heads;
     const size_t g = (size_t)(head / (heads / in->config->n_kv_heads)), at = in->offset[sequence],

@@ -52,7 +52,10 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/* Tests every 97th float, which is one percent of the floats in the range. */
+/*
+ * Tests every 97th float of the range in which the exponential is defined, about one percent of its
+ * floats.
+ */
 TEST(test_exponential_accuracy)
 {
     enum { N = 1024 };
@@ -535,8 +538,8 @@ TEST(test_first_nonfinite)
     const float bad[3] = {NAN, INFINITY, -INFINITY};
     const size_t at[] = {0, 1, 8191, 8192, 33333, 50000};
     /*
-     * Bad values are written from the last index to the first, so that each new one is the first
-     * bad value.
+     * Bad values are written from the last index to the first, so that each newly written value is
+     * the first bad value.
      */
     for (size_t i = 6; i-- > 0;) {
         x[at[i]] = bad[i % 3];

@@ -1,6 +1,6 @@
 /*
  * Tests of chat templates: every format must give the conversations of published templates
- * (tests/oracle/make_chat.py), and must be recognised from parts of them.
+ * (tests/oracle/make_chat.py), and must be recognised from parts of these templates.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +101,8 @@ TEST(forms_as_published_templates)
         assert_string_equal(c->name, text_of(form, "form"));
         char *const one = render(c, form, 1), *const three = render(c, form, 3);
         assert_string_equal(one, text_of(form, "one"));
-        if (c->one_turn) /* the template changes earlier answers */
+        /* such a template removes text from earlier answers, so their texts differ */
+        if (c->one_turn)
             assert_string_not_equal(three, text_of(form, "three"));
         else
             assert_string_equal(three, text_of(form, "three"));
@@ -177,7 +178,10 @@ TEST(recognised_in_files)
     }
 }
 
-/* A template that writes additional text, or that lacks a part, has another format. */
+/*
+ * A template that writes additional text, or that lacks a part, must not be recognised as a known
+ * format.
+ */
 TEST(similar_templates_are_unknown)
 {
     size_t i, k;

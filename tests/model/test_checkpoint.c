@@ -566,7 +566,7 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     }
     if (truncate(in("mapped-2"), 5000))
         _exit(7);
-    read_pages(&other); /* `other` was not truncated */
+    read_pages(&other); /* `other` was not truncated, so this must not fail */
     if (!in_thread)
         read_pages(&m);
     else if (pthread_create(&thread, NULL, read_pages, &m) || pthread_join(thread, NULL))

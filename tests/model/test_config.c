@@ -552,7 +552,8 @@ TEST(test_opt)
 TEST(test_falcon)
 {
     kvd_config c = read_whole(falcon_7b);
-    assert_int_equal(c.n_kv_heads, 1); /* multi-query attention, although the file states 71 */
+    /* multi-query attention has one KV head, although the file states num_kv_heads = 71 */
+    assert_int_equal(c.n_kv_heads, 1);
     assert_int_equal(c.d_head, 64);
     assert_int_equal(c.d_ffn, 4 * 4544);
     assert_int_equal(c.max_positions, 2048);

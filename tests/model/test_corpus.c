@@ -99,7 +99,8 @@ TEST(test_windows_of_ids)
     kvd_corpus *c = opened(&spec);
     kvd_err err;
     uint32_t id[32];
-    assert_lengths(c, "4 4 2 4"); /* sequences of one token, at 9, 12 and 17, are dropped */
+    /* the sequences that begin at tokens 9, 12 and 17 have one token and are dropped */
+    assert_lengths(c, "4 4 2 4");
     assert_int_equal(kvd_corpus_n_documents(c), 4);
     assert_int_equal(kvd_corpus_n_dropped(c), 3);
     assert_int_equal(kvd_corpus_read(c, 1, 3, id, &err), 0);
@@ -328,8 +329,9 @@ TEST(test_refused_ids)
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
     /*
-     * The message must count 6 tokens, although the last token of the second sequence is left out
-     * so that 2 more could follow.
+     * With a limit of 7 tokens, the second sequence is shortened to 2 tokens, because the 1 token
+     * that remains could not form a sequence. The message must still count all 6 tokens of the
+     * file.
      */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};

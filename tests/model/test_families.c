@@ -193,7 +193,10 @@ static void test_names_without_base(void **state)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /* The output head of llama-biases is not tied. */
+        /*
+         * llama-biases is loaded although the prefix "model." is removed: its output head is a
+         * tensor of its own.
+         */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",
          "tensor 'decoder.layers.0.fc1.bias' is not part of this opt model of 2 layers"},

@@ -237,8 +237,8 @@ TEST(test_last_layer)
 }
 
 /*
- * kvd_forward_residual and kvd_forward_run_from must together give the bits of kvd_forward_run, for
- * each layer between them.
+ * A forward pass may be split after any layer. kvd_forward_residual up to the layer and
+ * kvd_forward_run_from after it must together give the bits of kvd_forward_run.
  */
 TEST(test_run_in_two_parts)
 {
@@ -332,8 +332,8 @@ TEST(test_bad_batches)
 }
 
 /*
- * If a weight is not finite, the message must name the layer and token where this first appears.
- * Tokens 0 to 29 are two sequences.
+ * If a weight is not finite, the message must name the first layer and token whose numbers are not
+ * finite. Tokens 0 to 29 are two sequences.
  */
 TEST(test_nonfinite_weights)
 {
@@ -459,8 +459,8 @@ TEST(test_flop_counts)
                           .d_ffn = 96,
                           .vocab_size = 300};
     /*
-     * Expected number of operations: two per weight, and 4 d_head per query head and key that it
-     * sees.
+     * Expected number of floating-point operations of a token: two per weight, and 4 d_head for
+     * each query head and each key to which the token attends.
      */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));

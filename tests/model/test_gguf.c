@@ -13,8 +13,8 @@
 #define DATA "tests/data/gguf/"
 
 /*
- * The model in a GGUF file must give the expected numbers. *state is "NAME FOLDER": the name of the
- * file, and the folder of the numbers.
+ * A model in a GGUF file must give the expected numbers. *state is a string of two words: the name
+ * of the GGUF file, and the folder of the expected numbers.
  */
 static void test_same_as_folder(void **state)
 {
@@ -519,7 +519,7 @@ static void test_refused_values(void **state)
     static const struct {
         const char *key;
         uint32_t type;
-        uint64_t value; /* for T_F32, the bits of the float */
+        uint64_t value; /* value of the GGUF field; for type T_F32, the bits of the float */
         const char *message;
     } cases[] = {
         {"split.count", T_U32, 2,

@@ -25,8 +25,8 @@ static void put(kvd_buffer *text, uint32_t c)
 }
 
 /*
- * Normalizes the character c alone if `lower`, otherwise between other characters, as
- * make_normal_forms.py does.
+ * Normalizes the character c as tests/oracle/make_normal_forms.py does: alone if the normalizer
+ * makes text lower case (`lower`), otherwise between other characters.
  */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)

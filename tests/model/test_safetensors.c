@@ -5,7 +5,10 @@
 #include "model/checkpoint/safetensors.h"
 #include "unit.h"
 
-/* The bytes have exactly the file's size, so that a sanitizer detects reads beyond the end. */
+/*
+ * Bytes of a file. The allocation has exactly the file's size, so that a sanitizer detects reads
+ * beyond the end.
+ */
 typedef struct {
     unsigned char *bytes;
     size_t len;

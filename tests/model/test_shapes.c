@@ -225,7 +225,7 @@ static kvd_checkpoint *open_shape(const kvd_shape *s, uint64_t seed)
     return c;
 }
 
-/* Every weight matrix must be at the rows of its tensor that its kvd_place describes. */
+/* Every weight matrix must equal the rows of its tensor that the matrix's kvd_place describes. */
 TEST(test_parts)
 {
     for (size_t i = 0; i < N_DEEP; i++) {

@@ -129,8 +129,8 @@ TEST(test_same_pass)
 }
 
 /*
- * An attention hook that always fails, so that a run ends at its first layer. No prefetch thread
- * may still read the file after it is closed.
+ * An attention hook that always fails, so that a run ends at its first layer. After the file is
+ * closed, no prefetch thread may still read it.
  */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {

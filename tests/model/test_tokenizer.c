@@ -96,8 +96,8 @@ static uint32_t next_random(uint32_t below)
 }
 
 /*
- * Runs expect_start on random documents made of `parts` and `texts`. Returns the number of ids that
- * the starts gave, divided by the number of ids of the documents.
+ * Runs expect_start on random documents, which are sequences of elements of `parts` and `texts`.
+ * Returns the fraction of the documents' ids that encoding only their starts has found.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -177,8 +177,8 @@ TEST(test_starts)
 }
 
 /*
- * Each tokenizer has only one step that may need to see further text. Errors of that step are then
- * not hidden by another step that waits too.
+ * Each tokenizer has only one step that may have to wait for further text. If two steps waited, an
+ * error of one of them could remain hidden.
  */
 TEST(test_starts_that_wait)
 {
@@ -294,8 +294,8 @@ TEST(test_shared_inputs)
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
             /*
-             * The start of a document must give all its ids, except those of about the last 300
-             * characters.
+             * If only the first `cut` characters of a document are encoded, all ids must be found,
+             * except those of the last few hundred characters.
              */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }

@@ -247,7 +247,10 @@ TEST(test_shared_inputs)
                 size_t n;
                 char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
                 assert_non_null(back);
-                /* Decoding drops the leading space of the text if the ids begin with BOS. */
+                /*
+                 * If ids begin with BOS, decoding drops the space that the encoder puts before the
+                 * text, so the text must come back unchanged.
+                 */
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";
                     assert_memory_equal(back, bos, strlen(bos));

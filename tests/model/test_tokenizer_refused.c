@@ -175,7 +175,10 @@ TEST(test_refused_bytes)
         "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}";
     expect_refused(same, strlen(same), "duplicate object key");
 
-    /* JSON that is nested too deeply, and Sequence steps that are, must be refused. */
+    /*
+     * JSON that is nested too deeply must be refused. Sequence steps that are nested too deeply
+     * must be refused too.
+     */
     const size_t deep = 100000;
     char *text = malloc(60 * deep);
     assert_non_null(text);

@@ -1,6 +1,7 @@
 /*
- * Moments of Q and K, and two projection matrices for Q and for K, which tests/oracle/balanced.py
- * computed from them with NumPy 2.4.6.
+ * Numbers computed by tests/oracle/balanced.py with NumPy 2.4.6, for vectors of ORACLE_D
+ * dimensions: moments of Q and K, and the two projection matrices for Q and for K that follow from
+ * them.
  */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {

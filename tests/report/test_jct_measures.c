@@ -83,7 +83,7 @@ TEST(test_measures)
     add(rows, "strawman", 1, 64, 4, 1, 1);
     /* Times on a CPU must not be compared with the papers' times. */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
-    /* Online rotations make another method. */
+    /* With online rotations, zdc counts as a method of its own. */
     add(rows, "zdc", 1, 1000, 20, 1, 0);
     add(rows, "zdc", 1, 1000, 20, 16, 0);
     kvd_rows_text(rows, "method", "zdc,online=1,g=0.1");
@@ -141,7 +141,10 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
     kvd_rows_real(r, "perplexity", ppl);
 }
 
-/* The perplexity of zack at the JCT of h2o is interpolated in its logarithm. */
+/*
+ * The perplexity of zack at the JCT of h2o must be interpolated linearly between the logarithms of
+ * measured perplexities.
+ */
 TEST(test_equal_time)
 {
     kvd_err err = {""};
@@ -171,7 +174,7 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* Perplexities are compared after equal prompts alone. */
+    /* Perplexities must be compared only if the prompts have equal lengths. */
     add_score(ppl, "h2o", "h2o.heavy=0.1,h2o.recent=0.1", NAN, 50);
     kvd_rows_int(ppl, "prompt", 12);
     is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 1,

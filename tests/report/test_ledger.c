@@ -163,12 +163,15 @@ TEST(test_verdicts)
     expect_verdict("i,s,c,t,y_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
     expect_verdict("i,s,c,t,x_percent,,,%,cv:k,at-most,low,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     expect_verdict("i,s,c,,,35,36,%,cv:k,between,35:36,,,,,,w,r,n,\n", &r, KVD_REPRODUCED);
-    /* A claim without a test against the paper's number must never be "reproduced". */
+    /*
+     * If a claim has no test that compares with the paper's number, its verdict must never be
+     * "reproduced".
+     */
     expect_verdict("i,s,c,,,35,,%,cv:k,,,cv:k,at-most,99,,,w,r,n,\n", &r, KVD_TREND_HOLDS);
     expect_verdict("i,s,c,,,35,,%,cv:k,,,,,,,,w,r,n,\n", &r, KVD_NOT_REPRODUCED);
     /*
-     * The measured share of the trailing singular values is 13 %. Without the claimed effect it
-     * would be 0 to 50 %, so the verdict must not be "holds".
+     * The measured share of the trailing singular values is 13 %. Without the claimed effect, the
+     * share could be anything from 0 to 50 %, so the verdict must not be "holds".
      */
     expect_verdict("i,s,c,,,,,%,trailing-share:k,below-null,,,,,,flat,w,r,n,\n", &r,
                    KVD_CANNOT_TELL);
@@ -222,15 +225,15 @@ TEST(test_similarity)
                                 .energy = energy,
                                 .random = {random, random, random, random}};
     /*
-     * This file compares one text at two numbers of tokens. Measures of the similarity of different
-     * texts must ignore it.
+     * This similarity file compares one text at two numbers of tokens. Measures of the similarity
+     * of different texts must ignore the file.
      */
     static char *counts[] = {"a", "t", "t"};
     static double far[9] = {5, 5, 5, 5, 5, 5, 5, 5, 5};
     static size_t few[] = {1000, 1000, 2000};
     kvd_similarity_pair far_pair = pair;
     far_pair.delta_ratio = far_pair.aligned_ratio = far_pair.energy = far;
-    /* One text under two labels, is no pair of texts either. */
+    /* Two labels with equal hashes are the same text, which must not count as a pair of texts. */
     static char *twice[] = {"a", "copy of a"}, same[] = "xxh3:1", *hashes[] = {same, same};
     static double equal[4] = {0};
     kvd_similarity_pair equal_pair = pair;
@@ -265,14 +268,14 @@ TEST(test_similarity)
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
                 /*
-                 * Energy that the rotation of the other text keeps, divided by that of the text's
-                 * own rotation: 0.72 / 0.8 and 0.81 / 0.9.
+                 * Energy that a text keeps in the rotation of the other text, divided by the energy
+                 * that it keeps in its own rotation: 0.72 / 0.8 and 0.81 / 0.9.
                  */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
                 /*
-                 * Energy that the rotation of random token ids keeps, divided by that of the text's
-                 * own rotation.
+                 * Energy that a text keeps in the rotation of random token ids, divided by the
+                 * energy that it keeps in its own rotation.
                  */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
@@ -297,9 +300,9 @@ TEST(test_similarity)
 TEST(test_tokens)
 {
     /*
-     * The delta ratio of two rotations is delta, the mean absolute difference of their elements,
-     * divided by epsilon, their mean absolute element. The delta ratios of text t at 1000, 2000 and
-     * 4000 tokens are 1.2, 0.6 and 0.3.
+     * For two rotations, delta is the mean absolute difference of their elements, and epsilon is
+     * their mean absolute element. The delta ratio is delta / epsilon. For text t it is 1.2, 0.6
+     * and 0.3 at 1000, 2000 and 4000 tokens.
      */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
@@ -332,7 +335,10 @@ TEST(test_tokens)
     size_t n, means = 0;
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
-    /* Three numbers of tokens, each with two reference rotations and their mean. */
+    /*
+     * There are points for three numbers of tokens. Each number has a point for each of two
+     * reference rotations, and a point for the mean of the two.
+     */
     assert_int_equal(n, 9);
     for (size_t i = 0; i < n; i++) {
         if (i % 3)
@@ -475,7 +481,7 @@ TEST(test_halves)
                    KVD_HOLDS);
     expect_verdict("i,s,c,,,,,%,prune-spectrum:k,below-null,,,,,,halves,w,r,n,\n", &without,
                    KVD_CANNOT_TELL);
-    /* Only u-b and "text" count as texts, because u-b has no other half. */
+    /* u-b has no other half, so only the halves of "u" and "text" count as texts. */
     assert_int_equal(kvd_measure(&with, "cv:k", &v, &err), 0);
     assert_int_equal(v.n, 2);
     kvd_values_release(&v);
@@ -484,8 +490,8 @@ TEST(test_halves)
 }
 
 /*
- * The measure interpolates the KL divergence of h2o between two of its cache sizes, at the cache
- * size of sparsity.
+ * Tests a measure that interpolates the KL divergence of h2o between two of its cache sizes, at the
+ * cache size of sparsity.
  */
 TEST(test_pruning)
 {
@@ -622,9 +628,9 @@ TEST(test_shipped_ledger)
 }
 
 /*
- * Tests the fraction of loads (request rates relative to the highest) at which a value is between
- * two limits. Values are interpolated linearly between measured loads. Loads at which the queue of
- * requests grows never count.
+ * Judges a claim about loads by a rule. The result is the fraction of loads (request rates relative
+ * to the highest) at which a value is between two limits. Values are interpolated linearly between
+ * measured loads. Loads at which the queue of requests grows never count.
  */
 static kvd_verdict judged(const kvd_verdict_rule *rule, const kvd_measured *value,
                           const kvd_measured *trend)
@@ -668,7 +674,10 @@ TEST(test_share_of_loads)
     rule.limit = rule.trend_limit = "-10";
     assert_int_equal(judged(&rule, &all, &all), KVD_NOT_REPRODUCED);
     rule.limit = rule.trend_limit = "0";
-    /* However small the part of the loads is at which it grows. */
+    /*
+     * If the queue grows at one of the loads, the verdict must be "cannot tell", however small the
+     * part of the loads affected is.
+     */
     v[2].load = 0.995;
     assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     v[2].load = 0.7;
@@ -712,7 +721,7 @@ TEST(test_intervals)
     }
 }
 
-/* Files of kvdim-tasks count too. */
+/* Measures of accuracy must also read files of kvdim-tasks. */
 TEST(test_rates_at_99)
 {
     char label[] = "IMDb_sample", other[] = "wiki";
@@ -762,7 +771,7 @@ TEST(test_rates_at_99)
             assert_string_equal(v.value[0].metric, "rouge1");
         kvd_values_release(&v);
     }
-    /* The ledger shows the intervals of several values. */
+    /* If a measure has several values, the ledger must show the interval of each. */
     kvd_ledger l = {0};
     target[0].saving = 0.7;
     target[0].saving_hi = 0.8;

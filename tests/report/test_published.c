@@ -7,7 +7,9 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/* Writes tables.csv with the rows and a last row that has their number. */
+/*
+ * Writes tables.csv with the rows `text`, followed by a last row that says how many rows there are.
+ */
 static void put_tables(const char *text)
 {
     char path[160];
@@ -68,11 +70,10 @@ TEST(test_triangle)
 
 /*
  * Epsilon is the mean absolute element of a data set's rotation. Delta is the mean absolute
- * difference of that rotation from a reference rotation. The function tests if one reference
- * explains all deltas of a model.
- *
- * For model m, a reference with mean absolute element 0.0505 does. For model n, whose deltas are in
- * another order, none does.
+ * difference of this rotation from a reference rotation. The function tests if one reference
+ * rotation explains the deltas of all data sets of a model.
+ * The deltas of model m are explained by a reference with mean absolute element 0.0505. The deltas
+ * of model n are in another order and cannot be explained by any reference.
  */
 TEST(test_one_epsilon)
 {
@@ -111,7 +112,10 @@ TEST(test_twins)
     assert_string_equal(twin[0].column[0], "p");
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
-    /* Numbers are compared as printed, so 0.80 and 0.8 are different. */
+    /*
+     * Numbers are compared as printed. 0.80 and 0.8 therefore count as different, and only 3 of 4
+     * are equal.
+     */
     assert_int_equal(twin[0].equal, 3);
     free(twin);
     assert_int_equal(kvd_published_doubles(temp_folder(), &same, &n, &err), 0);

@@ -111,7 +111,7 @@ TEST(test_groups)
     put(rows, accuracy, N_ACCURACY, -1);
     put(rows, accuracy, N_ACCURACY, 10);
     put(rows, accuracy, N_ACCURACY, 14);
-    /* Another calibration, and none. */
+    /* Row 1 has another calibration than row 0, and row 2 has no calibration. */
     put(rows, accuracy, N_ACCURACY, 1);
     put(rows, accuracy, N_ACCURACY, -1);
     kvd_rows_text(rows, "calibration", "");

@@ -65,8 +65,9 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 }
 
 /*
- * Fails unless the measures compare zack with the uncompressed cache as the arrays say, by load. A
- * load is a request rate / `own`, the highest rate of the uncompressed cache.
+ * The arrays have, for each load, the expected results of zack relative to the uncompressed cache.
+ * Fails unless the measures agree with them. A load is a request rate divided by `own`, the highest
+ * request rate of the uncompressed cache.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {

@@ -70,8 +70,8 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
 }
 
 /*
- * Returns the bytes saved at 99 % of the accuracy, read from n results that differ in the parameter
- * `key`.
+ * Returns the bytes saved at 99 % of the accuracy, determined from n results that differ in the
+ * parameter `key`.
  */
 static kvd_target_result read_off(const char *key, const point *p, size_t n)
 {
@@ -97,14 +97,17 @@ TEST(line)
                                  {"m.heavy=0.1,m.recent=0.1,m.seed=1", 0.1, 0.8, 0.995, 0, 0}};
     const kvd_target_result x = read_off("m.heavy", with, 4);
     assert_true(!x.grid && !x.monotone && x.n_points == 4);
-    /* Results after the first that misses 99 % of the accuracy must not count. */
+    /* After the first result that misses 99 % of the accuracy, later results must not count. */
     assert_true(fabs(x.saving - 0.4) < 1e-9 && fabs(x.value - 0.3) < 1e-9);
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
 
 TEST(grid)
 {
-    /* If two parameters vary, results after one that misses the accuracy must count too. */
+    /*
+     * If two parameters vary, later results must count even after a result that misses the
+     * accuracy.
+     */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
@@ -161,7 +164,7 @@ TEST(scored_apart)
     }
 }
 
-/* ---- bytes of two methods at equal KL ------------------------------------------------------- */
+/* ---- tests of the bytes that two methods need for equal KL ---------------------------------- */
 
 enum { SEQUENCES = 12, SETTINGS = 4 };
 
@@ -177,7 +180,8 @@ static void make_up(made_up *m)
     kvd_rng r;
     kvd_rng_seed(&r, 7, 0);
     for (size_t s = 0; s < SEQUENCES; s++) {
-        const double hard = exp(kvd_rng_normal(&r)); /* difficulty of the sequence for both */
+        /* difficulty of the sequence, common to both methods */
+        const double hard = exp(kvd_rng_normal(&r));
         m->predictions[s] = (double)(100 + kvd_rng_below(&r, 300));
         for (int c = 0; c < 2; c++)
             for (int i = 0; i < SETTINGS; i++)
@@ -192,8 +196,8 @@ static void make_up(made_up *m)
 }
 
 /*
- * Returns the bytes of method c at which the mean KL of the listed sequences is `wanted`, by
- * bisection; NaN if the settings do not enclose it.
+ * Returns the bytes of method c at which the mean KL of the listed sequences is `wanted`, found by
+ * bisection. If `wanted` is not between the KL of the first and of the last setting, returns NaN.
  */
 static double bisected(const made_up *m, int c, const size_t *list, double wanted)
 {
@@ -289,7 +293,10 @@ TEST(not_reached)
         assert_true(isnan(got.a.value) && isnan(got.b.value) && isnan(got.ratio.value));
         assert_int_equal(got.n_reached, 0);
     }
-    /* The best setting is just below the wanted KL, so some resamples put it above. */
+    /*
+     * The wanted KL is just above the mean KL of the best setting (sum / n). In some resamples, the
+     * mean KL of this setting is above the wanted KL, which is then never reached.
+     */
     double sum = 0, n = 0;
     for (size_t s = 0; s < SEQUENCES; s++) {
         sum += m.kl[0][1][s];
@@ -302,7 +309,7 @@ TEST(not_reached)
     assert_true(got.ratio.value > 0);
     assert_true(isnan(got.ratio.lo) && isnan(got.ratio.hi));
     assert_true(got.n_reached > 0 && got.n_reached < KVD_PAIRED_DRAWS);
-    /* Too few sequences for an interval. */
+    /* With too few sequences, the result must have no confidence interval. */
     assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions,
                                          KVD_BOOTSTRAP_CLUSTERS - 1, 0.01, &got, &err),
                      0);

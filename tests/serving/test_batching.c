@@ -153,7 +153,10 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /* Tokens of the running iteration must still count as tokens to process. */
+    /*
+     * The batcher must count tokens that the running iteration processes as tokens still to
+     * process.
+     */
     assert_true(load.tokens >= tokens);
 }
 

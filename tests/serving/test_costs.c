@@ -191,8 +191,8 @@ TEST(test_prompts_together)
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_bound(&x, false);
     /*
-     * Four prompts were also measured together. Above 2048 tokens, each of their tokens takes 10 us
-     * instead of 20 us.
+     * Four prompts were also measured together. Beyond 2048 tokens, a token of the four prompts
+     * takes 10 us, while a token of a single prompt takes 20 us.
      */
     x.setting.method = "measured";
     add_bound(&x, false);
@@ -241,7 +241,7 @@ TEST(test_prompts_together)
 
 /*
  * Decode steps with long contexts were measured only for small batches, because memory is limited.
- * A lookup within the contexts measured at its own batch size must not set `beyond`.
+ * `beyond` must not be set for a context that was measured at the batch size of the lookup.
  */
 TEST(test_ragged)
 {
@@ -270,7 +270,7 @@ TEST(test_ragged)
     near(cost_of(c, 5, 5, s, &beyond), (1.5e-3 + 5e-3) / 2);
     assert_int_equal(beyond, 1);
     const kvd_slice far = {.n = 5000};
-    /* Extrapolated times must never be below that of an empty iteration. */
+    /* Extrapolated times must never be below the time of an empty iteration, 2 ms. */
     near(cost_of(c, 0, 1, &far, &beyond), 2e-3);
     const kvd_slice behind = {.n = 100, .before = 7};
     near(cost_of(c, 0, 1, &behind, &beyond), 2e-3);

@@ -61,7 +61,10 @@ TEST(test_steps)
     release();
 }
 
-/* One measured iteration must have as many of the longest prompts as the limits allow. */
+/*
+ * The measured iterations must include one that has as many prompts of the longest length as the
+ * limits allow.
+ */
 TEST(test_prompts_together)
 {
     kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};

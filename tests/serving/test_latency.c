@@ -48,7 +48,10 @@ static int teardown(void **state)
 
 enum { N = 3000 };
 
-/* Computes bootstrap intervals plainly: copies the values of the drawn blocks and sorts them. */
+/*
+ * Computes bootstrap intervals in the simplest way: copies the values of the drawn blocks and sorts
+ * the copies.
+ */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {
@@ -97,8 +100,8 @@ TEST(test_statistics)
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
         /*
-         * Confidence intervals resample blocks of consecutive requests. Three of the 32 blocks are
-         * made empty.
+         * Confidence intervals resample blocks of consecutive requests. With this formula the
+         * blocks have unequal sizes, and three of the 32 blocks are empty.
          */
         block[i] = (uint8_t)(i * i / (N * N / 29));
         /* Rounding makes some values equal. */
@@ -130,8 +133,8 @@ TEST(test_statistics)
 }
 
 /*
- * The interval of the mean of correlated values, such as waits in a queue, must be as wide as the
- * mean varies from run to run.
+ * The values are correlated, as waits in a queue are. The confidence interval of their mean must be
+ * about as wide as the range in which the mean varies from run to run.
  */
 TEST(test_intervals_of_a_queue)
 {
@@ -153,7 +156,8 @@ TEST(test_intervals_of_a_queue)
     }
     /*
      * The interval should hold the true mean in 95 % of the runs. With 32 blocks the fraction is
-     * slightly lower; with single values as blocks it would be about 35 %.
+     * slightly lower. If single values were resampled instead of blocks, the fraction would be
+     * about 35 %.
      */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);

@@ -49,7 +49,10 @@ TEST(test_azure)
     assert_int_equal(r.n_skipped, 3);
     assert_true(kvd_requests_rate(&r) == 0);
     kvd_requests_release(&r);
-    /* The newer format of the Azure trace has time zones and other orders of columns. */
+    /*
+     * In the newer format of the Azure trace, times have time zones, and the columns are in another
+     * order.
+     */
     parse(&r, "Id,GeneratedTokens,ContextTokens,TIMESTAMP\n"
               "a,1,2,2024-05-10 00:00:00.25+00:00\n"
               "b,3,4,2024-05-10T02:00:01+02:00\n"

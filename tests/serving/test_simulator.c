@@ -63,7 +63,11 @@ static int teardown(void **state)
 /* Reference simulator, which scans all requests at every event. */
 
 typedef struct {
-    bool here, running, gone, now; /* now: takes part in the running iteration */
+    /*
+     * here: has arrived; running: is in the batch; gone: has finished; now: takes part in the
+     * running iteration
+     */
+    bool here, running, gone, now;
     int replica;
     /* Tokens in the cache, tokens emitted, and tokens processed in the running iteration. */
     uint32_t in, out, piece;
@@ -397,7 +401,10 @@ TEST(test_against_the_obvious)
         preempted += n;
         with += n > 0;
     }
-    /* Some traces must preempt often, and some never. */
+    /*
+     * `with` is the number of traces with preemptions. Some traces must preempt often, and some
+     * never.
+     */
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
@@ -490,7 +497,10 @@ TEST(test_md1)
         }
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
-        /* The standard error must be so small that the test finds a wrong mean. */
+        /*
+         * The mean wait must agree with theory within three standard errors. This test is useful
+         * only if the standard error is small.
+         */
         assert_true(error < 0.05 * want);
         if (fabs(got - want) > 3 * error)
             fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want,

@@ -68,7 +68,10 @@ TEST(test_dealing)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /* ZACK's Eq. 6 keeps more dimensions of a head whose singular values fall slowly. */
+    /*
+     * ZACK's Eq. 6 keeps more dimensions of a head whose singular values fall slowly. The heads
+     * must therefore keep different numbers.
+     */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};

@@ -2,8 +2,9 @@
  * Makes files of kvdim-jct for test scripts and the report.
  *
  * tool_jct costs OUT.h5 [METHOD [GPU]]
- *   times of none and of zack,p=0.5, whose cache is half as large and whose attention takes half
- *   the time. METHOD is one of them or "both". GPU is the name of the GPU; "none": on the CPU.
+ *   writes measured times of methods none and zack,p=0.5. The cache of zack is half as large, and
+ *   its attention takes half the time. METHOD is one of the two methods or "both". GPU is the name
+ *   of the GPU; "none": on the CPU.
  * tool_jct replay OUT.h5 TRACE.csv
  *   requests of the trace, served by a machine that is 5 % slower
  */

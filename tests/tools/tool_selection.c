@@ -5,8 +5,8 @@
  * tests/oracle/public_selections.py. PROMPT is the number of prompt tokens. Writes /kept
  * [layer][head][1 + steps][token]: 1 if the token is stored.
  *
- *   group   heads as the model has them
- *   each    K and V are repeated for every query head, which chooses alone, as in public code
+ *   group   the heads are those of the model
+ *   each    every query head has a copy of K and V and chooses alone, as in public code
  */
 #include <stdlib.h>
 #include <string.h>

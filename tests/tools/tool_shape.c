@@ -7,7 +7,7 @@
  *   config=1         writes config.json alone
  *   tokenizer=FILE   writes also tokenizer.json: the BPE tokenizer FILE with more tokens, up to the
  *                    size of the vocabulary
- *   any other KEY    replaces this number in config.json, for smaller models of the same form
+ *   KEY=NUMBER       replaces the number KEY in config.json, for smaller models of the same form
  */
 #include <jansson.h>
 
