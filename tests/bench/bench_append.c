@@ -389,8 +389,8 @@ static void step_layer(const step_shape *m, const step_memory *d, const kvd_appe
 }
 
 /*
- * Mean time in us of kvd_append by the GPU's clock, and of a layer in a graph that does not read
- * the clock.
+ * Mean times in us: of kvd_append, measured by the GPU's clock, and of a whole layer, measured in a
+ * graph without such clock readings.
  */
 typedef struct {
     double append, layer;

@@ -49,7 +49,7 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    /* Random numbers, of which Q, K and V are parts. They exceed the CPU caches. */
+    /* Random numbers, larger than the CPU caches. Q, K and V are parts of them. */
     float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;
@@ -187,7 +187,10 @@ static double gemm(bench *b)
     return now() - start;
 }
 
-/* Each line of 64 bytes takes eight additions, with a prefetch 4096 bytes ahead. */
+/*
+ * Reads the random numbers once and returns the time. Each line of 64 bytes takes eight additions,
+ * and a prefetch is 4096 bytes ahead.
+ */
 static double read_memory(bench *b, int round)
 {
     const size_t n = (size_t)READ_MB << 18, parts = b->pool_floats / n;

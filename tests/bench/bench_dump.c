@@ -1,8 +1,9 @@
 /*
  * usage: bench_dump FOLDER [MB]
  *
- * Writes a file of Q, K and V as kvdim-collect does, and reads it back. For comparison, does the
- * same with write(2) and read(2) in blocks of 1 MiB. Both read from the page cache.
+ * Writes a file of Q, K and V as kvdim-collect does, and reads it back. For comparison, writes and
+ * reads the same bytes with write(2) and read(2) in blocks of 1 MiB. Both ways read from the page
+ * cache.
  */
 #include <errno.h>
 #include <fcntl.h>

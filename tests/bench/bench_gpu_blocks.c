@@ -160,7 +160,7 @@ static cudaError_t run_convert(kvd_dtype type)
 typedef struct {
     const char *name;
     cudaError_t (*launch)(kvd_dtype type);
-    bool wide;          /* true if the kernel reads float32 in both cases of `bytes` */
+    bool wide;          /* true if the kernel reads float32 even if the activations are bf16 */
     double n, bytes[2]; /* bytes moved per element in float32 and in bf16 */
     kvd_dtype type;
 } block;

@@ -4,12 +4,14 @@
  *
  * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. For a prompt
  * of CONTEXT tokens (8192), prints the operations of matrix products per second, as a fraction of
- * cuBLAS on an 8192^3 product. For a decode step of 1, 2, 4 .. 64 requests, prints the time for
- * reading the weights and the cache at the measured bandwidth, as a fraction of the step's time.
+ * cuBLAS on an 8192^3 product. For a decode step of 1, 2, 4, 8, 16, 32 and 64 requests, prints the
+ * time for reading the weights and the cache at the measured bandwidth, as a fraction of the step's
+ * time.
  *
  * The first runs have no compression. Further runs have the kept dimensions in a file with random
- * projections, or a method such as kivi,bits=4. -gN: on N GPUs, compared with N times the peak
- * rates of the first. -nN,N,...: only decode steps of these numbers of requests (at most 64).
+ * projections, or a method such as kivi,bits=4. -gN runs on N GPUs and compares with N times the
+ * peak rates of the first GPU. -nN,N,... runs only decode steps of these numbers of requests (at
+ * most 64).
  */
 #include <math.h>
 #include <stdio.h>

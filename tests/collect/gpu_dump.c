@@ -153,7 +153,10 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
     return device;
 }
 
-/* Records a layer on the CPU and the GPU. If either fails, returns -1 and fills both errors. */
+/*
+ * Records a layer on the CPU and on the GPU. If one of them fails, returns -1 and fills *plain_err
+ * and *gpu_err.
+ */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
                   size_t rows, float poison, kvd_err *plain_err, kvd_err *gpu_err)
 {

@@ -250,7 +250,8 @@ static void run(const test_case *c)
              kvd_moments_alloc(&want, &err),
          c->name);
     /*
-     * Between batches, the moments in `two` are copied to the host and back, as in a resumed run.
+     * `one` computes all batches in one run. `two` is copied to the host and back between batches,
+     * as in a resumed run.
      */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
@@ -388,8 +389,8 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
     /*
-     * Floating-point operations for the lower triangle: a multiplication and an addition per entry
-     * and row.
+     * Floating-point operations for the lower triangles of the matrices: one multiplication and one
+     * addition per matrix element and row of the input.
      */
     const double flop = 48.0 * 128 * 129 * n;
     printf(

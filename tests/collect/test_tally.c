@@ -10,9 +10,10 @@
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
 /*
- * Attention scores of query i and key j, added over both heads, are (q0 + q1)_i k_j.
- * Layer 0: q0 + q1 = 1 3 0 1, k = 1 -1 2 0.
- * Layer 1: q0 + q1 = 4 3 2 1, k = 1 1 1 9.
+ * Made-up queries and keys. Let q be the sum of the queries of both heads. The score of query i and
+ * key j, added over both heads, is then q[i] k[j].
+ * Layer 0: q = 1 3 0 1, k = 1 -1 2 0.
+ * Layer 1: q = 4 3 2 1, k = 1 1 1 9.
  */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
@@ -63,8 +64,8 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
 }
 
 /*
- * The mean score of query i is over the i + 1 keys that it sees, that of key j over the 4 - j
- * queries that see it.
+ * The mean score of query i is over the i + 1 keys that it sees. The mean score of key j is over
+ * the 4 - j queries that see it.
  */
 TEST(test_mean_scores)
 {
@@ -87,8 +88,8 @@ TEST(test_window)
 }
 
 /*
- * The two tokens with the lowest mean scores are unimportant. By scores of their queries, these are
- * tokens 1 and 2 in both layers. By scores of their keys, these are tokens 1 and 3 in layer 0, and
+ * The two tokens with the lowest mean scores are unimportant. By mean scores as queries, they are
+ * tokens 1 and 2 in both layers. By mean scores as keys, they are tokens 1 and 3 in layer 0, and
  * tokens 1 and 2 in layer 1.
  */
 TEST(test_sets)

@@ -17,8 +17,8 @@
 #include "gpu_case.h"
 
 /*
- * LATE is the distance of the RoPE position from the token index in some tests. POISON is NaN in
- * bf16 and in f16.
+ * MAX_BATCH: largest number of requests. LATE: distance of the RoPE position from the token index
+ * in some tests. POISON: bits of a NaN in bf16 and in f16.
  */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
@@ -84,8 +84,8 @@ static void make_batch(fixture *f, kvd_rng *rng)
 }
 
 /*
- * Copies a RoPE table to the device. LATE positions of NaN, which the kernel must not read, precede
- * it.
+ * Copies a RoPE table to the device. The copy begins with LATE positions of NaN, which the kernel
+ * must not read.
  */
 static void *late_table(const float *x, size_t n, size_t half)
 {
@@ -356,8 +356,8 @@ static void against_reference(fixture *f, int decode)
     }
 
     /*
-     * In this copy of the pages, checked elements are set to the NaN pattern. At the end all
-     * elements must have it.
+     * A copy of the pages, in which every checked element is overwritten with the NaN pattern. If
+     * the kernel wrote no other elements, the whole copy has the pattern in the end.
      */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
@@ -420,7 +420,10 @@ static void against_reference(fixture *f, int decode)
     free(left);
 }
 
-/* Tokens appended in two launches, or one by one in decode, must give the bits of one launch. */
+/*
+ * Tokens appended in two launches, or one by one in decode, must give exactly the same pages as
+ * tokens appended in one launch.
+ */
 static void in_pieces(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};

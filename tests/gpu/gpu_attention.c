@@ -245,8 +245,8 @@ static void test_hook(const scenario *c)
     }
     check(cudaDeviceSynchronize(), "wait");
     /*
-     * A second call before the first has ended must not overwrite scratch memory that the first
-     * still uses.
+     * Runs each batch a second time before the first run has ended. The second run must not
+     * overwrite scratch memory that the first one still uses.
      */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {

@@ -266,7 +266,10 @@ static void test_family(const kvd_safetensors *oracle, const char *name, bool qu
         printf("not ok %s\n", err.msg);
         exit(1);
     }
-    /* Sequence 0 is that of the expected gradients. Sequences 1 and 2 have equal lengths. */
+    /*
+     * Sequence 0 is the text for which the expected gradients were computed. Sequences 1 and 2 have
+     * equal lengths.
+     */
     const size_t n = e.n, offset[] = {0, n, n + 20, n + 40, n + 41, n + 50};
     uint32_t *id = some_ids(n + 50, (size_t)kvd_checkpoint_config(c)->vocab_size, 3);
     memcpy(id, e.id, n * sizeof *id);

@@ -49,7 +49,11 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    bool add, plain, in_place; /* plain: only the addition, without a norm (gain NULL) */
+    /*
+     * add: a sum is computed before the norm; plain: only the sum, without a norm (gain NULL);
+     * in_place: the output overwrites x
+     */
+    bool add, plain, in_place;
 } norm_case;
 
 static void reference_norm(const norm_case *c, const float *x, const float *gain, const float *bias,
@@ -99,8 +103,8 @@ static void test_norm(const norm_case *c)
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
     /*
-     * With one element per row, a layer norm is 0 times its gain plus the bias. Errors are
-     * therefore relative to the row's largest element.
+     * A layer norm of a row with one element is the bias, because the element minus its mean is 0.
+     * Errors are therefore relative to the row's largest element.
      */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
@@ -326,8 +330,8 @@ static void test_qkv(const qkv_case *c)
     expect_bad(name, bad_take(bad), ~0ull);
 
     /*
-     * An infinity in V of token 11 and, below, a NaN in Q of token 4 must be reported with the
-     * token's row.
+     * The kernel must report the row of the first token with a number that is not finite. First, V
+     * of token 11 has an infinity.
      */
     x.host[11 * all + all - 1] = INFINITY;
     send(&x);

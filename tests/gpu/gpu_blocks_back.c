@@ -24,9 +24,9 @@ static double term_distance(const array *got, const double *want, const double *
 }
 
 /*
- * Computes the gradient dx of one row of a norm from the output's gradient dy. `terms` receives the
- * sums of absolute values of the terms of dx, which bound the rounding error. dy itself has an
- * error of at most dy_terms.
+ * Computes the gradient dx of one row of a norm from the output's gradient dy. `terms` receives,
+ * for each element of dx, the sum of the absolute values of its terms, which bounds the rounding
+ * error. Each element of dy has an error of at most the element of dy_terms.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -348,8 +348,8 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             worst = INFINITY;
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
         /*
-         * The loss is computed in float64, so its error counts 1e6 times as much as that of the
-         * gradients.
+         * The loss is computed in float64, so its error must be 1e6 times smaller than the errors
+         * of the gradients.
          */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {

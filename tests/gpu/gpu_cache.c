@@ -151,8 +151,8 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     if (c->latents) {
         latents_make(&b->dims, c);
         /*
-         * The test makes the projections itself. The cache reads from `maker` only which inputs it
-         * needs.
+         * The test makes the projections itself. `maker` is only set because the cache reads from
+         * it which inputs it needs.
          */
         b->plan.maker = &kvd_dims_palu;
     }
@@ -339,9 +339,9 @@ static void refusal(const scenario *c)
 int main(void)
 {
     /*
-     * Columns: name; query heads; KV heads; d_head; type of the activations; type of the cache;
-     * then the fields method, step, only, window, short_ones, prompt, latents, bits, limit and
-     * engine of `scenario`.
+     * Columns: name, query heads, KV heads, d_head, type of the activations, type of the cache, and
+     * the other fields of struct `scenario` in their order: method, step, only, window, short_ones,
+     * prompt, latents, bits, limit and engine.
      */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, "cuBLAS"},

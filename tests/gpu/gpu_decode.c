@@ -88,7 +88,10 @@ static int attribute(enum cudaDeviceAttr which)
     return value;
 }
 
-/* Sets the arguments of run PLANNED + i. Returns 0 if the kernel does not take the case. */
+/*
+ * Sets the arguments of run number PLANNED + i, without a plan. Returns 0 if the kernel does not
+ * support this case.
+ */
 static int without_plan(kvd_decode_args *args, int i)
 {
     const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;
@@ -122,8 +125,9 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
 }
 
 /*
- * Returns 1 if requests with sinks of their own have the outputs of launches with these sinks: odd
- * requests those of args.sinks, with which `o` was computed.
+ * Gives the odd requests of a launch the sinks args.sinks, and the even requests other sinks.
+ * Returns 1 if the outputs of each request equal those of a launch in which all requests have its
+ * sinks. `o` has the outputs with args.sinks.
  */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
@@ -152,7 +156,9 @@ static int own_sinks(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/* Tests kvd_decode_ctas_per_task() on the GPUs that docs/kernels.md has times of. */
+/*
+ * Tests kvd_decode_ctas_per_task() on the GPU models for which docs/kernels.md has measured times.
+ */
 static int run_choices(void)
 {
     static const struct {
@@ -409,7 +415,10 @@ int main(int argc, char **argv)
             failed += run_case(&cases[i], launches, only > 0 ? only : 0, false);
             failed += run_case(&cases[i], 2, only > 0 ? only : 0, true);
             for (size_t w = 0; argc < 2 && w < sizeof windows / sizeof *windows; w++)
-                /* cases of 5000 tokens or more take seconds each */
+                /*
+                 * Cases of 5000 tokens or more take seconds each, so they are left out with windows
+                 * below 100.
+                 */
                 if (cases[i].len[0] < 5000 || windows[w] >= 100)
                     failed += run_case(&cases[i], 2, windows[w], w % 2 == 1);
         }

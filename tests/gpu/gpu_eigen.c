@@ -91,7 +91,7 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* Largest errors over all matrices, in the units given at check_matrix. */
+    /* Largest errors over all matrices. check_matrix says by what each error is divided. */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;

@@ -76,8 +76,8 @@ typedef struct {
 } softmax_case;
 
 /*
- * Returns the attention sink of a head: a learned score that adds to the softmax sum. The test's
- * GPU has heads 1, 2, ... of the model, and head 0 last.
+ * Returns the attention sink of a head: a learned score that adds to the softmax sum. The GPU of
+ * this test holds the model's heads in the order 1, 2, ..., with head 0 last.
  */
 static float sink_of(size_t head)
 {

@@ -15,10 +15,10 @@
 
 /*
  * Largest accepted distance of the engine's logits from the float32 forward pass, as a multiple of
- * the distance of the bf16 forward pass. Both are the distance of the worst token, which products
- * that round at other places change: 1.64 was measured for qwen3-gqa on an H200. In models with
- * routed experts, rounding changes the choice of experts of a few tokens, not always of the same
- * ones.
+ * the distance of the bf16 forward pass. Both are the distance of the worst token. They change if
+ * matrix products round at other places: the ratio 1.64 was measured for qwen3-gqa on an H200. In
+ * models with routed experts, rounding changes the choice of experts of a few tokens, not always of
+ * the same ones.
  */
 static const double allowed = 2, allowed_routed = 3;
 static int n_gpus = 1;
@@ -192,8 +192,8 @@ static kvd_engine_spec spec_of(const setting *set, size_t max_len)
 }
 
 /*
- * Returns the first prompt token of GPU `gpu`. Slices consist of whole cache pages. If `gpu` is
- * n_gpus, returns the length of the prompt.
+ * Returns the index of the first prompt token that GPU `gpu` stores. Each GPU stores a part of the
+ * prompt in whole cache pages. If `gpu` is n_gpus, returns the length of the prompt.
  */
 static size_t slice_at(size_t len, int gpu)
 {
@@ -501,8 +501,9 @@ static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
 /*
- * The bytes that the engine reports must be those of whole pages: in layers without a window of all
- * tokens, in others of the tokens that the next query attends to.
+ * The bytes that the engine reports must be those of whole pages. In layers without a window, the
+ * pages hold all tokens. In layers with a window, they hold the tokens to which the next query
+ * attends.
  */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
@@ -701,7 +702,10 @@ static void test_refused(void)
     tokens = m.plan;
     tokens.type = KVD_BF16;
     s = spec_of(&set, 100);
-    /* leankv is sparsity and a bits method; a message names the tokens method. */
+    /*
+     * Method leankv consists of the tokens method 'sparsity' and a bits method. The message must
+     * name the tokens method.
+     */
     refused(sinks, &tokens, &s,
             "attention sinks, which the CUDA engine's kernels of 'sparsity' do");
     kvd_checkpoint_close(sinks);
@@ -787,7 +791,8 @@ static void test_refused_on_two(void)
 }
 
 /*
- * With this many tokens, the GPUs sum up one half of the rows while they multiply the other half.
+ * Tests an iteration of 2,600 tokens: with so many tokens, the GPUs sum up one half of the rows
+ * while they multiply the other half.
  */
 static void test_halves(const subject *m)
 {

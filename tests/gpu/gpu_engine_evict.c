@@ -35,9 +35,10 @@ typedef struct {
      */
     uint32_t *position;
     /*
-     * Number of tokens that each KV head caches before the last decode step, [requests][KV heads of
-     * all layers]. If the method may keep different numbers per head, the number after the prompt.
-     * If steps choose what they read, the tokens that step reads, in the last layer only.
+     * [requests][KV heads of all layers] Number of tokens that each KV head caches before the last
+     * decode step. For methods that may keep different numbers per head, it is the number after the
+     * prompt. For methods whose steps choose what they read, it is the number of tokens that the
+     * step reads, in the last layer only.
      */
     size_t *kept;
 } result;
@@ -47,7 +48,7 @@ static size_t heads_of(const kvd_config *c)
     return (size_t)c->n_layers * (size_t)c->n_kv_heads;
 }
 
-/* Returns the window of the layers that have one; 0: no layer has. */
+/* Returns the window of the layers that have one, in tokens. 0: no layer has a window. */
 static size_t window_of(const kvd_config *c)
 {
     size_t window = 0;
@@ -66,8 +67,8 @@ static size_t full_heads(const kvd_config *c)
 }
 
 /*
- * Returns the number of tokens that a request with n tokens holds in layers with a window, in whole
- * pages if `pages` is true, times the number of KV heads of these layers.
+ * Returns the number of tokens that all layers with a window hold, summed over their KV heads, for
+ * a request with n tokens. If `pages` is true, counts whole pages.
  */
 static double near_entries(const kvd_config *c, size_t n, bool pages)
 {
@@ -95,8 +96,8 @@ static void result_release(result *r)
 }
 
 /*
- * Returns true if a request has `tokens` cached at the only step at which its kept tokens are
- * compared: the last decode step.
+ * Kept tokens are compared at one step only, the last decode step of a request. Returns true if
+ * request r has `tokens` cached tokens at this step.
  */
 static int compared(size_t r, size_t tokens)
 {
@@ -169,7 +170,10 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/* Returns true if prompts drop tokens, so that clusters are places and not positions. */
+/*
+ * Returns true if the method drops tokens of prompts. The positions of a cluster's tokens are then
+ * not consecutive.
+ */
 static bool drops(const kvd_tokens_method *t)
 {
     return t->select && t->prompt_heads;
@@ -304,8 +308,9 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Reads how many tokens each KV head keeps into `to`. Returns the number of KV heads whose pages
- * are too few for their tokens, or more than one additional token needs.
+ * Writes to `to` how many tokens each KV head keeps. Returns the number of KV heads whose number of
+ * pages is wrong: too small for the tokens, or larger than the tokens and one additional token
+ * need.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -327,7 +332,10 @@ typedef struct {
     /* Expected number of cached tokens per KV head at every output token; NULL: not checked. */
     const double *want;
     double entry;
-    /* Number of cached tokens of each running request: per KV head, and all of windows. */
+    /*
+     * Number of cached tokens of each running request: `here` per KV head, and `near` summed over
+     * all KV heads of layers with a window.
+     */
     double here[MOST], near[MOST];
     /* true if the engine stores a score and a position with every cached token */
     bool steps;
@@ -424,8 +432,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
         /*
-         * The CPU counts 16 bits of a probability of a recent row, and the bits that a code needs.
-         * The engine stores 32 and 16 bits.
+         * For each entry, the CPU counts 16 bits per probability of a recent row, or only the bits
+         * that a code needs. The engine stores 32 bits per probability, or 16 bits per code.
          */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
@@ -512,7 +520,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     }
     const setting *const set[] = {&apart, &together, &plain, &pieces};
     /*
-     * A token that rounding drops or keeps moves the borders of all later clusters, so that only
+     * If rounding decides that a token is dropped, all later clusters have other borders. Then only
      * the numbers of tokens can be compared.
      */
     const bool moves = selects(plan.tokens) &&
@@ -556,7 +564,10 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     result_release(&again);
 }
 
-/* With a budget that is never exceeded, the logits must have the bits of a run without eviction. */
+/*
+ * With a budget that is never exceeded, the logits must be bit for bit those of a run without
+ * eviction.
+ */
 static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, const kvd_dims *dims)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -608,9 +619,9 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
 }
 
 /*
- * Returns the number of requests that hold more cache entries over all heads than the budget
- * allows, or less than 4/5 of it. *dropped receives the number of requests that hold fewer entries
- * than tokens.
+ * Returns the number of requests whose cache entries, summed over all heads, are more than the
+ * budget or less than 4/5 of the budget. *dropped receives the number of requests that hold fewer
+ * entries than tokens.
  */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)
@@ -843,8 +854,8 @@ static void refused_window(const char *text, const char *shape, const char *why)
 
 /*
  * Tests n methods on a made-up model in which only layers 1 and 3 have no window. The window is
- * shorter than every request, as the CPU engine decides for each request if the method acts on a
- * layer.
+ * shorter than every request. With a longer window, the CPU engine would decide for each request
+ * alone if the method acts on a layer.
  */
 static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n, int few)
 {
@@ -902,7 +913,7 @@ static void test_windows(int quick)
  * usage: gpu_engine_evict [quick|windows|METHOD]
  *
  *   quick    few requests and methods, for compute-sanitizer
- *   windows  a model with sliding windows alone; with `quick windows` few requests and methods
+ *   windows  only a model with sliding windows; `quick windows` tests few requests and methods
  *   METHOD   only comparisons with the CPU engine of methods whose text contains METHOD
  */
 int main(int argc, char **argv)

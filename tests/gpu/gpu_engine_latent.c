@@ -173,8 +173,8 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 }
 
 /*
- * Makes random projections to latents that `heads` KV heads share. rank[0] is the rank of K,
- * rank[1] that of V. Group number g has a rank that is lower by less * (g % 3).
+ * Makes random projections to latents that `heads` KV heads share. The rank of group g is rank[0]
+ * (K) or rank[1] (V), reduced by the product of `less` and g % 3.
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
@@ -276,7 +276,9 @@ static void test_palu(const char *path, const char *model, const request *r, siz
     kvd_checkpoint_close(c);
 }
 
-/* Returns the expected bytes per cached token: widths padded to multiples of 16, as the GPU has. */
+/*
+ * Returns the expected bytes per cached token. Widths are padded to multiples of 16, as on the GPU.
+ */
 static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
 {
     double sum = 0;

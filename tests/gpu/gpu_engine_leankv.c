@@ -109,8 +109,8 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 
 /*
  * Returns true if rounding explains the distance `is` between the logits of the two engines.
- * `rounding` is their distance without a method, `does` the effect of the method on the logits.
- *
+ * `rounding` is the distance of the engines without the method. `does` is the effect of the method
+ * on the logits.
  * A number near the border between two codes may get either code, which causes up to half the
  * effect of quantisation.
  */
@@ -140,8 +140,8 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
 }
 
 /*
- * Checks the held bytes. An entry of the GPU's cache has 2 bytes more than one of the CPU's,
- * because its importance score is float32.
+ * Checks the held bytes. A cache entry takes 2 bytes more on the GPU than on the CPU, because its
+ * importance score is float32.
  */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)

@@ -37,7 +37,10 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
-/* Projections of all heads in tests of methods that follow a dims method; NULL in other tests. */
+/*
+ * Projections of all heads, in tests of methods that are combined with a dims method. NULL in other
+ * tests.
+ */
 static const kvd_dims *cut;
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
@@ -64,7 +67,10 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
         .max_len = l->max_len,
         .type = KVD_BF16,
         .n_gpus = 1,
-        /* Drawn tables of entropy coders fit no data: room for all. */
+        /*
+         * Random tables of entropy coders do not fit the data, so a page needs room for the longest
+         * possible codes.
+         */
         .outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0,
         .graphs = graphs,
         .phases = graphs,
@@ -211,8 +217,9 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
 }
 
 /*
- * Tests a run in which prompts attend to cut rows, as in kvdim-jct: graphs must give the same
- * logits, and the bytes must be those of a run whose prompts attend uncompressed.
+ * Tests a run in which prompts attend to projected K and V, as in kvdim-jct. Graphs must give the
+ * same logits as launches. The bytes must be those of a run whose prompts attend to unprojected K
+ * and V.
  */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
@@ -235,7 +242,10 @@ static void test_timed(const load *l, size_t slots, const char *method)
     free(replayed.logits);
 }
 
-/* Tests codes of cut heads: `uneven` widths, or one width of all heads. */
+/*
+ * Tests codes of heads that a dims method projects. If `uneven`, heads keep different numbers of
+ * dimensions, otherwise equal numbers.
+ */
 static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
                      size_t n_cases, bool uneven, bool timed)
 {
@@ -304,8 +314,8 @@ static void test_context(const load *l, const char *method)
 }
 
 /*
- * Tests a method with parameters that keep all numbers. One prompt has more tokens than a row of
- * the group has numbers, the other one fewer.
+ * Tests a method with parameters that keep all numbers. One prompt is longer than the latent
+ * vectors of a group of heads, the other prompt is shorter.
  */
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
@@ -446,9 +456,9 @@ static void test_windows(const request *r, size_t n, bool quick)
     }
     test_checkpoint(c, gemma.name, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
     /*
-     * The kernels of turboquant with whole bits take heads of up to 128 dimensions. With a
-     * fraction, rounding changes the outliers of wide heads of random weights, and with them all
-     * codes.
+     * The kernels of turboquant with a whole number of bits support heads of up to 128 dimensions.
+     * With a fraction of a bit, rounding changes which channels of wide heads with random weights
+     * are chosen, and so all their codes. Both are left out here.
      */
     test_checkpoint(w, wide.name, r, 3, 2, cases, quick ? 1 : 7);
     kvd_checkpoint_close(w);
@@ -484,8 +494,8 @@ static void test_heads_of_128(const request *r, size_t n)
 }
 
 /*
- * Tests many short requests at a time with room for long ones: their page table has 4096 elements,
- * and a write after an array that is too small for it changes other arrays.
+ * Tests many short requests at a time, with room for long ones. The page table has 4096 elements.
+ * If an array were too small for it, writing it would change other arrays.
  */
 static void test_many(void)
 {
@@ -569,7 +579,10 @@ int main(int argc, char **argv)
                                      {"vidkv,group=16,residual=32", 0.7, 1e-9},
                                      {"vidkv,k=1.8,ternary=0", 0.7, 1e-9},
                                      {"zipcache,block=20", 0.6, 1e-9},
-                                     /* Near ties of saliences decide which tokens have 8 bits. */
+                                     /*
+                                      * Tokens with nearly equal saliences may get 8 bits or not,
+                                      * depending on rounding.
+                                      */
                                      {"zipcache,high=8,low=3,share=0.3,block=70", 0.8, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
                                      {"turboquant,bits=2,qjl=0", 0.5, 1e-9},
@@ -582,10 +595,16 @@ int main(int argc, char **argv)
                                      {"xquant,bits=8,group=32", 0.5, 1e-9},
                                      {"xquant,bits=3,group=8", 0.5, 1e-9},
                                      {"xquant,bits=3,latent=0", 0.5, 1e-9},
-                                     /* Bytes of pruned keys are those of padded widths. */
+                                     /*
+                                      * the engine's bytes include pruned keys, whose widths are
+                                      * padded
+                                      */
                                      {"think,window=16", 0.5, 0.2},
                                      {"think,window=8,p=0.8", 0.5, 0.3},
-                                     /* A near tie moves a whole chunk. Bytes are those held. */
+                                     /*
+                                      * Rounding may change which chunk is chosen. The bytes are
+                                      * those that the engine holds.
+                                      */
                                      {"shadowkv,rank=32,outliers=4,budget=0.4", 1, 10},
                                      {"waterfill,step=0.02,block=64", 0.3, 0.01},
                                      {"waterfill,step=0.5,block=64,sink=0", 0.3, 0.01},

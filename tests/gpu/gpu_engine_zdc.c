@@ -83,8 +83,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 
 /*
  * Returns the number of unimportant tokens of a prompt in a layer. The fraction of important tokens
- * changes linearly over the layers. If `lent` is true, all layers use the important tokens of the
- * first one.
+ * changes linearly over the layers. If `lent` is true, every layer uses the important tokens of the
+ * first layer.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -209,8 +209,8 @@ typedef struct {
 } variant;
 
 /*
- * Tests a variant of zdc. `bar` is the median distance of the engine's logits from the reference's
- * logits `whole` if all tokens are important.
+ * Tests a variant of zdc. `whole` has the reference logits for the case that all tokens are
+ * important. `bar` is the median distance of the engine's logits from them in this case.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
@@ -325,8 +325,8 @@ static void refuses(const model *m, const char *text, size_t chunk, int gpus, co
 }
 
 /*
- * A decode step at a position far after the prompt, whose steps were skipped, must not change which
- * prompt tokens are unimportant.
+ * Tests a decode step at a position far after the prompt, as if many steps had been skipped. The
+ * step must not change which prompt tokens are unimportant.
  */
 static void test_left_out(kvd_engine *e)
 {

@@ -310,8 +310,9 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 }
 
 /*
- * Compares the engine's logits with `want`. `whole` are the reference logits if all tokens are
- * important, and the engine's distance from them determines the accepted distance.
+ * Compares the engine's logits with `want`. `whole` has the reference logits for the case that all
+ * tokens are important. The engine's distance from `whole` in this case determines the accepted
+ * distance.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)

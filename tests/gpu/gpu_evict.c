@@ -25,8 +25,9 @@ static double product(const double *a, const double *b, int d)
 }
 
 /*
- * Computes into want [n] the importance scores of rules that read only the keys [n][d]. By the
- * rule, the most important keys are the shortest ones or those farthest from the mean direction.
+ * Writes the importance scores of tokens to want [n], for rules that read only the keys [n][d]. The
+ * most important keys are the shortest ones or those farthest from the mean direction, depending on
+ * the rule.
  */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
@@ -88,8 +89,9 @@ static void rope_release(rope *r)
 }
 
 /*
- * Rotates the RoPE pairs of x [d]. turn(r, row, pair, side) returns the cosine (side 0) or sine
- * (side 1) of a pair. If `sign` is -1, rotates in the opposite direction.
+ * Rotates the RoPE pairs of x [d] by the rotation of row `row`. turn(r, row, pair, side) returns
+ * the cosine (side 0) or sine (side 1) of a pair in this rotation. If `sign` is -1, rotates in the
+ * opposite direction.
  */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
@@ -135,7 +137,7 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     for (int t = sink; t < n; t++) {
         double key[KVD_WIDTH_MAX], square = 0;
         memcpy(key, keys + t * d, (size_t)d * sizeof *key);
-        /* Rotates the key back, by the mean rotation of the later queries. */
+        /* Applies the inverse of the mean rotation of the later queries to the key. */
         rotate(f->c, of_future, &r, n, -1, key);
         for (int s = sink; s < n; s++) {
             double off = 0;
@@ -227,7 +229,10 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/* Records the relative error of a score, or of its exponential if scores are logarithms. */
+/*
+ * Records the relative error of a score. If scores are logarithms, records the relative error of
+ * the exponential.
+ */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;
@@ -313,7 +318,8 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     double *const p = need((size_t)n * sizeof *p);
     float *const order = need((size_t)n * sizeof *order);
     for (int t = 0; t < n; t++)
-        if (r->ranking == KVD_EVICT_FIRST) /* earlier tokens rank higher */
+        /* with KVD_EVICT_FIRST there are no scores: the earlier a token, the higher its rank */
+        if (r->ranking == KVD_EVICT_FIRST)
             want[t] = (double)(order[t] = (float)-t);
         else
             note(f, (double)score[at + (size_t)t], want[t]);

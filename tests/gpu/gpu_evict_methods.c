@@ -1,8 +1,8 @@
 /*
- * Tests of eviction on the GPU against the methods' own code on the CPU, which gets the device's
- * attention probabilities of a prompt and probabilities in double precision of a step. Kept tokens
- * must be equal. If a number is so close to a threshold that rounding decides, a KV head is not
- * compared any further, and counted.
+ * Tests of eviction on the GPU against the methods' own code on the CPU. For a prompt, the CPU gets
+ * the attention probabilities that the device computed. For a step, it gets probabilities in double
+ * precision. Kept tokens must be equal. If a number is so close to a threshold that rounding
+ * decides, the KV head is counted and no longer compared.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -59,7 +59,11 @@ typedef struct {
     void *state;
     size_t n;
     uint32_t *position;
-    bool ended; /* rounding has decided otherwise than the device */
+    /*
+     * true: CPU and device made different decisions because of rounding, so the head is no longer
+     * compared
+     */
+    bool ended;
 } cpu_head;
 
 typedef struct {
@@ -74,7 +78,10 @@ typedef struct {
     kvd_evict_state state;
     uint16_t *pool; /* device */
     size_t wrong, rounded, compared, dropped;
-    /* Numbers of merged tokens, of tokens that others were merged into, and of other rows there. */
+    /*
+     * Number of merged tokens, number of tokens into which others were merged, and number of rows
+     * of the latter that differ between CPU and device.
+     */
     size_t merged, rows, rows_off;
     size_t merged_before; /* device's number of merged tokens after the prompts */
     kvd_evict_merging merging;
@@ -238,8 +245,9 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 }
 
 /*
- * Writes the levels that the method gives the tokens of prompt b, with the device's probabilities:
- * summed over the last rows in `last`, and over all rows in `mass`, [n_heads][n_q8] each.
+ * Writes the levels that the method gives the tokens of prompt b, computed from the device's
+ * probabilities [n_heads][n_q8]: `last` is their sum over the last rows, `mass` their sum over all
+ * rows.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
@@ -392,8 +400,8 @@ static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head
 }
 
 /*
- * Compares the rows of a KV head after a choice with the CPU's. `to` has the places of the tokens
- * that stay in the device's pages; NULL: not compared. Releases *h.
+ * Compares the rows of a KV head after a choice with the rows on the CPU. `to` has, for each token
+ * that stays, its index in the device's pages. If `to` is NULL, does not compare. Releases *h.
  */
 static void check_rows(method_run *r, int b, int g, head_rows *h, uint16_t *after,
                        const int32_t *to)
@@ -432,7 +440,10 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
             h->position[t] = (uint32_t)(all[t] = t);
         head_rows rows = rows_of(r, b, g, all, level[g], h->n);
         forget(r, h, level[g]);
-        /* Runs are merged in the places of their tokens, before these are copied. */
+        /*
+         * A run is merged into the row of its pivot before the rows that stay are moved, so the
+         * rows are still at their old positions.
+         */
         for (size_t i = 0; i < h->n; i++)
             all[i] = runs(r) ? (int32_t)h->position[i] : (int32_t)i;
         check_rows(r, b, g, &rows, after, all);
@@ -534,9 +545,9 @@ static void report(const method_run *r, const char *part)
 }
 
 /*
- * Writes the probabilities [group][n] of a step to the tokens of a KV head in the order of their
- * positions. place[i] is the place of the i-th token in the pages. Returns true if the choice of
- * KVD_EVICT_PIVOTAL depends on rounding.
+ * Computes the attention probabilities that a step gives to the tokens of a KV head: prob
+ * [group][n], tokens in the order of their positions. place[i] is the index in the pages of the
+ * i-th token. Returns true if the choice of KVD_EVICT_PIVOTAL depends on rounding.
  */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
@@ -568,12 +579,13 @@ static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, con
 typedef struct {
     const uint16_t *q;
     uint32_t now;
-    const uint32_t *before, *position; /* of the device, before and after the step */
-    const float *score;                /* of the device, before the step */
+    /* positions of the tokens on the device, before and after the step */
+    const uint32_t *before, *position;
+    const float *score; /* scores of the tokens on the device, before the step */
     uint16_t *after;
 } step_case;
 
-/* Returns the index of a position among n ones, or -1. */
+/* Returns the index of the position `wanted` in position [n], or -1. */
 static int32_t find(const uint32_t *position, size_t n, uint32_t wanted)
 {
     for (size_t i = 0; i < n; i++)

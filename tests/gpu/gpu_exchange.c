@@ -35,9 +35,9 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
 }
 
 /*
- * Computes the addresses of the blocks that GPU a sends or receives, with gaps between them.
- * Returns the total bytes. If `list` is not NULL, fills it with the blocks, at addresses from `at`
- * on.
+ * Computes the addresses of the blocks that GPU a sends or receives. Blocks have gaps between them,
+ * and the first address is `at`. If `list` is not NULL, writes the blocks to it. Returns the total
+ * bytes.
  */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
@@ -158,8 +158,9 @@ static void test_pieces(int gpus)
 enum { QUERIES, PAGES, OUTPUT };
 
 /*
- * Returns a 16-bit value that encodes the place of a number. `kind` tells if `a` is the index of a
- * query head, page or token; `b` is the index of the number within it.
+ * Returns a 16-bit value that encodes where a number belongs. `a` is the index of a query head,
+ * page or token, as `kind` says. `b` is the index of the number within this query head, page or
+ * token.
  */
 static uint16_t mark(int kind, size_t a, size_t b)
 {

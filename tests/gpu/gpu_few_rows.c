@@ -35,8 +35,8 @@ static void quantise(float *w, size_t rows, size_t in)
 }
 
 /*
- * Packs the weights on the device, and compares the weights restored from the codes with those in
- * w, which are replaced by the decoded ones.
+ * Packs the weights w on the device. Compares the weights restored from the codes with w. Then
+ * replaces w by the restored weights.
  */
 static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
 {
@@ -106,8 +106,8 @@ static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
     /*
-     * In these kinds bf16 rounds several times: the normalised rows, the gate and up products of
-     * gated kinds, and the result.
+     * Kernels of these kinds round to bf16 several times: the normalised rows, the gate and up
+     * products of gated kinds, and the result. Their errors are larger.
      */
     const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;

@@ -38,7 +38,7 @@ typedef struct {
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
     /*
-     * Host copies of the members of kvd_latent_restore_args, NULL unless test_finished sets them.
+     * Host copies of the members of kvd_latent_restore_args. They are NULL except in test_finished.
      */
     const int32_t *position;
     const float *bias, *gain;
@@ -338,8 +338,8 @@ static void test_joint(const problem *p)
 }
 
 /*
- * Tests rows with positions of their own, of which those with a negative one must stay as they are,
- * and biases and norms of K.
+ * Tests rows with explicit positions, and biases and norms of K. Rows with a negative position must
+ * stay as they are.
  */
 static void test_finished(problem *p)
 {
@@ -381,8 +381,8 @@ static void test_finished(problem *p)
 }
 
 /*
- * Tests that rows of the newest tokens stay as they are, and that the others are those of a run for
- * all tokens, which is repeated at the end.
+ * Tests that rows of the newest tokens stay as they are. All other rows must equal those of a run
+ * for all tokens, which is repeated at the end.
  */
 static void test_newest(const problem *p)
 {
@@ -415,7 +415,10 @@ static void test_newest(const problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /* Gaps between the latents of a row, which the table `source` names. */
+    /*
+     * If true, there are gaps between the latents of a row, and the table `source` says where each
+     * latent is.
+     */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;
@@ -609,7 +612,8 @@ static void test_leading(void)
         for (int i = 0; i < D; i++)
             for (int j = 0; j < WIDE; j++) {
                 uint16_t want = 0;
-                if (j < basis[m].width) /* eigenvalues rise: column j is eigenvector D - 1 - j */
+                /* column j is eigenvector D - 1 - j, because eigenvalues are in rising order */
+                if (j < basis[m].width)
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
                 wrong += also[(m * D + i) * WIDE + j] != want;
                 if (j < basis[m].rank)

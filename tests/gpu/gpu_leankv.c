@@ -167,8 +167,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 
 /*
  * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1] receives the KVD_LEVEL_* of each
- * cached token, the new token last. If a score is near a threshold, the value is 0, and any level
- * is accepted.
+ * cached token, the new token last. If the score of a token is near a threshold, its level is 0,
+ * which means that the test accepts any level.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {

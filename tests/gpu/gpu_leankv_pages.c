@@ -234,7 +234,7 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-            /* Operation 1 reserves pages for prompts in the chosen slots, in one layer. */
+            /* Random operation 1 reserves pages for prompts in the chosen slots, in one layer. */
         } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
@@ -247,7 +247,7 @@ static void test_random(void)
             model_grow(m, &p, list, n, layer, 1, 0);
             check(cudaMemcpy(slots, list, sizeof list, cudaMemcpyHostToDevice), "slots");
             check(kvd_leankv_grow(&p, slots, n, layer, 1, 0, 0), "grow");
-            /* Operation 2 is a decode step. One row of the batch has no request. */
+            /* Random operation 2 is a decode step. One row of the batch has no request. */
         } else {
             for (int i = 0; i < n * LAYERS * KV; i++) {
                 kvd_leankv_head *const h =

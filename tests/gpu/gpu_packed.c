@@ -19,7 +19,7 @@
 /* N is the number of requests. */
 enum { N_KV = 4, N = 7 };
 
-static const char *only; /* run only methods whose text contains it; NULL: all */
+static const char *only; /* run only methods whose text contains this string; NULL: all */
 
 typedef struct {
     const char *method;
@@ -72,8 +72,9 @@ typedef struct {
     void *table, *len, *q_len, *start, *slots, *rows_x;
     float *sink; /* [heads] logits of the attention sinks, or NULL */
     /*
-     * With classes of tokens: sums of probabilities [N][N_KV][most tokens], and the softmax
-     * denominators [N][heads] and queries [N][map.q_pitch] of steps.
+     * For methods with classes of tokens. mass: sums of the probabilities that tokens received,
+     * [N][N_KV][most tokens]. lse: softmax denominators of a step, [N][heads]. device_lse, queries:
+     * device copies of the denominators and of the queries [N][map.q_pitch].
      */
     double *mass;
     float *lse;
@@ -211,7 +212,10 @@ static void make_rows(bench *w)
         w->x[0][i] = number(bits_of(w->x[0][i]));
 }
 
-/* `narrow` has the widths that a dims method leaves of the heads; NULL: whole heads. */
+/*
+ * Opens the plan and the memory of a test. `narrow` has the numbers of dimensions that a dims
+ * method keeps in each head; NULL: heads keep all dimensions.
+ */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {
@@ -404,7 +408,10 @@ static void make_device(bench *w)
     if (a->form.classes)
         make_classes(w, slots);
     if (a->form.low_rank) {
-        /* Three CTAs divide the rows of a prompt in cases with an odd number of steps. */
+        /*
+         * In cases with an odd number of steps there is memory for the sums of three CTAs, which
+         * then divide the rows of a prompt. In other cases there is none.
+         */
         a->gear.partial_room = (size_t)(w->t->steps % 2 * 2 * N * N_KV) * 2 * 4 * KVD_GEAR_PART;
         a->gear.partial = on_device(NULL, a->gear.partial_room * sizeof *a->gear.partial);
         a->gear.right = zeros(slots * row * (size_t)kvd_gear_columns(a->gear.of.rank));
@@ -551,8 +558,8 @@ static double received(const bench *w, int b, int g, int t)
 }
 
 /*
- * Adds the probabilities of a step to those that tokens received. Returns the largest relative
- * error of a sum on the device. Later steps continue with the device's sums.
+ * Adds the probabilities of a step to the sums of the probabilities that tokens received. Returns
+ * the largest relative error of a sum on the device. Later steps continue with the device's sums.
  */
 static double receive(bench *w, int step)
 {
@@ -585,8 +592,8 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
 }
 
 /*
- * Codes and decodes n tokens x [n][b->d] of request `of`. The members of `*b` other than n, x and
- * the tokens' data are set.
+ * Codes and decodes n tokens x [n][b->d] of request `of`. The caller must set all members of `b`
+ * except n, x and the data of the tokens.
  */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
@@ -594,7 +601,10 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     const bool blocks = kvd_packed_in_blocks(&w->a.form);
     const int block = blocks ? w->a.k_block : n,
               prompt = block ? w->t->length[of] / block * block : 0;
-    /* Blocks of a prompt that no later token sees are not coded. */
+    /*
+     * index of the first coded token: blocks of a prompt that no later token attends to are not
+     * coded
+     */
     const int first = blocks ? first_seen(w, w->t->length[of]) / block * block : 0;
     double *const seen = need((size_t)(n + 1) * sizeof *seen);
     kvd_bits_count count;
@@ -705,7 +715,7 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-/* Returns the relative error of the output o of query head h, of KV head g. */
+/* Returns the relative error of the attention output o of query head h, which reads KV head g. */
 static double attention_off(const bench *w, int g, int h, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
@@ -734,7 +744,7 @@ static double attention_off(const bench *w, int g, int h, int m, const float *k,
 typedef struct {
     size_t bad, first_bad;
     double worst, attention;
-    int tokens, head; /* number of tokens, and query head, at the largest attention error */
+    int tokens, head; /* where the attention error is largest: number of tokens, and query head */
 } result;
 
 /*
@@ -833,7 +843,10 @@ static void run_decoder(const bench *w, decoder *x, int step)
     check(cudaMemcpy(x->o, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
 }
 
-/* Returns the number of NaN in the ring buffers, in which gear marks outliers. */
+/*
+ * Returns the number of NaN in the ring buffers. gear marks outliers with NaN while it codes, and
+ * must remove the marks.
+ */
 static size_t marks_left(const bench *w)
 {
     const size_t n = (size_t)(2 * N * w->a.ring_pages) * (size_t)w->a.map.page_elements;
@@ -891,9 +904,15 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.bad, r.first_bad, r.worst, beyond,
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
-    /* Floating-point codes multiply probabilities in bfloat16, which has 8 bits. */
+    /*
+     * Kernels of floating-point codes use probabilities in bfloat16, which has a mantissa of 8 bits
+     * only.
+     */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
-    /* Rounding of a rotated number may change its code, and with it a part of a token. */
+    /*
+     * In turboquant with a fraction of a bit, rounding may change the code of a rotated number,
+     * which changes several numbers of a token.
+     */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),
                 name, "%s", text);

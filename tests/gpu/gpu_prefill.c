@@ -153,7 +153,8 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
                 tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
             }
     int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
-    for (int i = 0; i <= c->n_ctas; i++) /* the last CTA gets no tiles */
+    /* Element n_ctas is the end of the last CTA's tiles. The last CTA gets no tiles. */
+    for (int i = 0; i <= c->n_ctas; i++)
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;
     float *const sink = sinks ? some_sinks(c->n_heads, 3 * c->sharpness, &rng) : NULL;

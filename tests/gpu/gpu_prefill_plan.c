@@ -237,8 +237,8 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
 }
 
 /*
- * Returns microseconds per planning launch, in a series of launches without pause. These hide
- * launch latency and keep the clock rate high.
+ * Returns microseconds per planning launch, in a series of launches without pause. The series hides
+ * launch latency and keeps the clock rate high.
  */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {

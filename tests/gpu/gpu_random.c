@@ -20,7 +20,10 @@ static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_
     free(row);
 }
 
-/* Memory between the rows, before the first and after the last must stay unchanged. */
+/*
+ * Compares the tensor that the GPU fills with the CPU's. Memory between the rows, before the first
+ * row and after the last row must stay unchanged.
+ */
 static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t, size_t first,
                     size_t stride, size_t rows, size_t cols, size_t out_stride, size_t shift)
 {

@@ -15,7 +15,8 @@
 
 /*
  * Makes random values `lse`, the log-sum-exp of attention scores, which determine the importance of
- * tokens. `alike` (0 to 1) is the weight of the preceding layer's values in them.
+ * tokens. They are mixed with the values of the preceding layer, which have the weight `alike` (0
+ * to 1).
  */
 static void draw(const fixture *f, float *lse, double alike)
 {
@@ -128,8 +129,9 @@ static void test_choice(fixture *f)
 
 /*
  * Returns the index of element i of a K or V row in the memory of all pages. `store` is
- * KVD_ZDC_HIGH (important tokens) or KVD_ZDC_LOW (other tokens). `page0` is the first page of that
- * store in the request's page list, and `place` the row's index in the store.
+ * KVD_ZDC_HIGH (important tokens) or KVD_ZDC_LOW (other tokens). `page0` is the index, in the
+ * request's page list, of the first page of `store`. `place` is the index of the row among the rows
+ * of `store`.
  */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
@@ -190,7 +192,10 @@ static void fill_store(fixture *f)
             }
 }
 
-/* Returns arguments for the last layer, without places and stores. */
+/*
+ * Returns arguments for the last layer, except the places of tokens and the stores, which the
+ * caller must set.
+ */
 static kvd_zdc_move_args move_args(const fixture *f)
 {
     return (kvd_zdc_move_args){.pages = pages_of(f, LAYERS - 1),

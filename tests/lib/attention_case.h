@@ -133,7 +133,7 @@ static inline FILE *case_open(int32_t *n_cases)
     return f;
 }
 
-/* Returns || x - y || / || y ||, or infinity if it is NaN. */
+/* Returns || x - y || / || y ||. If the quotient is NaN, returns infinity. */
 static inline double case_error(const double *x, const double *y, size_t n)
 {
     double e = 0, s = 0;

@@ -1,4 +1,4 @@
-/* Quantises K or V by a compression method. */
+/* Function for tests that quantises K or V with a compression method. */
 #ifndef KVD_TESTS_CODE_ROWS_H
 #define KVD_TESTS_CODE_ROWS_H
 

@@ -1,4 +1,4 @@
-/* A small artificial model and a run, for tests. */
+/* A small artificial model and a collection run over it, for tests of kvdim-collect. */
 #ifndef KVD_TESTS_COLLECT_FIXTURE_H
 #define KVD_TESTS_COLLECT_FIXTURE_H
 

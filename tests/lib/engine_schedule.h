@@ -54,8 +54,8 @@ static inline void load_release(load *l)
 }
 
 /*
- * Return the index of a slice's last token: token_row among all tokens, output_row among output
- * tokens. output_row is valid only if the slice emits a token.
+ * Return the row of a slice's last token. token_row counts all tokens, output_row counts output
+ * tokens only and is valid only if the slice emits a token.
  */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {

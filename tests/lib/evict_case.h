@@ -154,8 +154,8 @@ typedef struct {
 } fixture;
 
 /*
- * Returns the address of element i of a vector in the cache: of request b, KV head g, K (side 0) or
- * V (side 1), at index `place` in the cache.
+ * Returns the address of one number in the cache. It is element i of the vector of request b, KV
+ * head g, K (side 0) or V (side 1), at index `place` among the request's cached tokens.
  */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
@@ -267,7 +267,11 @@ static inline double row_of(const fixture *f, int b, int h, int t, const double 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    return high + log(fmax(plain, 1)); /* the sum is at least 1, because it contains exp(0) */
+    /*
+     * `plain`, the sum of exp(score - high), is at least 1, because the largest score contributes
+     * exp(0)
+     */
+    return high + log(fmax(plain, 1));
 }
 
 static inline void fetch(void *to, const void *from, size_t bytes)

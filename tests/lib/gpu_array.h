@@ -101,8 +101,8 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
 }
 
 /*
- * Returns the largest error that is not due to rounding of the result, relative to scale[i] or, if
- * scale is NULL, to |want[i]|.
+ * Returns the largest error, relative to scale[i] or, if scale is NULL, to |want[i]|. Errors that
+ * rounding of the result to its type explains count as 0.
  */
 static inline double distance(const array *got, const float *want, const float *scale)
 {

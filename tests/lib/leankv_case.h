@@ -15,7 +15,10 @@
 #include "kernels/attention_ref.h"
 #include "methods/tokens/cuda/leankv.h"
 
-/* ROWS: number of requests. */
+/*
+ * Sizes of the test: ROWS requests, LAYERS layers, of which layer LAYER is tested, heads of up to
+ * D_MAX dimensions, and up to GROUP_MAX query heads per KV head.
+ */
 enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 
 typedef struct {

@@ -152,8 +152,8 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
         /*
-         * Step 0 is a prefill, step 1 a decode step with a new plan. Later decode steps advance
-         * that plan.
+         * Step 0 is a prefill, step 1 a decode step with a new plan. Later decode steps reuse the
+         * plan of step 1, advanced by one token.
          */
         if (step < 2) {
             size_t bytes = 0;

@@ -317,8 +317,8 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
 }
 
 /*
- * Writes a tokenizer in which tokens 0 .. 2 are special and 3 .. 258 are bytes, followed by ASCII
- * characters and pairs of letters.
+ * Writes a tokenizer file. Tokens 0 .. 2 are special, tokens 3 .. 258 are bytes, and later tokens
+ * are ASCII characters and pairs of letters.
  */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {

@@ -76,7 +76,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
                     return -1;
             }
         }
-        /* Weights are made from the same seed in all files, because the model is the same. */
+        /* All files have the same model, so its weights are always made from the seed 99. */
         dump_plan fixed = *p;
         fixed.seed = 99;
         float *w = malloc((size_t)(m->n_heads + m->n_kv_heads) * d * width * sizeof *w);

@@ -1,6 +1,6 @@
 /*
- * A problem of attention, and its output token by token and by dense attention. Include it once per
- * program.
+ * An attention problem for tests, and two ways to compute its output: token by token, and by dense
+ * attention. Include it once per program.
  */
 #ifndef KVD_TESTS_STEPWISE_CASE_H
 #define KVD_TESTS_STEPWISE_CASE_H
@@ -92,7 +92,7 @@ static double worst(const float *a, const float *b)
 
 static float want[TOKENS * HEADS * D], got[TOKENS * HEADS * D];
 
-/* Returns the bytes of state of a method without state. */
+/* Implements kvd_tokens_method.state_bytes for a method without state. */
 static inline size_t no_state(const void *self, size_t n)
 {
     (void)self, (void)n;

@@ -9,8 +9,8 @@
 #include "methods/plan.h"
 
 /*
- * Opens *plan with scale=0 and, if it asks for scale=1 or scale=2, sets made-up scales. The scales
- * differ between K and V and between layers; with scale=2 also between heads.
+ * Opens *plan with scale=0. If *plan has the parameter scale=1 or scale=2, then sets made-up
+ * scales. They differ between K and V and between layers; with scale=2 also between heads.
  */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {

@@ -130,9 +130,9 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
 }
 
 /*
- * Returns the number of wrong elements of K and V in the pages of KV head g of prompt b. Expected
- * are the m tokens `kept`; then, if `step` is 1, token 0 again; then zeros up to a multiple of 8
- * tokens.
+ * Returns the number of wrong elements of K and V in the pages of KV head g of prompt b. The pages
+ * must hold the m tokens `kept`, then, if `step` is 1, token 0 again, then zeros up to a multiple
+ * of 8 tokens.
  */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)

@@ -1,6 +1,6 @@
 /*
- * Writes a model with random weights as a Hugging Face folder. In f32 and bf16 the file's weights
- * have the bits of the model's; in f16 they are rounded. Include it once per program.
+ * Writes a model with random weights as a Hugging Face folder. In f32 and bf16 the weights in the
+ * file equal those of the model bit for bit; in f16 they are rounded. Include it once per program.
  */
 #ifndef KVD_TESTS_WRITE_SHAPE_H
 #define KVD_TESTS_WRITE_SHAPE_H

@@ -17,7 +17,7 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    NEVER_LENT = 2 /* value of `overlap` that no two layers reach */
+    NEVER_LENT = 2 /* value of `overlap` that the sets of two layers can never reach */
 };
 
 typedef struct {
@@ -34,8 +34,8 @@ typedef struct {
      */
     double share, overlap;
     /*
-     * mean: 1 if softmax denominators are divided by the number of keys of attention. equal: 1 if
-     * all tokens are equally important.
+     * mean: 1 if each softmax denominator is divided by the number of keys to which the query
+     * attends. equal: 1 if all tokens are equally important.
      */
     int mean, equal;
 } test_case;
@@ -145,8 +145,8 @@ typedef struct {
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
     /*
-     * Host copies of pages. `scratch` has all tokens; `store` has important and unimportant tokens
-     * apart.
+     * Host copies of pages. `scratch` has all tokens in their order. `store` has important tokens
+     * and unimportant tokens in separate pages.
      */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];

@@ -24,7 +24,7 @@ typedef struct {
     kvd_attention hook;
     kvd_attention *inner;
     const kvd_dims *dims;
-    float *q, *k, *v, *work; /* copies of Q, K and V, and [rows][d_head] */
+    float *q, *k, *v, *work; /* copies of Q, K and V, and scratch [rows][d_head] */
 } cutter;
 
 /*

@@ -1,7 +1,7 @@
 /*
- * Tests of the kernels for layers that are stored together (methods/layers/cuda/merged.h). Kernels
- * of pairs are compared with the method minicache on the CPU in double precision. Memory that must
- * not be read holds NaN.
+ * Tests of the kernels for layers that share stored data (methods/layers/cuda/merged.h). Kernels
+ * that merge pairs of layers are compared with the method minicache on the CPU in double precision.
+ * Memory that must not be read holds NaN.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -22,7 +22,8 @@ static kvd_rng rng;
 
 typedef struct {
     int d, kv, n;
-    int32_t kv_len[MOST]; /* tokens of each request: a prompt, and one token of a step */
+    /* number of tokens of each request: those of a prompt, and one token of a step */
+    int32_t kv_len[MOST];
 } layers_case;
 
 static const layers_case cases[] = {{16, 1, 1, {2}},
@@ -59,8 +60,8 @@ static void shuffle_pages(void)
 }
 
 /*
- * Fills the pages of two layers: vectors at angles that grow with the token, and a zero vector, two
- * opposite vectors and two of one direction.
+ * Fills the pages of two layers with vectors whose angle between the layers grows with the token.
+ * Some are special: a zero vector, two opposite vectors, and two vectors with the same direction.
  */
 static void make_layers(const layers_case *c, uint16_t *const layer[2])
 {

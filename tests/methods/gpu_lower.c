@@ -32,7 +32,7 @@ static const lower_case cases[] = {
 
 static const int32_t slot[MOST] = {2, 0, 3, 1};
 
-/* State of a request in a KV head, as the CPU has it. */
+/* State of a KV head of a request, computed on the CPU. */
 typedef struct {
     float x[2][TOKENS][KVD_WIDTH_MAX];
     uint8_t level[TOKENS];
@@ -244,7 +244,10 @@ static void run_prompts(problem *p)
     free(q);
 }
 
-/* Compares the restored rows with the CPU's. The newest token must be as it was stored. */
+/*
+ * Compares the restored rows with those of the CPU. The newest token must have the bits with which
+ * it was stored.
+ */
 static void compare(problem *p, int step)
 {
     double off = 0, rest = 0;
@@ -265,7 +268,10 @@ static void compare(problem *p, int step)
                 "step %d, rows off by %.3g of %.3g, other rows by %.3g", step, off, 0x1p-7, rest);
 }
 
-/* One step of all requests on the CPU. q [n][q_pitch], lse [n][n_heads] receives denominators. */
+/*
+ * Computes one decode step of all requests on the CPU, with queries q [n][q_pitch]. lse
+ * [n][n_heads] receives the logarithms of the softmax denominators.
+ */
 static void step_on_cpu(problem *p, const float *q, float *lse)
 {
     const lower_case *const c = p->c;
@@ -295,7 +301,7 @@ static void step_on_cpu(problem *p, const float *q, float *lse)
                     high++;
                     least = least < 0 || h->score[t] < h->score[least] ? t : least;
                 }
-            /* The newest token is coded once, at the level that it has then. */
+            /* The newest token is coded once, at the level that it has at the end of the step. */
             if (high <= c->heavy || least < n - 1)
                 code_token(p, h, n - 1, KVD_LOWER_HIGH);
             if (high > c->heavy)

@@ -1,7 +1,7 @@
 /*
  * Tests of turboquant on the GPU (methods/bits/cuda/packed_turn.cu). Codes from the device are
  * decoded on the host in double precision. A number near the middle between two levels may get
- * either level, so vectors with other codes are counted.
+ * either level, so vectors whose codes differ from the CPU's are counted, and a few are accepted.
  *
  * Tests of the kernels of xquant (methods/bits/cuda/xquant.h). Restored numbers must be those of
  * kvd_quantise_group, rounded to bf16.
@@ -253,7 +253,10 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /* a vector with a wrong code has a relative error of at least 1e-3 */
+        /*
+         * A vector counts as different (w->other) if its error exceeds rounding. With a wrong code
+         * the relative error is at least 1e-3.
+         */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -407,8 +410,9 @@ static void test(const test_case *t)
 }
 
 /*
- * Compares restored rows with the CPU's. The newest token and the rows after it, up to a multiple
- * of 8, must be equal; a vector with another code is off by more than the rounding to bf16.
+ * Compares restored rows with those of the CPU, and returns the number of wrong vectors. The newest
+ * token and the rows after it, up to a multiple of 8, must be equal. In a vector with a code that
+ * differs, the error exceeds the rounding to bf16.
  */
 static size_t compare_restored(bench *w, int step)
 {
@@ -444,7 +448,10 @@ static size_t compare_restored(bench *w, int step)
     return wrong;
 }
 
-/* Tests codes that no attention kernel reads: pages are restored before every step. */
+/*
+ * Tests methods whose codes no attention kernel reads, so that pages are restored before every
+ * step.
+ */
 static void test_restored(const test_case *t)
 {
     kvd_err err = {""};
@@ -480,7 +487,10 @@ typedef struct {
     int rank, bits, group, channels, prompt, steps;
 } vector_case;
 
-/* Vectors of one request, x [tokens][pitch], and what the decoded ones must be. */
+/*
+ * Vectors of one request, x [tokens][pitch], and the numbers that decoding must return, want
+ * [tokens][pitch].
+ */
 typedef struct {
     const vector_case *c;
     int pitch, tokens, pages;
@@ -573,7 +583,10 @@ static void make_vectors(vectors *v, const vector_case *c, kvd_rng *r)
     v->a.kv_len = v->kv_len = on_device(&c->prompt, sizeof c->prompt);
 }
 
-/* Codes a prompt, then restores and codes steps. */
+/*
+ * Codes the vectors of a prompt. Then, for each decode step, restores all vectors, compares them,
+ * and codes the new one.
+ */
 static void test_vectors(const vector_case *c)
 {
     kvd_rng r;

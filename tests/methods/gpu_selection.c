@@ -1,10 +1,11 @@
 /*
  * Tests of GPU selection at read time (methods/tokens/cuda/selection.h). Bounds must equal those of
- * plain code, and the probabilities of recent rows those of double precision. The pages that a step
- * reads are compared with the choice of methods quest, alisa, a2ats and mpcache on the CPU, from
- * the same numbers. Both sets must have the same size; where they differ, the scores must be near
- * ties. The output of attention must be that of double precision over the pages that the GPU chose,
- * and with a budget for all tokens that of attention to all tokens.
+ * plain code. The probabilities of recent rows must equal a computation in double precision. The
+ * pages that a step reads are compared with the choice of methods quest, alisa, a2ats and mpcache
+ * on the CPU, which get the same numbers. Both sets must have the same size. If a page is in one
+ * set only, its score must be a near tie. The output of attention must equal attention in double
+ * precision over the pages that the GPU chose. With a budget for all tokens, it must equal
+ * attention to all tokens.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -148,9 +149,9 @@ static void fixture_release(fixture *f)
 }
 
 /*
- * Writes the probabilities p [n] that the query q [d_k] gives to the first n tokens of KV head g,
- * or to those of them in `read` unless it is NULL. Returns the logarithm of the softmax
- * denominator.
+ * Writes the probabilities p [n] that the query q [d_k] gives to the first n tokens of KV head g.
+ * If `read` is not NULL, only the tokens marked in `read` are attended to. Returns the logarithm of
+ * the softmax denominator.
  */
 static double attend(const fixture *f, int b, int g, const uint16_t *q, int n, const uint8_t *read,
                      double *p)
@@ -175,7 +176,10 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
     return f->rows[b] + (size_t)((t * f->c->n_heads + h) * f->c->d_k);
 }
 
-/* Returns the newest position below n that writes element `row` of `recent`; below 0: none. */
+/*
+ * Returns the newest position t below n with t % history = row, which is the position that wrote
+ * element `row` of `recent`. If there is none, the result is negative.
+ */
 static int position_of(int n, int row, int history)
 {
     int t = n - 1;
@@ -184,7 +188,9 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/* Runs rows from[b] .. to[b] - 1 of every prompt. */
+/*
+ * Adds the probabilities of rows from[b] .. to[b] - 1 of every prompt b to `recent` on the device.
+ */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {
@@ -239,7 +245,10 @@ static void run_prompts(const fixture *f, const kvd_selection *s)
     recall_rows(f, s, at[1], at[2]);
 }
 
-/* Returns element `row` of `recent` of token t. */
+/*
+ * Returns the probability that the device stored for token t and row `row`, from its array
+ * `recent`.
+ */
 static float recent_of(const fixture *f, const float *recent, int history, int b, int g, int t,
                        int row)
 {
@@ -250,8 +259,9 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
 }
 
 /*
- * Returns the number of wrong probabilities of the first n - 1 tokens of KV head g or, if `read` is
- * not NULL, of all n tokens after a step that read these tokens.
+ * Returns the number of wrong probabilities in `recent` of KV head g. If `read` is NULL, checks the
+ * first n - 1 tokens. If `read` is given, checks all n tokens after a step that read the tokens
+ * marked in it.
  */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
@@ -282,8 +292,8 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
 }
 
 /*
- * Computes the bounds or, if `codes` is not NULL, the codes in three parts, as for a prompt in two
- * chunks and a step.
+ * Computes the codes or, if `codes` is NULL, the bounds. The work is done in three parts, as for a
+ * prompt in two chunks and a decode step.
  */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
@@ -389,7 +399,7 @@ typedef struct {
     float *recent;
     int history;
     uint16_t *code; /* codes of keys, or NULL */
-    bool varies;    /* true if the number of tokens that are read follows from the choice */
+    bool varies;    /* true if the choice determines how many tokens are read */
     kvd_activations calibration;
 } chooser;
 
@@ -399,7 +409,10 @@ typedef struct {
     uint16_t code[];
 } coded;
 
-/* Returns the state of a2ats.c with the GPU's codes of the first n tokens. */
+/*
+ * Returns the state that a2ats.c would have if its codes of the first n tokens were those of the
+ * GPU.
+ */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
     coded *const x = need(sizeof *x + (size_t)f->c->len[b] * sizeof *x->code);
@@ -413,8 +426,8 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
 }
 
 /*
- * Returns the state of alisa.c with the GPU's numbers, [len][history], or that of a2ats.c. NULL if
- * there is none.
+ * Returns the state of the method on the CPU, filled with the GPU's numbers: that of alisa.c,
+ * [len][history], or that of a2ats.c. NULL if the method has no state.
  */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {
@@ -441,7 +454,7 @@ static double score_of(const fixture *f, const chooser *m, const head *h, const 
 typedef struct {
     size_t sets, equal, wrong, read, cached;
     double worst;
-    size_t codes, other; /* numbers of codes, and of those that are not the CPU's */
+    size_t codes, other; /* number of codes, and number of codes that differ from the CPU's */
 } found;
 
 /*

@@ -23,14 +23,20 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /* Numbers of coded components of K and of V, and of integers that can have a frequency. */
+    /*
+     * kept: numbers of coded components of K and of V. most_n: largest number of integers of a
+     * component that have a frequency.
+     */
     int kept[2], most_n;
     int n_sink, words;
     /* Tokens of each request in the prompt, and tokens that follow one by one. */
     int32_t prompt[N], steps;
-    /* Number of components that share a scale; 0: multiples of a step. */
+    /* Number of components that share a scale. 0: components are coded as multiples of a step. */
     int group;
-    /* Bytes of the tables with which kernels find integers; 0: what the device has. */
+    /*
+     * Room for the lookup tables with which kernels find integers, in bytes. 0: as much as the
+     * device has.
+     */
     size_t room;
 } test_case;
 
@@ -38,7 +44,7 @@ typedef struct {
     kvd_stream_side side;
     kvd_stream_tables tables; /* host memory */
     float *y, *bias;          /* [N][MOST][kept], [kept] */
-    /* [N][MOST][kept] Integers, without a frequency too. */
+    /* [N][MOST][kept] Integers to code. Some have no frequency. */
     int32_t *q;
     uint8_t *blocks; /* [PAGES][bytes] blocks as the CPU writes them */
     float *scale;    /* [N][MOST][groups][2] scales and zero points */
@@ -49,10 +55,16 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    uint32_t units[N + 2], *device_units; /* the last one: words beyond the room */
+    /*
+     * 16-bit units of each slot's blocks; the last element is the number of words that had no room
+     */
+    uint32_t units[N + 2], *device_units;
 } problem;
 
-/* Draws frequencies of component j: falling from 0 on, most of them for the last components. */
+/*
+ * Draws the frequencies of component j, which fall from integer 0 on. The last components have the
+ * fewest integers.
+ */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
 {
@@ -294,7 +306,7 @@ static kvd_stream_batch batch_of(const problem *p, bool prompts)
                               .n_sms = 3};
 }
 
-/* Codes `n` new tokens of each request on the device; all of them are the last of its tokens. */
+/* Codes `n` new tokens of each request on the device: the last `n` tokens that the request has. */
 static void code_tokens(problem *p, const int32_t n[N], bool prompts)
 {
     const kvd_stream_side side[2] = {p->of[0].side, p->of[1].side};
@@ -378,7 +390,10 @@ static bool latent_right(const problem *p, int side, const uint16_t *page, int b
     return fabs((double)got - want) <= 0x1p-8 * fabs(want) && (got > 0) == (q > 0);
 }
 
-/* Decodes all tokens. The newest token of a request is not coded, so requests get one more. */
+/*
+ * Decodes all tokens. The newest token of a request is never coded, so the test adds one token to
+ * each request.
+ */
 static void test_decode(const problem *p)
 {
     const size_t page = (size_t)(PAGE * (p->of[0].side.rank + p->of[1].side.rank)),
@@ -435,7 +450,10 @@ static void test_no_room(void)
     release(&p);
 }
 
-/* Tests that the first rows of pages return from the copies of their slots. */
+/*
+ * Tests that the first rows of a request's pages can be saved in its slot and copied back from
+ * there.
+ */
 static void test_sinks(void)
 {
     enum { SINK = 70, ROW = 2 * (16 + 32), ELEMENTS = PAGE * ROW };
@@ -492,7 +510,7 @@ typedef struct {
     kvd_cachegen_layer layer;
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *live;
-    uint32_t *device_units; /* [N + 1], words beyond the room */
+    uint32_t *device_units; /* [N + 1]; the last element is the number of words that had no room */
     float *x;               /* [N][kv][2][MOST][d] rounded to bf16 */
 } cachegen_problem;
 
@@ -598,7 +616,10 @@ static const float *vector(const cachegen_problem *p, int b, int g, int side, in
     return p->x + (row + (size_t)t) * (size_t)p->c->d;
 }
 
-/* Index of dimension i of token t in the page in which it is, in `page` pages before this one. */
+/*
+ * Returns the index of dimension i of token t in the bf16 rows. `page` is the number of pages that
+ * precede the page of the token.
+ */
 static size_t row_index(const cachegen_problem *p, size_t page, int g, int side, int t, int i)
 {
     const size_t d = (size_t)p->c->d;
@@ -651,8 +672,8 @@ static void run_cachegen(cachegen_problem *p)
 }
 
 /*
- * Compares the rows of the last step with the CPU method. A full page that this step has coded is
- * still exact in the rows. Adds the words that the CPU counts to `*units`.
+ * Compares the rows of the last step with those of the CPU method. If this step has coded a full
+ * page, the rows still have its exact numbers. Adds the words that the CPU counts to `*units`.
  */
 static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b, int h,
                          uint32_t *units)

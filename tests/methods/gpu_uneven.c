@@ -98,8 +98,8 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
 }
 
 /*
- * Runs a decode step in which the new K and V of every request equal those of its first token. One
- * more step in the batch is padding.
+ * Runs a decode step in which the new K and V of every request equal those of its first token. The
+ * batch has one additional row, which is padding.
  */
 static void run_step(const fixture *f, outputs *o)
 {

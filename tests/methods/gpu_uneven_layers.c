@@ -29,7 +29,10 @@ static const uneven_case layer_cases[] = {
     {"kvzip,budget=0.1", 0, 2, SHAPE(10, 2, 96, 96, 700)},
 };
 
-/* Device memory that all layers share: [batch][n_kv_heads + 1], [layers][n_kv_heads][n_q8]. */
+/*
+ * Device memory that all layers share. least: thresholds, [batch][n_kv_heads + 1]. rank: scores,
+ * [layers][n_kv_heads][n_q8].
+ */
 typedef struct {
     unsigned long long *least;
     float *rank;
@@ -299,7 +302,10 @@ static int check_total(const layer *l, int layers, int b, const found *x, const 
     return off != 0;
 }
 
-/* `hopper` is 0 for the kernels that all devices run. */
+/*
+ * Tests all layers of a prompt with one method. If `hopper` is 0, uses the kernels that all devices
+ * support.
+ */
 static void run_layers(const uneven_case *u, int hopper)
 {
     layer l[LAYERS_MOST];
