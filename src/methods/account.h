@@ -117,10 +117,9 @@ typedef struct {
     /* As `nominal`, with dimensions rounded up to multiples of 16, as kernels store them. */
     double padded;
     /*
-     * Bytes of the matrices that project Q and K, which are stored once for the whole model. The
-     * value is 0 in a model without RoPE, where W_Q and W_K are multiplied by the matrices in
-     * advance. The matrices that project V are always multiplied into W_V and W_O and take no
-     * memory.
+     * Bytes of the matrices that project Q and K, stored once for the whole model. They are 0 in a
+     * model without RoPE, where the matrices are multiplied into W_Q and W_K in advance. Matrices
+     * that project V are always multiplied into W_V and W_O.
      */
     double basis;
     /* Fraction of elements removed, without and with rounding up to multiples of 16. */

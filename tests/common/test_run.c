@@ -162,7 +162,7 @@ TEST(test_interruption)
     assert_int_equal(kvd_run_start(&run, "x", 1, argv, &opt, &err), 0);
     assert_false(kvd_interrupted());
     raise(SIGTERM);
-    raise(SIGTERM); /* as `timeout` does */
+    raise(SIGTERM); /* a second SIGTERM, as `timeout` sends it */
     assert_true(kvd_interrupted());
     const pid_t pid = fork();
     if (pid == 0) {

@@ -314,8 +314,8 @@ static void test_context(const load *l, const char *method)
 }
 
 /*
- * Tests a method with parameters that keep all numbers. One prompt is longer than the latent
- * vectors of a group of heads, the other prompt is shorter.
+ * Tests xkv with ranks that keep all numbers. It decomposes K of a prompt as a matrix with a row
+ * per token. One prompt has more tokens than a row has numbers, the other prompt has fewer.
  */
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {

@@ -501,7 +501,7 @@ typedef struct {
     const char *name, *method;
     int d, kv;
     int32_t prompt[N], steps;
-    size_t room; /* as in test_case */
+    size_t room; /* bytes of lookup tables; 0: as much as the device has */
 } cachegen_case;
 
 typedef struct {

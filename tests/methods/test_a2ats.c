@@ -94,7 +94,8 @@ static void expected(const double *keys, size_t budget, uint8_t *want)
                 score[t] += (double)q[c] * keys[t * D + c];
         }
         for (size_t t = SINK; t + LOCAL < N; t++) {
-            size_t better = 0; /* of two equal scores, the later token is read */
+            size_t better =
+                0; /* number of better tokens; of two equal scores the later is better */
             for (size_t i = SINK; i + LOCAL < N; i++)
                 better += score[i] > score[t] || (i > t && score[i] >= score[t]);
             want[t] |= better < budget;

@@ -78,8 +78,8 @@ TEST(lengths_are_kept)
                 const float *const was = before[l] + j * D, *const is = after[l] + j * D;
                 assert_true(fabs(length(is) - length(was)) < 1e-5 * (1 + length(was)));
                 /*
-                 * The merged vectors of both layers must have the same direction. Vector 5 is not
-                 * merged.
+                 * The merged vectors of both layers must have the same direction. Vector 5 of layer
+                 * 0 is zero and has no direction.
                  */
                 if (l == 0 && j != 5)
                     assert_true(turn(is, after[1] + j * D) < 1e-5);

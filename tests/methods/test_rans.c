@@ -66,7 +66,7 @@ TEST(every_kind_of_input)
         symbol[i] = kvd_rng_below(&r, 500) == 0 ? (uint8_t)kvd_rng_below(&r, 256) : 7;
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.05 * entropy + 40 && size < N / 100 * 4);
-    /* if there is one symbol only, the code is the coder's state */
+    /* If there is one symbol only, the code consists of the 4 bytes of the coder's state. */
     memset(symbol, 255, sizeof symbol);
     assert_int_equal(round_trip(N, &entropy), 4);
     memset(symbol, 0, sizeof symbol);

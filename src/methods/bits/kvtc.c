@@ -490,7 +490,7 @@ static size_t packed_bytes(const coder *c, size_t n)
  */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
-    size_t at = 0; /* in bits */
+    size_t at = 0; /* number of bits read or written so far */
     for (size_t g = 0; g < c->n; g++) {
         const kvd_kvtc_group *const q = &c->groups[g];
         for (size_t i = 0; i < n; i++) {

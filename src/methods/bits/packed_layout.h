@@ -152,7 +152,7 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
  * Codes of two classes of tokens (zipcache): salient tokens [1] and the other tokens [0]. The
  * tokens of a class are numbered by their positions. A page has room for room[c] records of class
  * c. Token number n of class c of a request is record n % room[c] of page n / room[c], which need
- * not be the page of the token.
+ * not be the page of the token. The pages of a request thus fill up evenly.
  *
  * The parts of a page are: a bit for each of its 64 tokens, 1 if the token is salient (2 words);
  * the number of salient tokens before the page (1 word); 1 unused word; records of keys of class 0

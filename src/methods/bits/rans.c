@@ -60,7 +60,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
 typedef struct {
     uint8_t *out;
     const uint8_t *in;
-    size_t at, end; /* in bits */
+    size_t at, end; /* bits read or written so far, and bits in total */
 } bit_string;
 
 static void put(bit_string *b, uint32_t value, int bits)

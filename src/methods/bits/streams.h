@@ -172,7 +172,7 @@ typedef struct {
      */
     uint32_t row;
     uint32_t shift; /* log2 of the size of a bucket, plus 2^8 * the last row */
-    int32_t least;  /* from -KVD_STREAM_HALF */
+    int32_t least;  /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
 
 enum { KVD_STREAM_HALF = 256 /* integers in tables are -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };

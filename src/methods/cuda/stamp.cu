@@ -1,6 +1,6 @@
 /*
- * Kernel of kvd_clock: a single thread writes one number, so that the kernel's duration is the
- * launch latency.
+ * Kernel that records the time at which a phase ends (phase_clock.h). A single thread writes one
+ * number, so the kernel takes only the launch latency.
  */
 #include "common/cuda/launch.cuh"
 #include "methods/cuda/phase_clock.h"

@@ -181,7 +181,7 @@ typedef struct {
     double beta;   /* with KVD_MERGE_LIKE: weight of the newest mean in the running mean */
     /* with KVD_MERGE_IMPORTANT and KVD_MERGE_RUNS: smallest cosine of keys that are merged */
     double cosine;
-    double most; /* with KVD_MERGE_IMPORTANT */
+    double most; /* with KVD_MERGE_IMPORTANT: merged tokens, as a multiple of keep_old */
     /* 1: a step drops the entry at kvd_evict_budget.at, without scores (elasticcache.c). */
     int32_t fixed;
 } kvd_evict_rule;

@@ -24,7 +24,7 @@ template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, WARPS = 8, D = 16 * N;
     static constexpr bool BF = false, ZEROS = true, NEWEST = true;
     typedef words_ahead<B, N, true> words;
-    const char *table; /* in shared memory */
+    const char *table; /* table of quantisation levels in shared memory */
     /*
      * RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of dimensions
      * 2 c and 2 c + 1, then those of dimensions 2 c + 8 and 2 c + 9.

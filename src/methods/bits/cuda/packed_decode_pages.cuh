@@ -283,7 +283,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         return PAIRS && side == 0 ? i % 2 * (N / 2) + i / 2 : i;
     }
-    /* in bytes */
+    /* Returns the offset of the lane's words, in bytes. */
     static __device__ __forceinline__ size_t of_lane()
     {
         return 4 * B * (threadIdx.x % 32);

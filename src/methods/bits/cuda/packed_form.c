@@ -212,10 +212,7 @@ static int32_t area_bytes(const kvd_gear *s, const kvd_gear_page *p)
     for (int page = 0; page < s->buffer && page < KVD_PAGE_TOKENS; page++) {
         const int t = KVD_PAGE_TOKENS * page, skipped = kvd_gear_pieces(t, s->buffer),
                   blocks = kvd_gear_pieces(t + KVD_PAGE_TOKENS, s->buffer) - skipped,
-                  /*
-                   * number of later blocks in the page of the prompt's end, whose first tokens
-                   * belong to the prompt
-                   */
+                  /* number of later blocks in a page that begins with tokens of the prompt */
             mixed = blocks - (blocks && skipped * s->buffer == t);
         if (most < blocks * p->record)
             most = blocks * p->record;

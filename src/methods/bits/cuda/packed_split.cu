@@ -314,7 +314,7 @@ __device__ void multiply_part(const float *__restrict__ matrix, bool transposed,
                               float *y, int m, int n)
 {
     const int row = transposed ? 1 : m, column = transposed ? m : 1;
-    /* true: rows 8 i .. 8 i + 7 of a column of the product are adjacent in the memory of A */
+    /* true: the elements of A for rows 8 i .. 8 i + 7 of the product are adjacent in memory */
     const bool whole = transposed && m % 8 == 0;
     __syncthreads();
     for (int i = (int)threadIdx.x; i < (m + 7) / 8 * n; i += THREADS) {

@@ -38,7 +38,7 @@ typedef struct {
     int32_t n_sink;
     bool drawn; /* true: tables are drawn for timing, so blocks may lack room */
     bool joint; /* true: kvd_latent_restore_joint restores the pages of all KV heads together */
-    size_t lookup_room; /* for the tables of a stream in shared memory, in bytes */
+    size_t lookup_room; /* bytes of shared memory for the lookup tables of a stream */
     layer_of *layer;
     size_t latent_page; /* elements */
     uint16_t *latents;  /* components of the layer that is being restored */

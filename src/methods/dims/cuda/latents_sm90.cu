@@ -18,7 +18,7 @@ enum {
     COLUMNS = 256, /* dimensions that a CTA computes */
     RANKS = 64,    /* ranks of a stage of the ring buffer */
     STAGES = 4,
-    CTAS = 2,      /* of a cluster */
+    CTAS = 2,      /* CTAs of a cluster */
     CONSUMERS = 2, /* warpgroups that compute */
     THREADS = 128 * (1 + CONSUMERS),
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,

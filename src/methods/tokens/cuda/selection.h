@@ -149,7 +149,7 @@ cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
 
 /* Centroids and codes of a layer, with KVD_READ_CODES. All arrays are on the device. */
 typedef struct {
-    int32_t size, relative; /* as in kvd_read_codes */
+    int32_t size, relative; /* number of centroids, and RoPE position, as in kvd_read_codes */
     /*
      * Number of dimensions that RoPE rotates. It rotates dimensions i and i + dims/2 together, or 2
      * i and 2 i + 1 if `interleaved` is 1.

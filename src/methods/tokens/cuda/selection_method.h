@@ -67,7 +67,7 @@ typedef struct {
     } late;
     /* Data of KVD_READ_LANDMARKS. Arrays are on the device unless another place is named. */
     struct {
-        kvd_selection_shadow of; /* of layer 0 */
+        kvd_selection_shadow of; /* state of layer 0 */
         size_t wide, kept;       /* n_kv_heads * d_head, and the rank without padding */
         size_t *prompt;          /* host [n_slots]: number of tokens of the prompt */
         /* Leading right singular vectors of the keys of prompts, [n_slots][layers][wide][rank]. */

@@ -145,7 +145,7 @@ cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t str
 /* Arguments of kvd_zdc_reorder: decode steps in one layer. */
 typedef struct {
     kvd_zdc_pages pages;
-    kvd_attn_map map; /* of important tokens */
+    kvd_attn_map map; /* layout of important tokens */
     int32_t batch, pitch;
     const int32_t *end; /* device [batch]: end of each request's tokens, as in kvd_zdc_lists_args */
     const int32_t *table; /* device [batch][pitch] */
