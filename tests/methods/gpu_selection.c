@@ -188,9 +188,7 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/*
- * Adds the probabilities of rows from[b] .. to[b] - 1 of every prompt b to `recent` on the device.
- */
+/* Computes `recent` on the device for rows from[b] .. to[b] - 1 of every prompt b. */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {

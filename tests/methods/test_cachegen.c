@@ -103,8 +103,8 @@ TEST(wider_steps_lose_more_and_store_less)
 }
 
 /*
- * With lanes=1, each of 32 lanes has a stream of its own. The streams must decode to the same
- * numbers as one stream, with a few bits more per block.
+ * With lanes=1, a code consists of streams that 32 lanes decode together. They must decode to the
+ * same numbers as one stream, with a few bits more per block.
  */
 TEST(lanes_decode_the_same)
 {

@@ -366,7 +366,7 @@ typedef struct {
 } lane_buffers;
 
 /*
- * Codes a block of n tokens into one stream per lane, from the newest token to the oldest, and
+ * Codes a block of n tokens into streams (streams.h), from the newest token to the oldest, and
  * decodes the streams to check them.
  */
 static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *code, size_t n,

@@ -47,7 +47,7 @@ typedef struct {
      */
     size_t n, kept;
     /*
-     * Tables for coding in one stream per lane (parameter lanes=1). The arrays of `lanes` belong to
+     * Tables for streams that 32 lanes decode together (lanes=1). The arrays of `lanes` belong to
      * this coder.
      */
     kvd_stream_coder lanes;
@@ -548,7 +548,7 @@ static void quantise_token(const coder *c, float *x, uint8_t *codes, int32_t *q)
     }
 }
 
-/* Codes the components w->c [n][wide] into one stream per lane, and decodes the streams. */
+/* Codes the components w->c [n][wide] into streams (streams.h), and decodes the streams. */
 static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, uint32_t *state,
                       kvd_bits_count *count, kvd_err *err)
 {

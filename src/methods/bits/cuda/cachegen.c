@@ -327,7 +327,7 @@ static int describe(cachegen *k, kvd_err *err)
     return copy_lookups(k, &coder, layers, each, err);
 }
 
-/* Returns true if the plan codes one stream per lane (lanes=1), in blocks of the size of a page. */
+/* Returns true if the plan codes tokens in streams of lanes (lanes=1), in blocks of 64 tokens. */
 static bool fits(const kvd_plan *plan)
 {
     return kvd_stream_value(plan, "lanes") > 0 &&

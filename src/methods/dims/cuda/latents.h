@@ -131,8 +131,8 @@ typedef struct {
     size_t latent_page, page;
     /*
      * Device memory, or NULL. `bias` [2 n_kv_heads][d_head] is added to K and V before norms, K
-     * first. `gain` [d_head] multiplies the RMS norm of each head of K before RoPE; `eps` belongs
-     * to this norm. Latents without a matrix use neither.
+     * first. `gain` [d_head] has the gains of the RMS norm of each head of K before RoPE, `eps` is
+     * the epsilon of the norm. Latents without a matrix use neither.
      */
     const float *bias, *gain;
     float eps;
