@@ -447,10 +447,7 @@ restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
     }
 }
 
-/*
- * Restores the keys of those tokens of a group that are tokens 32 h .. 32 h + 31 of a page, without
- * outliers.
- */
+/* Restores the keys of a group's tokens in 32 h .. 32 h + 31 of a page, without outliers. */
 template <int PAIRS>
 __device__ __forceinline__ void restore_half(const head_of &o, const group_of &s, char *codes,
                                              uint16_t *rows, int h)

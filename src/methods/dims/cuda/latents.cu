@@ -161,10 +161,7 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
     }
 }
 
-/*
- * Starts asynchronous loads of ranks first .. first + RANK_PART - 1 (fewer at the end), in the
- * layout of load_part.
- */
+/* Starts loads of up to RANK_PART ranks from `first` on, in the layout of load_part. */
 __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
                                            uint16_t *to)
 {

@@ -357,10 +357,7 @@ __device__ __forceinline__ int place_in(const run &r, int t)
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
 }
 
-/*
- * Returns the array of the first tokens of a KV head's runs. It overwrites the masses of the KV
- * head's first query head.
- */
+/* Returns the array of the first tokens of a KV head's runs, in the memory of `mass`. */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 +
@@ -536,10 +533,7 @@ __device__ __forceinline__ size_t state_of(const kvd_evict_steps_args &a, int sl
            (size_t)g;
 }
 
-/*
- * Finds, among the tokens of a CTA, the token whose key has the largest cosine with the dropped
- * token's key.
- */
+/* Finds, among the CTA's tokens, the one whose key is most similar to the dropped token's key. */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {

@@ -236,10 +236,7 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
     return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/*
- * Starts the copies of a tile to shared memory. wait_tile waits until they have ended. All lanes
- * must call it.
- */
+/* Starts copies of a tile to shared memory; wait_tile waits for them. All lanes must call it. */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                           const char *page, int in, uint32_t to, uint32_t full,

@@ -64,10 +64,7 @@ typedef struct {
     size_t whole; /* number of KV heads of a layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
-    /*
-     * Data of methods whose budgets depend on all layers, so that they are computed after the last
-     * layer.
-     */
+    /* Data of methods whose budgets depend on all layers and are computed after the last layer. */
     struct {
         /* `on`: the method has kvd_tokens_eviction.divide, or `shared` is true */
         bool on, shared; /* shared: the KV heads of all layers share one budget */
