@@ -241,7 +241,10 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/* With --device=auto, selects the GPU only if the library cuSOLVER is installed. */
+/*
+ * Decides if the GPU is used. With --device=auto, selects the GPU only if the library cuSOLVER is
+ * installed.
+ */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;

@@ -48,9 +48,9 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
 size_t kvd_half(size_t d);
 
 /*
- * Fails, naming the files, unless all have the same model, pairing, layers, and kind of Q and K
- * (before or after RoPE). Files with the same label, token count and sequence length must also have
- * the same content hash.
+ * Fails, naming two files that differ, unless all have the same model, pairing, layers, and kind of
+ * Q and K (before or after RoPE). Files with the same label, token count and sequence length must
+ * also have the same content hash.
  */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 

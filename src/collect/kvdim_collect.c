@@ -55,7 +55,10 @@ static int resolve_device(collector *c, kvd_err *err)
     cfg->gpus = cfg->gpus ? cfg->gpus : 1;
     if (cfg->gpus > there)
         return kvd_fail(err, "--gpus %d: %d can be used here", cfg->gpus, there);
-    /* Processes (MPI ranks) of one machine use different GPUs, as far as there are enough. */
+    /*
+     * Selects the GPU of this process. Processes (MPI ranks) of one machine use different GPUs if
+     * there are enough.
+     */
     c->first_gpu = kvd_ranks_local() % (there / cfg->gpus) * cfg->gpus;
     return 0;
 }
@@ -497,7 +500,10 @@ static int begin(collector *c, kvd_opened *how, kvd_err *err)
     return 0;
 }
 
-/* If a step fails in this process, the other processes learn of it in the next kvd_ranks_agree. */
+/*
+ * Runs the whole collection. If a step fails in this process, the other processes learn of it in
+ * the next kvd_ranks_agree.
+ */
 static int collect(collector *c, kvd_err *err)
 {
     kvd_ranks *ranks = &c->ranks;

@@ -377,8 +377,8 @@ void kvd_outputs_close(kvd_outputs *o)
 }
 
 /*
- * Bytes that --fisher allocates on the host: squared gradients of weights, and values for the
- * backward pass or, if it runs on a GPU, the gradients of a layer.
+ * Returns the bytes that --fisher allocates on the host: squared gradients of weights, and values
+ * for the backward pass or, if it runs on a GPU, the gradients of a layer.
  */
 static double gradient_bytes(const kvd_outputs *out, const kvd_config *m, size_t batch_tokens,
                              bool on_gpu)

@@ -32,7 +32,8 @@ typedef struct {
 } job;
 
 /*
- * Each sum is added up by a single thread, so that results do not depend on the number of threads.
+ * Adds the second moments of all jobs. Each sum is added up by a single thread, so that results do
+ * not depend on the number of threads.
  */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)

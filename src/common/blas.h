@@ -11,7 +11,7 @@
  */
 void kvd_blas_choose_core(char **argv);
 
-/* Name of the OpenBLAS kernels in use: "SkylakeX", "Haswell", ... */
+/* Returns the name of the OpenBLAS kernels in use: "SkylakeX", "Haswell", ... */
 const char *kvd_blas_core(void);
 
 /*

@@ -57,9 +57,10 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
 /*
- * kvd_gram_add adds X^T X to G [d][d] in float64, for float32 rows X with leading dimension ld.
- * Both triangles of G are updated. A value that is not finite is an error; G is then undefined.
- * `scratch` must hold kvd_gram_scratch(d) doubles.
+ * kvd_gram_scratch returns the size of the memory `scratch` of kvd_gram_add. kvd_gram_add adds X^T
+ * X to G [d][d] in float64, for float32 rows X with leading dimension ld. Both triangles of G are
+ * updated. A value that is not finite is an error; G is then undefined. `scratch` must hold
+ * kvd_gram_scratch(d) doubles.
  */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,

@@ -48,7 +48,7 @@ static const char *label_of(const kvd_option *o, char text[LABEL])
     return text;
 }
 
-/* Edit distance: number of single-byte insertions, deletions and substitutions. */
+/* Returns the edit distance: the number of single-byte insertions, deletions and substitutions. */
 static size_t edits(const char *a, const char *b)
 {
     size_t row[LABEL], n = strlen(b);

@@ -18,11 +18,11 @@ typedef struct {
  */
 void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream);
 uint64_t kvd_rng_u64(kvd_rng *r);
-/* Uniform in [0, n), without bias. n must be at least 1. */
+/* Returns a uniform number in [0, n), without bias. n must be at least 1. */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n);
-/* Uniform in [0, 1). */
+/* Returns a uniform number in [0, 1). */
 double kvd_rng_uniform(kvd_rng *r);
-/* Normal, with mean 0 and variance 1. */
+/* Returns a normal number with mean 0 and variance 1. */
 double kvd_rng_normal(kvd_rng *r);
 /*
  * Draws k of the numbers 0 .. n - 1 without repetition, in random order, into index[0 .. k-1]. The

@@ -28,7 +28,10 @@ static _Atomic double stop_asked_s;
 static volatile sig_atomic_t reader_gone;
 static atomic_int failing_status = 1;
 
-/* A second signal within half a second is ignored, because `timeout` sends one request twice. */
+/*
+ * Records the request to stop. Ignores a second signal within half a second, because `timeout`
+ * sends one request twice.
+ */
 static void on_stop(int sig)
 {
     const double now = kvd_clock_s();
@@ -54,7 +57,10 @@ static bool needs_quotes(const char *s)
     return !*s || s[strspn(s, plain)];
 }
 
-/* A single quote is written '\'' inside single quotes. */
+/*
+ * Returns the command line in a form that a shell can read. In single quotes, a single quote is
+ * written '\''.
+ */
 char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err)
 {
     size_t size = 1;

@@ -7,18 +7,18 @@
 #include "common/err.h"
 
 double kvd_mean(const double *x, size_t n);
-/* Standard deviation with divisor n - 1; 0 for n = 1. */
+/* Returns the standard deviation of x [n] with divisor n - 1; 0 for n = 1. */
 double kvd_stddev(const double *x, size_t n);
-/* Coefficient of variation: standard deviation / mean. */
+/* Returns the coefficient of variation: standard deviation / mean. */
 double kvd_cv(const double *x, size_t n);
 /* Sorts numbers in rising order. None of them may be NaN. */
 void kvd_sort(double *x, size_t n);
 /*
- * Quantile q, in [0, 1], of x [n] by linear interpolation; x is not changed. Returns NaN if memory
- * runs out.
+ * Returns quantile q, in [0, 1], of x [n] by linear interpolation; x is not changed. Returns NaN if
+ * memory runs out.
  */
 double kvd_quantile(const double *x, size_t n, double q);
-/* Median absolute deviation from the median. */
+/* Returns the median absolute deviation from the median. */
 double kvd_mad(const double *x, size_t n);
 
 typedef struct {

@@ -9,7 +9,7 @@
  * is 1, unless the program allows nested regions (OMP_MAX_ACTIVE_LEVELS).
  */
 size_t kvd_thread_count(void);
-/* Index of the calling thread in its parallel region, from 0. */
+/* Returns the index of the calling thread in its parallel region, from 0. */
 size_t kvd_thread_index(void);
 
 /*

@@ -138,8 +138,8 @@ enum {
 };
 
 /*
- * The columns that --seeds adds come last, so that tables without --seeds use only the first
- * columns.
+ * Returns the columns of the table. The columns that --seeds adds come last, so that tables without
+ * --seeds use only the first columns.
  */
 static const kvd_column *columns(void)
 {

@@ -43,7 +43,7 @@ typedef struct {
 
 /* Opens a complete file and checks the shape of every dataset. */
 int kvd_activations_open(kvd_activations *a, const char *path, kvd_err *err);
-/* Safe on a zeroed *a. */
+/* Closes the file and frees the memory. Safe on a zeroed *a. */
 void kvd_activations_close(kvd_activations *a);
 
 /* Returns the number of heads of a tensor: n_heads for Q, n_kv_heads for K and V. */

@@ -41,7 +41,7 @@ typedef struct {
     double total; /* seconds of the whole step, measured separately */
 } kvd_phase_times;
 
-/* Time of the step that no phase accounts for, in seconds. */
+/* Returns the time in seconds of the step that no phase accounts for. */
 double kvd_phase_residue(const kvd_phase_times *t);
 void kvd_phase_add(kvd_phase_times *sum, const kvd_phase_times *t);
 

@@ -26,7 +26,7 @@ void kvd_widths_release(kvd_widths *w);
  * heads of all layers. If `padded`, each d is rounded up to a multiple of 16, at most d_head.
  */
 double kvd_widths_p(const kvd_widths *w, int padded);
-/* Removed fraction of the dimensions of Q and K (side 0) or of V (side 1). */
+/* Returns the removed fraction of the dimensions of Q and K (side 0) or of V (side 1). */
 double kvd_widths_side_p(const kvd_widths *w, int side);
 /* Rounds a number of dimensions up to a multiple of 16, at most d_head, as GPU kernels need it. */
 int32_t kvd_pad16(int32_t kept, int d_head);

@@ -147,7 +147,9 @@ int kvd_spectrum_bases_hash(const kvd_spectrum *s, const kvd_pair pair[2],
  * if all sigma are 0. Roy and Vetterli (2007) define it with sigma instead of sigma^2.
  */
 double kvd_effective_rank(const double *sigma, size_t d);
-/* Smallest number of leading dimensions that hold the fraction `share` of sum sigma^2. */
+/*
+ * Returns the smallest number of leading dimensions that hold the fraction `share` of sum sigma^2.
+ */
 int kvd_energy_rank(const double *sigma, size_t d, double share);
 
 typedef struct {

@@ -79,7 +79,10 @@ int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch
     return 0;
 }
 
-/* With eight partial sums, an addition need not wait for the result of the previous one. */
+/*
+ * Returns the dot product of x and y. With eight partial sums, an addition need not wait for the
+ * result of the previous one.
+ */
 static double dot(const float *x, const float *y, size_t n)
 {
     double s[8] = {0};

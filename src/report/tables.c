@@ -485,7 +485,10 @@ done:
 /* Largest number of rows that the page shows without a click. */
 enum { OPEN_ROWS = 6 };
 
-/* Short texts are not wrapped; long ones, such as command lines, get a wide column. */
+/*
+ * Returns the HTML that begins a cell. Short texts are not wrapped; long ones, such as command
+ * lines, get a wide column.
+ */
 static const char *cell_start(size_t length)
 {
     return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";

@@ -223,8 +223,8 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
 }
 
 /*
- * Shared memory holds the ring buffers, x, two buffers of sums, and the norm's scales and partial
- * sums.
+ * Computes products of at most 8 rows with a bf16 matrix. Shared memory holds the ring buffers, x,
+ * two buffers of sums, and the norm's scales and partial sums.
  */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
@@ -370,7 +370,10 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
 
 enum { AHEAD = 3 /* number of units whose codes a warp has requested before it needs them */ };
 
-/* As few_rows_kernel, with codes of 4 bits, which go from global memory to registers. */
+/*
+ * Computes the same products as few_rows_kernel for weights in 4-bit codes. The codes are loaded
+ * from global memory directly into registers.
+ */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -428,7 +431,10 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
 /* Threads of pack_codes and restore_codes: 16 for each row of a tile, 8 columns each. */
 enum { PACKERS = 16 * TILE };
 
-/* Place of the code of row `row` and column `column` of a unit: a word and the bits in it. */
+/*
+ * Returns the index of the word that holds the code of row `row` and column `column` of a unit.
+ * *shift receives the position of the code's lowest bit.
+ */
 __device__ __forceinline__ int word_of(int row, int column, int *shift)
 {
     const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,

@@ -32,7 +32,7 @@ struct kvd_generate_path {
     int (*grow)(kvd_generate_path *p, kvd_err *err);
     /*
      * Returns how many of n sequences of *c, from `first` on, run together; at least 1. The number
-     * may fall below that of `together` after `grow`. NULL: all n run together.
+     * may fall below that of `together` after `grow`. If the pointer is NULL, all n run together.
      */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins n sequences, in slots 0 .. n - 1. The plan must stay open until `end`. */

@@ -12,9 +12,9 @@
  * cache one by one.
  */
 typedef enum {
-    /* After the first question, so that the method sees the question. */
+    /* The cache is compressed after the first question, so that the method sees the question. */
     KVD_COMPRESS_PROMPT,
-    /* After the context, before the question. */
+    /* The cache is compressed after the context, before the question. */
     KVD_COMPRESS_CONTEXT
 } kvd_compress_at;
 extern const char *const kvd_compress_at_words[3];

@@ -38,8 +38,8 @@ const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 const char *kvd_scbench_next(const char *task);
 /*
- * Returns the settings of a RULER task; for unknown names those of the needle tasks, never NULL.
- * The prompt is in the benchmark file.
+ * Returns the settings of a RULER task. For unknown names it returns the settings of the needle
+ * tasks, never NULL. The prompt is in the benchmark file.
  */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 

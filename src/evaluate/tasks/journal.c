@@ -60,8 +60,8 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
 }
 
 /*
- * The first line must list the inputs and options of this run; later lines must match their
- * checksum.
+ * Takes one line of the journal. The first line must list the inputs and options of this run; later
+ * lines must match their checksum.
  */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)

@@ -72,9 +72,9 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * A class name that is only a part of the reference does not count. LongBench removes such names
- * from the list of found names while it iterates over the list. Therefore it never checks the name
- * after a removed name; this function does the same.
+ * Scores a classification. A class name that is only a part of the reference does not count.
+ * LongBench removes such names from the list of found names while it iterates over the list.
+ * Therefore it never checks the name after a removed name; this function does the same.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -232,9 +232,9 @@ static char *blanked(const char *s, const char *drop)
 }
 
 /*
- * Rule of InfiniteBench for an answer that does not begin with a letter. A reference must begin one
- * character after "answer is:" or a similar phrase. Without such a phrase, the first word that is a
- * substring of "ABCD" must be a reference.
+ * Applies the rule of InfiniteBench for an answer that does not begin with a letter. A reference
+ * must begin one character after "answer is:" or a similar phrase. Without such a phrase, the first
+ * word that is a substring of "ABCD" must be a reference.
  */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {

@@ -28,7 +28,7 @@ typedef enum {
     KVD_METRIC_CLASSIFICATION,
     /* Fraction of the answer's numbers that equal N of the reference "Paragraph N". */
     KVD_METRIC_RETRIEVAL,
-    /* As KVD_METRIC_RETRIEVAL, for references in Chinese. */
+    /* Like KVD_METRIC_RETRIEVAL, for references in Chinese. */
     KVD_METRIC_RETRIEVAL_ZH,
     /* Fraction of the answer's numbers that equal the reference. */
     KVD_METRIC_COUNT,

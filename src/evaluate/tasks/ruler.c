@@ -190,8 +190,9 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 }
 
 /*
- * Search of task fwe: adds f->step words until the prompt has f->limit tokens, then removes the
- * words of the last step, unless fewer than f->least words would remain.
+ * Searches the size of an item of task fwe (frequent words). Adds f->step words until the prompt
+ * has f->limit tokens, then removes the words of the last step, unless fewer than f->least words
+ * would remain.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {

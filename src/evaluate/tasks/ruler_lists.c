@@ -113,8 +113,8 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 }
 
 /*
- * The vocabulary is the adjectives, nouns and verbs or, if these are fewer than n, pairs of
- * different nouns joined by a hyphen.
+ * Writes word number k of a vocabulary of n words. The vocabulary is the adjectives, nouns and
+ * verbs or, if these are fewer than n, pairs of different nouns joined by a hyphen.
  */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
@@ -255,7 +255,10 @@ static size_t fwe_vocabulary(const kvd_ruler *r)
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/* Zipf's law with exponent 2; rank k counts from 1. */
+/*
+ * Returns how often the word of rank k occurs in a text of n words, by Zipf's law with exponent 2.
+ * Ranks count from 1.
+ */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;

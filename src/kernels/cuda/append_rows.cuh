@@ -492,7 +492,10 @@ enum {
     FEW_R_BYTES = 32 * FEW_SLABS * FEW_COLUMNS * 2
 };
 
-/* Volatile reads through L2. The compiler does not move them across griddepcontrol.wait. */
+/*
+ * Reads one word through L2 by a volatile read, which the compiler does not move across
+ * griddepcontrol.wait.
+ */
 __device__ __forceinline__ uint32_t read_word(const void *from)
 {
     uint32_t v;

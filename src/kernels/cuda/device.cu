@@ -227,8 +227,8 @@ static __device__ __forceinline__ unsigned sm_id()
 }
 
 /*
- * The kernel waits until %globaltimer advances and then reads the cycle counter, so the resolution
- * of %globaltimer does not matter.
+ * Reads the clocks of an SM. The kernel waits until %globaltimer advances and then reads the cycle
+ * counter, so the resolution of %globaltimer does not matter.
  */
 static __global__ void __launch_bounds__(1024) stamp_kernel(kvd_clock_stamp *stamp)
 {

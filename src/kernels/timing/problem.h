@@ -21,7 +21,7 @@ extern const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES]; /* "prefill", "
 typedef enum {
     KVD_LENGTHS_EQUAL,     /* every request has seq_len tokens */
     KVD_LENGTHS_LOGNORMAL, /* log-normal, sigma 0.8 and mean seq_len, at most 4 seq_len */
-    /* The first request has seq_len tokens, each of the others 1/16 of that. */
+    /* The first request has seq_len tokens, each other request has seq_len / 16 tokens. */
     KVD_LENGTHS_ONE_LONG,
     KVD_LENGTHS_FILE,
     KVD_N_LENGTHS

@@ -500,7 +500,10 @@ int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
     return find_tensor(c, name, &t, &ignored) != 1;
 }
 
-/* If the file `model` exists, the message says that SentencePiece tokenizers are not supported. */
+/*
+ * Reports that no tokenizer was found. If the file `model` exists, the message says that
+ * SentencePiece tokenizers are not supported.
+ */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

@@ -199,8 +199,8 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
 }
 
 /*
- * LongRoPE (Ding et al. 2024) has a divisor for each frequency, and a factor on cosines and sines,
- * which grows with the ratio of new to original context length.
+ * Reads the parameters of LongRoPE (Ding et al. 2024): a divisor for each frequency, and a factor
+ * on cosines and sines, which grows with the ratio of new to original context length.
  */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)

@@ -353,7 +353,7 @@ void kvd_gelu_tanh(float *x, size_t n)
         gelu_tanh_chunk(x + i, n - i < CHUNK ? n - i : CHUNK);
 }
 
-/* A NaN stays NaN, so that later checks find it. */
+/* Applies max(x, 0) to x [n]. A NaN stays NaN, so that later checks find it. */
 void kvd_relu(float *x, size_t n)
 {
 #pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)

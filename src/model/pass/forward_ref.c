@@ -181,8 +181,9 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 }
 
 /*
- * Two dimensions of a head that are rotated together are treated as a complex number. Position m
- * multiplies the i-th of these numbers by exp(j m omega_i), j being the imaginary unit.
+ * Applies RoPE to x. Two dimensions of a head that are rotated together are treated as a complex
+ * number. Position m multiplies the i-th of these numbers by exp(j m omega_i), j being the
+ * imaginary unit.
  */
 static void rope(const state *s, size_t layer, double *x, size_t heads)
 {

@@ -29,9 +29,9 @@ void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_
                      int add);
 
 /*
- * On entry gate [n] and up [n] are the inputs of the activation, and dy [n] is the gradient of its
- * output. On return the array dy holds the gradient of up, and the array gate holds the gradient of
- * gate.
+ * Compute the gradient of an activation function with a gate. On entry gate [n] and up [n] are the
+ * inputs of the activation, and dy [n] is the gradient of its output. On return the array dy holds
+ * the gradient of up, and the array gate holds the gradient of gate.
  */
 void kvd_swiglu_back(float *gate, const float *up, size_t n, float *dy);
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,

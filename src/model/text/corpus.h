@@ -55,8 +55,9 @@ void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *labe
 typedef struct kvd_corpus kvd_corpus;
 
 /*
- * Exactly one of spec->text, spec->ids and spec->n_random must be set. The tokenizer may be NULL if
- * there are no texts. On failure returns NULL and fills *err. Empty input is an error.
+ * Returns the opened corpus. Exactly one of spec->text, spec->ids and spec->n_random must be set.
+ * The tokenizer may be NULL if there are no texts. On failure returns NULL and fills *err. Empty
+ * input is an error.
  */
 kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *tok, kvd_err *err);
 void kvd_corpus_close(kvd_corpus *c);

@@ -37,7 +37,7 @@ typedef struct {
     const char *lengths;
 } kvd_serve_options;
 
-/* Wrong usage ends the program with status 2. */
+/* Parses the command line into *cfg. Wrong usage ends the program with status 2. */
 void kvd_serve_parse(int argc, char **argv, kvd_serve_options *cfg);
 /*
  * Records the options in /parameters of the output file. `n_requests` is the number of requests

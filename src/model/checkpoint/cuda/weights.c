@@ -494,7 +494,10 @@ static void stream_close(kvd_gpu_expert_stream *s)
     free(s);
 }
 
-/* The two slots (device buffers for one expert each) start at `slots`, the end of the arena. */
+/*
+ * Prepares streaming of experts. The two slots (device buffers for one expert each) start at
+ * `slots`, the end of the arena.
+ */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {
     const size_t bytes = expert_bytes(&w->config, w->type, &w->share);

@@ -9,8 +9,8 @@
 static const char what[] = "attention";
 
 /*
- * Bytes of scratch per attention score: 4 for a float32 score, plus 2 for the probability unless
- * `type` is float32.
+ * Returns the bytes of scratch per attention score: 4 for a float32 score, plus 2 for the
+ * probability unless `type` is float32.
  */
 static size_t per_score(kvd_dtype type)
 {

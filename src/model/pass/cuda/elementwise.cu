@@ -14,7 +14,7 @@ namespace
 
 enum { THREADS = 256, ROWS_MAX = 65535 /* largest grid dimension */ };
 
-/* A NaN stays NaN, so that later checks find it. */
+/* Returns the activation function of x. A NaN stays NaN, so that later checks find it. */
 template <kvd_activation KIND> __device__ __forceinline__ float activation(float x)
 {
     if (KIND == KVD_GELU)

@@ -207,8 +207,9 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 }
 
 /*
- * kvd_append applies one matrix to both Q and K, so it is launched twice if a_q and a_k differ. The
- * second launch overwrites the K of the first launch; the Q of the second launch is not used.
+ * Stores Q, K and V of a layer. kvd_append applies one matrix to both Q and K, so it is launched
+ * twice if a_q and a_k differ. The second launch overwrites the K of the first launch; the Q of the
+ * second launch is not used.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

@@ -97,9 +97,9 @@ static int lives(int device)
 }
 
 /*
- * NCCL aborts the last communicator only after all CUDA graphs with its work are destroyed. If a
- * GPU's CUDA context is lost, the abort would wait forever, so the GPU's communicator is never
- * aborted.
+ * Aborts the communicator of one GPU. NCCL aborts the last communicator only after all CUDA graphs
+ * with its work are destroyed. If a GPU's CUDA context is lost, the abort would wait forever, so
+ * the GPU's communicator is never aborted.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {
@@ -165,8 +165,8 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
 }
 
 /*
- * All sends and receives are in one NCCL group, because otherwise two GPUs could wait for each
- * other.
+ * Sends the pieces `out` to other GPUs and receives the pieces `in`. All sends and receives are in
+ * one NCCL group, because otherwise two GPUs could wait for each other.
  */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)

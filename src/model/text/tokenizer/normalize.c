@@ -484,8 +484,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 }
 
 /*
- * Normal form NFC, NFD, NFKC or NFKD of *in. On entry and on return, *first leading bytes of the
- * text come from the document's first character.
+ * Writes normal form NFC, NFD, NFKC or NFKD of *in to *out. On entry and on return, *first leading
+ * bytes of the text come from the document's first character.
  */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
