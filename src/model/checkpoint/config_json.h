@@ -92,8 +92,8 @@ enum {
 };
 
 /*
- * Reads the base rope_theta (10000 if absent) and the scaling of RoPE from
- * rope_parameters, rope_scaling or the top level. The model's sizes must have been read before.
+ * Reads the base rope_theta (10000 if absent) and the scaling of RoPE from rope_parameters,
+ * rope_scaling or the top level. The model's sizes must have been read before.
  *
  *   original  default of the key original_max_position_embeddings; 0: required. YaRN's
  *             default is max_position_embeddings, as in the Hugging Face library

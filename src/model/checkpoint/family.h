@@ -115,7 +115,7 @@ typedef struct {
     const char *name;
     kvd_part_rows rows;
     /*
-     * Returns true if a model of configuration *c has a tensor of this name; If the pointer is
+     * Returns true if a model of configuration *c has a tensor of this name. If the pointer is
      * NULL, every model of the family has it.
      */
     bool (*when)(const kvd_config *c);
