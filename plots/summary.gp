@@ -8,7 +8,8 @@ set xrange [0:1]
 set xtics 0.1
 unset key
 @no_span
-stats csv skip 1 using (span(column(3)) + span(column(5))) nooutput
+stats csv skip 1 using (span(column(3)) + span(column(4)) + span(column(5))) nooutput
+lowest = lowest - 0.005
 set yrange [(lowest > lowest_share ? (lowest < 0.98 ? lowest : 0.98) : lowest_share):(highest > 1.01 ? highest + 0.003 : 1.01)]
 set multiplot
 set lmargin at screen 0.075

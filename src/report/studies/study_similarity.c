@@ -86,7 +86,7 @@ static bool distinct(const kvd_similarity *x)
 static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int number, kvd_section *s,
                   kvd_err *err)
 {
-    char name[64], title[160];
+    char name[64], title[160 + KVD_LABEL];
     double lowest = 1;
     size_t n = x->n_files;
     for (size_t k = 0; k < n * n; k++) {
@@ -94,11 +94,10 @@ static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int num
         lowest = e < lowest ? e : lowest;
     }
     snprintf(name, sizeof name, "transfer-%d-%s", number, kvd_pair_name[q->pair]);
-    snprintf(
-        title, sizeof title,
-        "Energy kept at half width, %s: basis of the row's text, data of the column's, %% of its "
-        "own basis",
-        kvd_pair_name[q->pair]);
+    snprintf(title, sizeof title,
+             "Energy kept at half width, %s, first text %s: basis of the row's text, data of the "
+             "column's, %% of its own basis",
+             kvd_pair_name[q->pair], x->label[0]);
     kvd_table *t = kvd_section_table(s, name, title, err);
     if (!t)
         return -1;
@@ -122,7 +121,7 @@ static int matrix(const kvd_similarity *x, const kvd_similarity_pair *q, int num
 
 static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err *err)
 {
-    char pairs[64] = "", name[64];
+    char pairs[64] = "", name[64], caption[160 + KVD_LABEL];
     size_t n = x->n_files, n_pairs = 0;
     snprintf(name, sizeof name, "transfer-%d", number);
     kvd_table *data = kvd_section_table(s, name, "Transfer between texts", err);
@@ -162,11 +161,13 @@ static int transfer(const kvd_similarity *x, int number, kvd_section *s, kvd_err
             snprintf(pairs + strlen(pairs), sizeof pairs - strlen(pairs), "%s%s",
                      n_pairs++ ? " " : "", kvd_pair_name[q->pair]);
     }
-    const int status = kvd_section_figure(
-        s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400,
-        "Overlap of the leading halves of the bases found on two texts (1: the same subspace, 0.5: "
-        "unrelated).",
-        err, "csv='tables/%s.csv'; pairs='%s'", name, pairs);
+    snprintf(caption, sizeof caption,
+             "Overlap of the leading halves of the bases found on two texts (1: the same subspace, "
+             "0.5: unrelated); first text %s.",
+             x->label[0]);
+    const int status =
+        kvd_section_figure(s, name, "transfer.gp", n_pairs == 2 ? 900 : 500, 400, caption, err,
+                           "csv='tables/%s.csv'; pairs='%s'", name, pairs);
     if (!status && number > 1)
         kvd_section_fold(s);
     return status;

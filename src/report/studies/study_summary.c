@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     candidate *item;
-    size_t n;
+    size_t n, n_known;
     const char *label;
 } candidates;
 
@@ -98,14 +98,12 @@ static bool says_more(const candidate *a, const candidate *b)
 
 /*
  * Collects the methods that are comparable with result row `like`, ordered by falling fraction of
- * bytes saved. *known receives the number of methods whose saved bytes are known.
+ * bytes saved.
  */
-static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, size_t *known,
-                   kvd_err *err)
+static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to, kvd_err *err)
 {
     *to = (candidates){.item = calloc(all->n, sizeof *to->item),
                        .label = kvd_entry_text(&all->item[like], "label")};
-    *known = 0;
     if (!to->item)
         return kvd_no_memory(err, "methods of the summary", all->n * sizeof *to->item);
     for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
@@ -126,33 +124,7 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
         for (; k > 0 && saved(&to->item[k - 1]) < saved(&c); k--)
             to->item[k] = to->item[k - 1];
         to->item[k] = c;
-        *known += c.known;
-    }
-    return 0;
-}
-
-/* Chooses the text and model with the most methods whose saved bytes are known. */
-static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
-{
-    size_t most = 0;
-    *to = (candidates){0};
-    for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
-        candidates some;
-        size_t known;
-        if (kvd_entry_is_none(&all->item[i]))
-            continue;
-        if (collect(all, i, &some, &known, err)) {
-            free(to->item);
-            *to = (candidates){0};
-            return -1;
-        }
-        if (!to->item || known > most) {
-            free(to->item);
-            *to = some;
-            most = known;
-        } else {
-            free(some.item);
-        }
+        to->n_known += c.known;
     }
     return 0;
 }
@@ -167,6 +139,39 @@ static const candidate *plain(const kvd_accuracy_entries *all, const candidates 
             (!found || says_more(&some->item[i], found)))
             found = &some->item[i];
     return found;
+}
+
+/* Returns how many of zack and uniform, with which readers compare other methods, are there. */
+static int n_references(const kvd_accuracy_entries *all, const candidates *some)
+{
+    return !!plain(all, some, "zack") + !!plain(all, some, "uniform");
+}
+
+/*
+ * Chooses the text and model with the most methods whose saved bytes are known. Among equals it
+ * chooses those for which zack and uniform were measured.
+ */
+static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
+{
+    *to = (candidates){0};
+    for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
+        candidates some;
+        if (kvd_entry_is_none(&all->item[i]))
+            continue;
+        if (collect(all, i, &some, err)) {
+            free(to->item);
+            *to = (candidates){0};
+            return -1;
+        }
+        if (!to->item || some.n_known > to->n_known ||
+            (some.n_known == to->n_known && n_references(all, &some) > n_references(all, to))) {
+            free(to->item);
+            *to = some;
+        } else {
+            free(some.item);
+        }
+    }
+    return 0;
 }
 
 static bool is_reference(const kvd_accuracy_entries *all, const candidates *some, size_t i)
@@ -245,8 +250,31 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
                      "</span><b>%.1f %%</b><span>%s</span><span class=\"soft\">%s</span></div>\n",
                      100 * kvd_entry_real(e, "top1_share"), below, interval);
     } else {
-        kvd_text_raw(t, "</span><b>-</b><span>not measured on this text</span></div>\n");
+        bool elsewhere = false;
+        for (size_t i = 0; i < all->n; i++)
+            elsewhere = elsewhere || !strcmp(kvd_entry_text(&all->item[i], "method"), method);
+        kvd_text_add(t, "</span><b>-</b><span>%s</span></div>\n",
+                     elsewhere ? "measured only on other tokens, with another prompt or another "
+                                 "number type of the cache"
+                               : "not measured");
     }
+}
+
+/* Writes a card for the best method and one each for zack and uniform; none twice. */
+static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
+{
+    static const char *const references[] = {"zack", "uniform"};
+    const candidate *const best = &some->item[0];
+    const bool first = best->known || !is_reference(all, some, 0);
+    kvd_text_raw(t, "<div class=\"cards\">\n");
+    if (first)
+        card(all, best, best->known ? "Best method: " : "", name_of(all, best), t);
+    for (int k = 0; k < 2; k++) {
+        const candidate *const c = plain(all, some, references[k]);
+        if (!first || c != best)
+            card(all, c, "", references[k], t);
+    }
+    kvd_text_raw(t, "</div>\n");
 }
 
 static int figure(const kvd_accuracy_entries *all, const candidates *some, kvd_section *s,
@@ -447,12 +475,7 @@ int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *rep
         goto done;
     if (some.n) {
         keep_references(&all, &some);
-        const candidate *best = &some.item[0];
-        kvd_text_raw(&s->words, "<div class=\"cards\">\n");
-        card(&all, best, best->known ? "Best method: " : "", name_of(&all, best), &s->words);
-        card(&all, plain(&all, &some, "zack"), "", "zack", &s->words);
-        card(&all, plain(&all, &some, "uniform"), "", "uniform", &s->words);
-        kvd_text_raw(&s->words, "</div>\n");
+        cards(&all, &some, &s->words);
     } else if (has_tasks(r)) {
         kvd_text_raw(&s->words, "<p>Scores of tasks are <a href=\"#tasks\">below</a>. No file here "
                                 "has next-token predictions, so the bytes saved at 99 % of top-1 "
