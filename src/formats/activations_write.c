@@ -187,15 +187,16 @@ int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const
     const uint32_t *data[N_TOKEN] = {id, sequence, position};
     const hsize_t start = first, count = n;
     for (int i = 0; i < N_TOKEN; i++) {
-        hid_t dataset = H5Dopen2(a->file.id, kvd_activations_path[KVD_SET_TOKEN + i], H5P_DEFAULT);
+        const char *const path = kvd_activations_path[KVD_SET_TOKEN + i];
+        hid_t dataset = H5Dopen2(a->file.id, path, H5P_DEFAULT);
         if (dataset < 0)
-            return kvd_fail(err, "'%s': cannot open %s", a->file.path,
-                            kvd_activations_path[KVD_SET_TOKEN + i]);
-        const int status = kvd_h5_write_slab(dataset, kvd_activations_path[KVD_SET_TOKEN + i], 1,
-                                             &start, &count, H5T_NATIVE_UINT32, data[i], err);
-        kvd_activations_drop(&dataset);
-        if (status)
+            return kvd_fail(err, "'%s': cannot open %s", a->file.path, path);
+        if (kvd_h5_write_slab(dataset, path, 1, &start, &count, H5T_NATIVE_UINT32, data[i], err)) {
+            kvd_activations_drop(&dataset);
             return kvd_in(err, "'%s'", a->file.path);
+        }
+        if (kvd_h5_close_dataset(&a->file, &dataset, path, err))
+            return -1;
         kvd_checksums_add(&a->checksums[KVD_SET_TOKEN + i], 0, 0, first, n, data[i]);
     }
     return 0;
@@ -246,6 +247,9 @@ int kvd_activations_finish(kvd_activations *a, kvd_err *err)
     for (int set = 0; set < KVD_N_SETS; set++)
         if (kvd_activations_has(a, set) && kvd_checksums_write(&a->checksums[set], &a->file, err))
             return -1;
+    if (kvd_h5_close_dataset(&a->file, &a->w_o, kvd_activations_path[KVD_SET_W_O], err) ||
+        kvd_h5_close_dataset(&a->file, &a->w_v, kvd_activations_path[KVD_SET_W_V], err))
+        return -1;
     kvd_activations_release(a);
     return kvd_h5_finish(&a->file, err);
 }

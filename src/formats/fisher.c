@@ -320,7 +320,8 @@ int kvd_fisher_finish(kvd_fisher *f, kvd_err *err)
         .type = H5T_IEEE_F64LE,
         .rank = 0};
     for (int side = 0; f->n_rows && side < KVD_F_SIDES; side++)
-        if (kvd_checksums_write(&f->checksums[side], h, err))
+        if (kvd_checksums_write(&f->checksums[side], h, err) ||
+            kvd_h5_close_dataset(h, &f->row[side], rows_of[side].path, err))
             return -1;
     close_rows(f);
     if (kvd_model_info_write(h, &f->model, err) ||

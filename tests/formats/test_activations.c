@@ -1,5 +1,7 @@
 #include <math.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -218,6 +220,30 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
 }
 
 /* A number too large for the file's number type must be an error, not stored as infinity. */
+/* HDF5 holds a slab in memory and writes it when the dataset is closed, which can fail. */
+TEST(test_tokens_not_written)
+{
+    kvd_activations a;
+    kvd_err err = {""};
+    const uint32_t zero[N] = {0};
+    struct rlimit before, low;
+    describe(&a, KVD_F32, false);
+    assert_int_equal(kvd_activations_create(&a, fixture_path("full.h5"), &fixture_run, false, &err),
+                     0);
+    assert_int_equal(kvd_h5_sync(&a.file, &err), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    void (*const was)(int) = signal(SIGXFSZ, SIG_IGN);
+    low = before;
+    low.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    const int status = kvd_activations_put_tokens(&a, 0, N, zero, zero, zero, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, -1);
+    assert_non_null(strstr(err.msg, "full.h5' /tokens/id: File too large"));
+    kvd_activations_abandon(&a, false);
+    (void)signal(SIGXFSZ, was);
+}
+
 TEST(test_overflow)
 {
     record_bad(KVD_F16, 65519, NULL);

@@ -141,13 +141,14 @@ int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err)
     hsize_t dims[3];
     const hsize_t start[3] = {0};
     const int rank = shape(c, path, dims);
-    const hid_t dataset = H5Dopen2(f->id, path, H5P_DEFAULT);
+    hid_t dataset = H5Dopen2(f->id, path, H5P_DEFAULT);
     if (dataset < 0)
         return kvd_fail(err, "'%s': cannot open %s", f->path, path);
-    const int status =
-        kvd_h5_write_slab(dataset, path, rank, start, dims, H5T_NATIVE_UINT64, c->sum, err);
-    (void)H5Idec_ref(dataset);
-    return status ? kvd_in(err, "'%s'", f->path) : 0;
+    if (kvd_h5_write_slab(dataset, path, rank, start, dims, H5T_NATIVE_UINT64, c->sum, err)) {
+        (void)H5Idec_ref(dataset);
+        return kvd_in(err, "'%s'", f->path);
+    }
+    return kvd_h5_close_dataset(f, &dataset, path, err);
 }
 
 void kvd_checksums_release(kvd_checksums *c)

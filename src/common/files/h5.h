@@ -112,10 +112,16 @@ int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void 
                  kvd_err *err);
 
 /*
- * Creates a contiguous dataset that is filled later. The caller must close *dataset with H5Dclose.
- * A process that is killed while it fills the dataset leaves the file readable.
+ * Creates a contiguous dataset that is filled later. The caller must close *dataset with
+ * kvd_h5_close_dataset. A process that is killed while it fills the dataset leaves the file
+ * readable.
  */
 int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *err);
+/*
+ * Closes a dataset and sets *dataset to H5I_INVALID_HID. Fails if HDF5 cannot write the slabs that
+ * it still holds in memory. Does nothing if *dataset is no identifier.
+ */
+int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *err);
 
 /* Stores the length of each axis in dims [rank]. Fails if the dataset has another rank. */
 int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *err);

@@ -177,7 +177,7 @@ static int write_all(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *spec, hid_t me
 
 int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void *data, kvd_err *err)
 {
-    const hid_t dataset = create(f, spec, false, err);
+    hid_t dataset = create(f, spec, false, err);
     if (dataset < 0)
         return -1;
     int rc = 0;
@@ -186,8 +186,9 @@ int kvd_h5_write(kvd_h5 *f, const kvd_h5_spec *spec, hid_t mem_type, const void 
         empty = empty || spec->dims[i] == 0;
     if (!empty)
         rc = write_all(f, dataset, spec, mem_type, data, err);
-    if (H5Dclose(dataset) < 0 && !rc)
-        rc = kvd_h5_fail(err, "cannot write '%s' %s", f->path, spec->path);
+    kvd_err why = {0};
+    if (kvd_h5_close_dataset(f, &dataset, spec->path, rc ? &why : err))
+        rc = -1;
     return rc;
 }
 
@@ -195,6 +196,13 @@ int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *
 {
     *dataset = create(f, spec, true, err);
     return *dataset < 0 ? -1 : 0;
+}
+
+int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *err)
+{
+    const hid_t id = *dataset;
+    *dataset = H5I_INVALID_HID;
+    return id > 0 && H5Dclose(id) < 0 ? kvd_h5_fail(err, "cannot write '%s' %s", f->path, path) : 0;
 }
 
 bool kvd_h5_exists(kvd_h5 *f, const char *path)
