@@ -250,8 +250,9 @@ int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s)
             scale = make_scale(f, path, s->axes[i], s->dims[i], &ignored);
         const bool bad = scale < 0 || H5DSattach_scale(dataset, scale, i) < 0 ||
                          H5DSset_label(dataset, i, s->axes[i]) < 0;
-        kvd_h5_drop(scale);
         if (bad)
+            kvd_h5_drop(scale);
+        if (bad || H5Dclose(scale) < 0) /* the close writes the indices */
             return -1;
     }
     return 0;
