@@ -22,12 +22,14 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
         X("opt-before"), X("opt-after"), X("opt-nobias"), X("falcon-7b"), X("falcon-40b"),         \
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
-        X("qwen3-yarn"), X("llama-yarn")
+        X("qwen3-yarn"), X("llama-yarn"), X("ministral"), X("seed-oss"), X("ernie"),               \
+        X("internlm3")
 /* Models for which gradients can be computed only on CPUs. GPUs can run their forward pass. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
-        X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial")
+        X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial"), X("smollm3"),            \
+        X("exaone4"), X("granite"), X("minicpm")
 /* Models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 

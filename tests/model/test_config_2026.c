@@ -241,4 +241,84 @@ TEST(test_yarn)
     assert_true(plain.rope_scaling == KVD_ROPE_DEFAULT && plain.rope_theta == 1e6);
 }
 
+/* Sizes of a small model of any family. */
+#define SIZES(layers)                                                                              \
+    "\"hidden_act\":\"silu\",\"hidden_size\":64,\"intermediate_size\":96,"                         \
+    "\"num_hidden_layers\":" #layers ",\"num_attention_heads\":4,\"num_key_value_heads\":2,"       \
+    "\"vocab_size\":64,\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-05,"
+
+/* Entries of config.json of HuggingFaceTB/SmolLM3-3B and LGAI-EXAONE/EXAONE-4.0-32B */
+static const char smollm3[] =
+    "{" SIZES(8) "\"architectures\":[\"SmolLM3ForCausalLM\"],\"model_type\":\"smollm3\","
+                 "\"no_rope_layer_interval\":4,\"no_rope_layers\":[1,1,1,0,1,1,1,0],"
+                 "\"pretraining_tp\":2,\"rope_theta\":5000000.0,\"use_sliding_window\":false,"
+                 "\"sliding_window\":null,\"max_window_layers\":28}";
+static const char exaone4[] =
+    "{" SIZES(8) "\"architectures\":[\"Exaone4ForCausalLM\"],\"model_type\":\"exaone4\","
+                 "\"layer_types\":[\"sliding_attention\",\"sliding_attention\","
+                 "\"sliding_attention\",\"full_attention\",\"sliding_attention\","
+                 "\"sliding_attention\",\"sliding_attention\",\"full_attention\"],"
+                 "\"rope_theta\":1000000,\"sliding_window\":4096,"
+                 "\"sliding_window_pattern\":\"LLLG\"}";
+
+TEST(test_layers_without_rope)
+{
+    const kvd_config s = accept(smollm3), e = accept(exaone4);
+    const kvd_config by_interval = accept(edit_config(smollm3, "\"no_rope_layers\"", "\"x\""));
+    assert_true(s.tied_head && !e.tied_head && e.order == KVD_ORDER_BRANCH && e.qk_norm);
+    for (int l = 0; l < 8; l++) {
+        assert_int_equal(kvd_config_unrotated(&s, l), l % 4 == 3);
+        assert_int_equal(kvd_config_unrotated(&by_interval, l), l % 4 == 3);
+        assert_int_equal(kvd_config_unrotated(&e, l), l % 4 == 3);
+        assert_int_equal(kvd_config_window(&e, l), l % 4 == 3 ? 0 : 4096);
+    }
+    refuse_config(smollm3, "[1,1,1,0,1,1,1,0]", "[1,1,1,0]", "'no_rope_layers' is no list of 8");
+    refuse_config(smollm3, "[1,1,1,0,", "[1,1,1,2,", "no_rope_layers[3] is neither 0 nor 1");
+    refuse_config(smollm3, "\"use_sliding_window\":false,\"sliding_window\":null",
+                  "\"use_sliding_window\":true,\"sliding_window\":9", "'layer_types' is missing");
+    refuse_config(exaone4, "\"layer_types\"", "\"x\"",
+                  "'sliding_window_pattern' is not an integer");
+}
+
+/* Entries of ibm-granite/granite-3.3-2b-base and openbmb/MiniCPM-2B-sft-bf16 */
+static const char granite[] =
+    "{" SIZES(40) "\"architectures\":[\"GraniteForCausalLM\"],\"model_type\":\"granite\","
+                  "\"attention_bias\":false,\"attention_multiplier\":0.015625,"
+                  "\"embedding_multiplier\":12.0,\"logits_scaling\":8.0,"
+                  "\"residual_multiplier\":0.22,\"tie_word_embeddings\":true}";
+static const char minicpm[] =
+    "{" SIZES(40) "\"architectures\":[\"MiniCPMForCausalLM\"],\"model_type\":\"minicpm\","
+                  "\"dim_model_base\":16,\"scale_depth\":1.4,\"scale_emb\":12}";
+
+TEST(test_multipliers)
+{
+    kvd_config c = accept(granite);
+    assert_true(c.embed_scale == 12 && c.score_scale == 0.015625 && c.residual_scale == 0.22);
+    assert_true(c.logit_scale == 0.125 && c.tied_head);
+    c = accept(minicpm);
+    assert_true(c.embed_scale == 12 && c.score_scale == 0 && c.logit_scale == 0.25 && c.tied_head);
+    assert_true(fabs(c.residual_scale - 1.4 / sqrt(40)) < 1e-15);
+    refuse_config(minicpm, "\"scale_emb\":12", "\"mup_denominator\":32",
+                  "'mup_denominator' is 32, only 40, the number of layers, is supported");
+    refuse_config(minicpm, "\"scale_emb\":12", "\"sparse_config\":{}", "'sparse_config' is set");
+    refuse_config(granite, "\"logits_scaling\":8.0", "\"logits_scaling\":0", "not positive");
+}
+
+TEST(test_near_llama)
+{
+    kvd_config c =
+        accept("{" SIZES(2) "\"architectures\":[\"InternLM3ForCausalLM\"],"
+                            "\"model_type\":\"internlm3\",\"qkv_bias\":true,\"bias\":false,"
+                            "\"rope_scaling\":{\"factor\":6.0,\"rope_type\":\"dynamic\"}}");
+    assert_true(c.bias_qkv && !c.bias_o && !c.bias_ffn && c.d_head == 128);
+    c = accept("{" SIZES(2) "\"architectures\":[\"Ernie4_5_ForCausalLM\"],"
+                            "\"model_type\":\"ernie4_5\",\"use_bias\":false}");
+    assert_true(c.rope_theta == 500000 && c.rope_layout == KVD_ROPE_INTERLEAVED && c.tied_head);
+    c = accept("{" SIZES(2) "\"model_type\":\"seed_oss\",\"head_dim\":null}");
+    assert_true(c.bias_qkv && !c.bias_o && c.d_head == 16);
+    c = accept("{" SIZES(2) "\"model_type\":\"ministral\",\"sliding_window\":9,\"layer_types\":["
+                            "\"full_attention\",\"sliding_attention\"]}");
+    assert_true(kvd_config_window(&c, 0) == 0 && kvd_config_window(&c, 1) == 9);
+}
+
 TEST_MAIN(NULL, NULL)

@@ -106,10 +106,12 @@ def record(model, family):
 
         def recording_attend(at, q, k, v, *args, **kw):
             seen["v"].append(rows(v))
-            if family == "opt":  # its queries are scaled before
-                for name in ("q", "q_pre"):
-                    seen[name].append(rows(q / at.scaling))
-                for name in ("k", "k_pre"):
+            # Layers without RoPE. OPT scales its queries before.
+            for name in ("q", "q_pre"):
+                if len(seen[name]) < len(seen["v"]):
+                    seen[name].append(rows(q / at.scaling if family == "opt" else q))
+            for name in ("k", "k_pre"):
+                if len(seen[name]) < len(seen["v"]):
                     seen[name].append(rows(k))
             return attend(at, q, k, v, *args, **kw)
 
@@ -163,6 +165,8 @@ def make(outdir, name, seed, family, config, n, dtype):
     for key, x in (("id", ids), ("row", keep), ("layer", range(layers))):
         out[key] = torch.tensor(list(x), dtype=torch.float32)
     save_file(out, os.path.join(folder, "expected.safetensors"))
+    if name == "minicpm":
+        name_minicpm(folder)
     print(folder, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes")
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -206,6 +210,20 @@ def pack_mxfp4(folder):
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
     json.dump(config, open(os.path.join(folder, "config.json"), "w"), indent=2)
     return found
+
+def small(cls, **kw):
+    return llama_like(cls, **{**dict(hidden_size=16, intermediate_size=12, num_hidden_layers=2), **kw})
+
+def name_minicpm(folder):
+    """Transformers does not contain MiniCPM, which computes as Granite does with these factors."""
+    path = os.path.join(folder, "config.json")
+    c = json.load(open(path))
+    depth = c.pop("residual_multiplier") * c["num_hidden_layers"] ** 0.5
+    base = c["hidden_size"] / c.pop("logits_scaling")
+    assert abs(c.pop("attention_multiplier") - (c["hidden_size"] / c["num_attention_heads"]) ** -0.5) < 1e-12
+    c.update(model_type="minicpm", architectures=["MiniCPMForCausalLM"], scale_emb=c.pop("embedding_multiplier"), scale_depth=depth,
+             dim_model_base=int(base))
+    json.dump(c, open(path, "w"), indent=2)
 
 def opt(**kw):
     return transformers.OPTConfig(**{**dict(
@@ -280,7 +298,7 @@ MODELS = {
     "opt-nobias": ("opt", 40, F16, lambda: opt(hidden_size=80, num_attention_heads=1, enable_bias=False,
         activation_function="gelu_new", word_embed_proj_dim=24, tie_word_embeddings=False)),
     # Falcon: 7B, 40B and 11B forms, and the sequential one with as many KV heads as query heads
-    "falcon-7b": ("falcon", 40, BF16, lambda: falcon(hidden_size=192, num_attention_heads=3)),
+    "falcon-7b": ("falcon", 40, BF16, lambda: falcon(hidden_size=128, num_attention_heads=2)),
     "falcon-40b": ("falcon", 40, BF16, lambda: falcon(
         hidden_size=96, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, num_hidden_layers=3)),
     "falcon-11b": ("falcon", 40, F32, lambda: falcon(
@@ -386,6 +404,32 @@ MODELS = {
     "gemma-mqa": ("gemma", 33, F32, lambda: llama_like(
         "GemmaConfig", hidden_size=18, intermediate_size=22, num_attention_heads=3, num_key_value_heads=1, head_dim=10,
         num_hidden_layers=2, attention_bias=True, tie_word_embeddings=True)),
+    # Ministral: one layer with a window
+    "ministral": ("ministral", 40, BF16, lambda: small(
+        "MinistralConfig", head_dim=6, sliding_window=9, layer_types=["full_attention", "sliding_attention"])),
+    # Seed-OSS: a bias on O alone differs from that on Q, K and V
+    "seed-oss": ("seed_oss", 33, BF16, lambda: small(
+        "SeedOssConfig", head_dim=10, num_attention_heads=3, num_key_value_heads=1, attention_bias=False, attention_out_bias=True, mlp_bias=True)),
+    # ERNIE 4.5: neighbouring pairs over whole heads
+    "ernie": ("ernie4_5", 40, BF16, lambda: small("Ernie4_5Config", head_dim=6, use_bias=True)),
+    # InternLM3: dynamic NTK within the trained length; it computes as Llama does
+    "internlm3": ("llama", 40, BF16, lambda: small(
+        "InternLM3Config", head_dim=8, attention_bias=True, mlp_bias=True,
+        rope_parameters=dict(rope_type="dynamic", factor=6.0, rope_theta=5e4))),
+    # SmolLM3: layers without RoPE; yarn in the others
+    "smollm3": ("smollm3", 60, BF16, lambda: small(
+        "SmolLM3Config", num_hidden_layers=3, no_rope_layers=[1, 0, 1], tie_word_embeddings=True,
+        rope_parameters=dict(YARN, rope_theta=1e4))),
+    # EXAONE 4: no RoPE in the layer without a window
+    "exaone4": ("exaone4", 45, BF16, lambda: small(
+        "Exaone4Config", head_dim=6, sliding_window=9, layer_types=["sliding_attention", "full_attention"])),
+    # Granite and MiniCPM: factors on embedding, scores, branches and logits
+    "granite": ("granite", 40, BF16, lambda: small(
+        "GraniteConfig", embedding_multiplier=6.0, logits_scaling=3.0, residual_multiplier=0.4, attention_multiplier=0.3,
+        attention_bias=True, mlp_bias=True)),
+    "minicpm": ("granite", 40, F32, lambda: small(
+        "GraniteConfig", embedding_multiplier=12.0, logits_scaling=2.0, residual_multiplier=1.4 / 2 ** 0.5, attention_multiplier=0.5,
+        tie_word_embeddings=True)),
 }
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ NAME/w_k, w_v [l][n_kv_heads]     sum over sequences and elements of W_K^h, W_V^
 NAME/w_k_root, w_v_root [l][n_kv_heads]   mean over the elements of the root of the mean over sequences of the squared gradient
 NAME/k2, k_pre2, v2 [l][n_kv_heads * d_head]   sum over all rows of both sequences of the squared gradient
 """
-import importlib, os, sys
+import importlib, json, os, sys
 
 # Transformers asks for a package that has the name of a script next to this one.
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
@@ -60,9 +60,9 @@ def record(model, family):
 
         def recording_attend(at, q, k, v, *args, **kw):
             keep("v", v)
-            if family == "opt":
-                keep("k", k)
-                keep("k_pre", k)
+            for name in ("k", "k_pre"):  # layers without RoPE
+                if len(seen[name]) < len(seen["v"]):
+                    keep(name, k)
             return attend(at, q, k, v, *args, **kw)
 
         recording_attend.original = attend
@@ -116,13 +116,22 @@ def gradients(model, family, ids):
     return loss.item(), acts, {"w_k": w_k.clone(), "w_v": w_v.clone()}
 
 
+def granite(folder):
+    """Configuration with which Transformers' Granite computes as the MiniCPM in `folder`, which Transformers lacks."""
+    c = json.load(open(os.path.join(folder, "config.json")))
+    c.update(model_type="granite", embedding_multiplier=c["scale_emb"], residual_multiplier=c["scale_depth"] / c["num_hidden_layers"] ** 0.5,
+             attention_multiplier=(c["hidden_size"] / c["num_attention_heads"]) ** -0.5, logits_scaling=c["hidden_size"] / c["dim_model_base"])
+    return transformers.GraniteConfig(**c)
+
+
 out = {}
 for name in sys.argv[3:] or sorted(os.listdir(sys.argv[1])):
     folder = os.path.join(sys.argv[1], name)
-    experts = hasattr(transformers.AutoConfig.from_pretrained(folder), "num_experts_per_tok")
+    config = granite(folder) if name == "minicpm" else transformers.AutoConfig.from_pretrained(folder)
+    experts = hasattr(config, "num_experts_per_tok")
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager", **(dict(experts_implementation="eager") if experts else {})).eval()
-    family = model.config.model_type.removesuffix("_text")
+        folder, config=config, dtype=torch.float64, attn_implementation="eager", **(dict(experts_implementation="eager") if experts else {})).eval()
+    family = type(model).__module__.split(".")[-2]
     record(model, family)
     ids = [int(i) for i in load_file(os.path.join(folder, "expected.safetensors"))["id"]]
     both = [gradients(model, family, x) for x in (ids, ids[:20][::-1])]

@@ -16,14 +16,17 @@ static void list_families(bool architectures, char *list, size_t size)
     list[0] = '\0';
     for (size_t i = 0; i < kvd_family_count() && at < size; i++) {
         const kvd_family *f = kvd_family_at(i);
-        at += (size_t)snprintf(list + at, size - at, "%s%s", i ? ", " : "",
-                               architectures ? f->architecture : f->name);
+        const char *const name = architectures ? f->architecture : f->name;
+        const bool fits = at + strlen(name) + sizeof ", , ..." < size;
+        at += (size_t)snprintf(list + at, size - at, "%s%s", i ? ", " : "", fits ? name : "...");
+        if (!fits)
+            return;
     }
 }
 
 static int refuse_family(const char *key, const char *found, kvd_err *err)
 {
-    char list[1024];
+    char list[350];
     list_families(strcmp(key, "architectures") == 0, list, sizeof list);
     return kvd_fail(err, "%s is '%s', supported are %s", key, found, list);
 }
@@ -53,8 +56,12 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
         const char *name = json_string_value(json_array_get(names, i));
         if (!name)
             return kvd_fail(err, "architectures[%zu] is not a string", i);
-        *family = kvd_family_find(NULL, name);
-        if (*family && (!by_type || *family == by_type))
+        if (by_type &&
+            (strcmp(name, by_type->architecture) == 0 ||
+             (by_type->other_architecture && strcmp(name, by_type->other_architecture) == 0)))
+            return 0;
+        *family = by_type ? by_type : kvd_family_find(NULL, name);
+        if (*family && !by_type)
             return 0;
     }
     const char *found = json_array_size(names) ? json_string_value(json_array_get(names, 0)) : "";
@@ -174,6 +181,12 @@ size_t kvd_config_window(const kvd_config *c, int layer)
         !(c->window_layers[layer / 64] >> (layer % 64) & 1))
         return 0;
     return (size_t)c->window;
+}
+
+bool kvd_config_unrotated(const kvd_config *c, int layer)
+{
+    return layer < KVD_CONFIG_WINDOW_LAYERS &&
+           (c->unrotated_layers[layer / 64] >> (layer % 64) & 1) != 0;
 }
 
 bool kvd_config_routed(const kvd_config *c, int layer)

@@ -99,6 +99,11 @@ typedef struct {
     bool qk_norm_whole;
     bool bias_qkv, bias_o, bias_ffn; /* a layer norm always has a bias */
     double embed_scale;              /* factor on the embedding; 0 means no factor */
+    /*
+     * Factor on the outputs of attention and feed-forward block, and factor on the logits; 0 means
+     * no factor. W_O, W_down and the gain of the final norm are multiplied when they are read.
+     */
+    double residual_scale, logit_scale;
     /* Factor on the attention score q . k; 0 means 1/sqrt(d_head). */
     double score_scale;
     /* An attention score s becomes softcap * tanh(s / softcap); 0 means no softcap. */
@@ -111,9 +116,12 @@ typedef struct {
     int rope_dims;
     /*
      * RoPE base theta of the layers with a sliding window, which then have no RoPE scaling. If 0,
-     * these layers use rope_theta and the scaling of the other layers.
+     * these layers use rope_theta and the scaling of the other layers. If infinite, the layers in
+     * unrotated_layers have no RoPE, and all others use rope_theta.
      */
     double rope_local_theta;
+    /* Bit l is 1 if layer l has no RoPE. */
+    uint64_t unrotated_layers[KVD_CONFIG_WINDOW_LAYERS / 64];
     kvd_rope_layout rope_layout;
     kvd_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
@@ -246,6 +254,9 @@ bool kvd_config_norms_branches(const kvd_config *c);
 bool kvd_config_norms_inputs(const kvd_config *c);
 
 size_t kvd_config_rope_dims(const kvd_config *c);
+
+/* Returns true if layer `layer` of a model with RoPE has none. */
+bool kvd_config_unrotated(const kvd_config *c, int layer);
 
 /* Returns the number of query heads per KV head. */
 int kvd_config_group(const kvd_config *c);

@@ -282,6 +282,48 @@ int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config
     return 0;
 }
 
+static void mark_unrotated(kvd_config *c, int layer)
+{
+    c->unrotated_layers[layer / 64] |= (uint64_t)1 << (layer % 64);
+    c->rope_local_theta = INFINITY;
+}
+
+int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err)
+{
+    const json_t *const list = kvd_cfg_member(root, key);
+    if (check_window_layers(c, err))
+        return -1;
+    if (!json_is_array(list) || json_array_size(list) < (size_t)c->n_layers)
+        return kvd_fail(err, "'%s' is no list of %d layers", key, c->n_layers);
+    for (int l = 0; l < c->n_layers; l++) {
+        const json_t *const on = json_array_get(list, (size_t)l);
+        if (!json_is_integer(on) || json_integer_value(on) < 0 || json_integer_value(on) > 1)
+            return kvd_fail(err, "%s[%d] is neither 0 nor 1", key, l);
+        if (!json_integer_value(on))
+            mark_unrotated(c, l);
+    }
+    return 0;
+}
+
+int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err)
+{
+    if (check_window_layers(c, err))
+        return -1;
+    for (int l = interval - 1; l < c->n_layers; l += interval)
+        mark_unrotated(c, l);
+    return 0;
+}
+
+int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err)
+{
+    if (check_window_layers(c, err))
+        return -1;
+    for (int l = 0; l < c->n_layers; l++)
+        if (!kvd_config_window(c, l))
+            mark_unrotated(c, l);
+    return 0;
+}
+
 static int read_size(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {
     *out = absent;

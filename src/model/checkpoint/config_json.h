@@ -134,6 +134,14 @@ int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *
  */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
+/*
+ * Mark layers without RoPE: those whose entry in the list `key` is 0, every `interval`-th, or those
+ * without a sliding window. kvd_cfg_rope must have been called before.
+ */
+int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
+int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
+int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);
+
 /* Sets rope_theta if config.json does not give it. Must be called after kvd_cfg_rope. */
 void kvd_cfg_theta_or(const json_t *root, double theta, kvd_config *c);
 

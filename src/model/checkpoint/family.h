@@ -126,6 +126,8 @@ struct json_t;
 typedef struct {
     const char *name;
     const char *architecture; /* name of the language model in `architectures` of config.json */
+    /* Another name that files with the model_type `name` have there, or NULL. */
+    const char *other_architecture;
     /* Fills the zeroed *c from the JSON object `root` of config.json, except for c->family. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
     /*

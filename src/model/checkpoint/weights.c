@@ -35,6 +35,14 @@ static bool is_plus_one(const kvd_config *c, kvd_part part)
     }
 }
 
+/* Returns the factor on a weight or bias with which the model's output is scaled, or 0. */
+static float factor_of(const kvd_config *c, kvd_part part)
+{
+    if (part == KVD_PART_NORM_FINAL)
+        return (float)c->logit_scale;
+    return part == KVD_PART_O || part == KVD_PART_DOWN ? (float)c->residual_scale : 0;
+}
+
 int kvd_weight_find(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, kvd_weight *w,
                     kvd_err *err)
 {
@@ -58,6 +66,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     /* Families such as Gemma store a norm's gain g as g - 1. Random weights are already g. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
+    w->times = factor_of(kvd_checkpoint_config(c), part);
     if (!bias && is_matrix_of_layers(part))
         w->bits = kvd_checkpoint_weight_bits(c, &w->group);
     return 0;
@@ -71,8 +80,8 @@ size_t kvd_weight_at(const kvd_weight *w, size_t row, size_t col)
 const void *kvd_weight_stored(const kvd_weight *w, kvd_dtype type)
 {
     const kvd_tensor *t = &w->tensor;
-    if (w->n == 0 || w->bits || w->plus > 0 || t->packing != KVD_PLAIN || t->dtype != type ||
-        t->order != KVD_ROWS_IN_ORDER || w->n > w->block * w->cols)
+    if (w->n == 0 || w->bits || w->plus > 0 || w->times > 0 || t->packing != KVD_PLAIN ||
+        t->dtype != type || t->order != KVD_ROWS_IN_ORDER || w->n > w->block * w->cols)
         return NULL;
     return (const unsigned char *)t->data + kvd_weight_at(w, 0, 0) * kvd_dtype_bytes(type);
 }
@@ -95,6 +104,8 @@ static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
         kvd_tensor_read(&w->tensor, kvd_weight_at(w, row, col), now, out);
         for (size_t i = 0; w->plus > 0 && i < now; i++)
             out[i] += w->plus;
+        for (size_t i = 0; w->times > 0 && i < now; i++)
+            out[i] *= w->times;
         first += now;
         out += now;
         n -= now;

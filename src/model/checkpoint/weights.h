@@ -24,6 +24,7 @@ typedef struct {
     int bits;     /* bits per weight after simulated quantisation; 0: read as stored */
     size_t group; /* number of weights of a row that share a quantisation scale */
     float plus;   /* added to each element when it is read; 1 for gains g stored as g - 1 */
+    float times;  /* factor on each element when it is read; 0 means no factor */
 } kvd_weight;
 
 /*

@@ -184,6 +184,8 @@ static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 
 bool kvd_rope_local(const kvd_config *c, int layer)
 {
+    if (isinf(c->rope_local_theta))
+        return kvd_config_unrotated(c, layer);
     return c->rope_local_theta > 0 && kvd_config_window(c, layer) > 0;
 }
 
@@ -192,7 +194,7 @@ double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_
     const double dims = (double)kvd_config_rope_dims(c),
                  theta = local ? c->rope_local_theta : c->rope_theta,
                  plain = pow(theta, -2.0 * (double)i / dims);
-    if (2 * i >= kvd_config_rope_dims(c))
+    if (2 * i >= kvd_config_rope_dims(c) || isinf(theta))
         return 0;
     if (local)
         return plain;

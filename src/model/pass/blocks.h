@@ -52,7 +52,7 @@ void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_p
 
 /*
  * Returns true if the model has a separate RoPE base for layers with a sliding window, and `layer`
- * is such a layer.
+ * is such a layer, or if `layer` is one of the layers without RoPE, whose frequencies are 0.
  */
 bool kvd_rope_local(const kvd_config *c, int layer);
 

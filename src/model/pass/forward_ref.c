@@ -188,14 +188,14 @@ static double turn(const kvd_config *c, bool local, size_t n, size_t i)
 static void rope(const state *s, size_t layer, double *x, size_t heads)
 {
     const size_t half = (s->c->rope_dims ? (size_t)s->c->rope_dims : s->d_head) / 2;
-    const bool local = kvd_config_window(s->c, (int)layer) > 0;
+    const bool local = !isinf(s->c->rope_local_theta) && kvd_config_window(s->c, (int)layer) > 0;
     const int interleaved = s->c->rope_layout == KVD_ROPE_INTERLEAVED;
     const double stretch =
         (s->c->rope_scaling == KVD_ROPE_LONGROPE || s->c->rope_scaling == KVD_ROPE_YARN) &&
                 !(local && s->c->rope_local_theta > 0)
             ? s->c->rope_attention_factor
             : 1;
-    if (s->c->positions != KVD_POSITIONS_ROPE)
+    if (s->c->positions != KVD_POSITIONS_ROPE || kvd_config_unrotated(s->c, (int)layer))
         return;
     for (size_t m = 0; m < s->n; m++)
         for (size_t h = 0; h < heads; h++)

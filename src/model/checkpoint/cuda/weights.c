@@ -1,5 +1,6 @@
 #include "model/checkpoint/cuda/weights.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ static const char *no_gradients(const kvd_config *c)
            : c->embed_scale > 0                           ? "a scaled embedding"
            : kvd_config_norms_branches(c)                 ? "norms after the branches of a layer"
            : c->qk_norm_whole                             ? "norms over all heads of Q and K"
+           : isinf(c->rope_local_theta)                   ? "layers without RoPE"
            : c->rope_local_theta > 0                      ? "two RoPE bases"
            : c->rope_dims && c->rope_dims < c->d_head     ? "partial RoPE"
            : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"

@@ -23,6 +23,14 @@ extern const kvd_family kvd_family_olmo3;
 extern const kvd_family kvd_family_glm4;
 extern const kvd_family kvd_family_glm;
 extern const kvd_family kvd_family_starcoder2;
+extern const kvd_family kvd_family_ministral;
+extern const kvd_family kvd_family_seed_oss;
+extern const kvd_family kvd_family_ernie4_5;
+extern const kvd_family kvd_family_internlm3;
+extern const kvd_family kvd_family_smollm3;
+extern const kvd_family kvd_family_granite;
+extern const kvd_family kvd_family_minicpm;
+extern const kvd_family kvd_family_exaone4;
 extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
 

@@ -1,7 +1,10 @@
 /*
  * Reads configurations of Llama 2, 3 and 3.1, of models that use Llama's model_type, such as Yi,
- * and of Mistral, Phi-3, StarCoder2 and Mixtral.
+ * and of models that differ little from it: Mistral, Ministral, Phi-3, StarCoder2, Mixtral,
+ * Seed-OSS, ERNIE 4.5, InternLM3, SmolLM3, Granite and MiniCPM.
  */
+#include <math.h>
+
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
@@ -79,6 +82,33 @@ const kvd_family kvd_family_mistral = {
     .name = "mistral",
     .architecture = "MistralForCausalLM",
     .read = read_mistral,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/* Reads Ministral 8B, whose key layer_types says which layers have the window. */
+
+static int read_ministral(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    int window = json_object_get(root, "sliding_window") ? 0 : 4096;
+    if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 8, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        (window && kvd_cfg_set_window(c, window, 0, err)) ||
+        kvd_cfg_layer_types(root, window, true, c, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    return 0;
+}
+
+const kvd_family kvd_family_ministral = {
+    .name = "ministral",
+    .architecture = "MinistralForCausalLM",
+    .read = read_ministral,
     KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,
@@ -200,4 +230,191 @@ const kvd_family kvd_family_mixtral = {
     KVD_LLAMA_NAMES,
     .stored = mixtral_stored,
     .n_stored = sizeof mixtral_stored / sizeof mixtral_stored[0],
+};
+
+/*
+ * Reads the keys of a model that computes as Llama does. kv_heads and d_head are as in
+ * kvd_cfg_heads, theta is the default of rope_theta.
+ */
+static int read_plain(const json_t *root, int kv_heads, int d_head, double theta, bool tied,
+                      kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, kv_heads, d_head, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_head_and_tokens(root, tied, c, err))
+        return -1;
+    kvd_cfg_theta_or(root, theta, c);
+    return 0;
+}
+
+static int read_seed_oss(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    c->bias_qkv = true;
+    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_bool(root, "attention_out_bias", &c->bias_o, err) ||
+        kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) ||
+        read_plain(root, 8, 128, 10000, false, c, err))
+        return -1;
+    return kvd_cfg_layer_types(root, 0, false, c, err);
+}
+
+const kvd_family kvd_family_seed_oss = {
+    .name = "seed_oss",
+    .architecture = "SeedOssForCausalLM",
+    .read = read_seed_oss,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/* Reads dense models of ERNIE 4.5. RoPE rotates dimension 2i together with 2i + 1. */
+static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    bool biases = false;
+    if (kvd_cfg_bool(root, "use_bias", &biases, err) ||
+        read_plain(root, 2, 128, 500000, true, c, err))
+        return -1;
+    c->bias_qkv = c->bias_o = c->bias_ffn = biases;
+    c->rope_layout = KVD_ROPE_INTERLEAVED;
+    return kvd_cfg_layer_types(root, 0, false, c, err);
+}
+
+const kvd_family kvd_family_ernie4_5 = {
+    .name = "ernie4_5",
+    .architecture = "Ernie4_5ForCausalLM",
+    .other_architecture = "Ernie4_5_ForCausalLM", /* in the first published files */
+    .read = read_ernie,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/* Reads a bool that published files call `key`, and files of Transformers 5 `other`. */
+static int read_renamed(const json_t *root, const char *key, const char *other, bool *out,
+                        kvd_err *err)
+{
+    if (kvd_cfg_member(root, key) && kvd_cfg_member(root, other) &&
+        !json_equal(kvd_cfg_member(root, key), kvd_cfg_member(root, other)))
+        return kvd_fail(err, "'%s' and '%s' are both there and differ", key, other);
+    return kvd_cfg_bool(root, key, out, err) || kvd_cfg_bool(root, other, out, err) ? -1 : 0;
+}
+
+static int read_internlm3(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    bool others = false;
+    if (read_renamed(root, "qkv_bias", "attention_bias", &c->bias_qkv, err) ||
+        read_renamed(root, "bias", "mlp_bias", &others, err) ||
+        read_plain(root, 2, 128, 10000, false, c, err))
+        return -1;
+    c->bias_o = c->bias_ffn = others;
+    return 0;
+}
+
+const kvd_family kvd_family_internlm3 = {
+    .name = "internlm3",
+    .architecture = "InternLM3ForCausalLM",
+    .other_architecture = "LlamaForCausalLM", /* in files that Transformers 5 wrote */
+    .read = read_internlm3,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/*
+ * Reads SmolLM3, in which the layers with a 0 in no_rope_layers have no RoPE. Without that list it
+ * is every no_rope_layer_interval-th layer.
+ */
+static int read_smollm3(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    bool windows = false;
+    int interval = 4, window = 0;
+    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) ||
+        read_plain(root, 4, 0, 2e6, true, c, err) ||
+        kvd_cfg_bool(root, "use_sliding_window", &windows, err) ||
+        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        kvd_cfg_size_or(root, "no_rope_layer_interval", &interval, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    if (windows && window && !kvd_cfg_member(root, "layer_types"))
+        return kvd_fail(err, "'use_sliding_window' is true, but 'layer_types' is missing");
+    if (kvd_cfg_layer_types(root, windows ? window : 0, true, c, err))
+        return -1;
+    return kvd_cfg_member(root, "no_rope_layers")
+               ? kvd_cfg_unrotated(root, "no_rope_layers", c, err)
+               : kvd_cfg_unrotated_every(interval, c, err);
+}
+
+const kvd_family kvd_family_smollm3 = {
+    .name = "smollm3",
+    .architecture = "SmolLM3ForCausalLM",
+    .read = read_smollm3,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/* Reads Granite 3, which scales the embedding, attention scores, branches and logits. */
+static int read_granite(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    double divisor = 1;
+    c->embed_scale = c->score_scale = c->residual_scale = 1;
+    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) ||
+        kvd_cfg_positive_or(root, "embedding_multiplier", &c->embed_scale, err) ||
+        kvd_cfg_positive_or(root, "attention_multiplier", &c->score_scale, err) ||
+        kvd_cfg_positive_or(root, "residual_multiplier", &c->residual_scale, err) ||
+        kvd_cfg_positive_or(root, "logits_scaling", &divisor, err) ||
+        read_plain(root, 0, 0, 10000, false, c, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    c->logit_scale = 1 / divisor;
+    return kvd_cfg_layer_types(root, 0, false, c, err);
+}
+
+const kvd_family kvd_family_granite = {
+    .name = "granite",
+    .architecture = "GraniteForCausalLM",
+    .read = read_granite,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/*
+ * Reads MiniCPM (Hu et al. 2024, arXiv:2404.06395): branches are multiplied by
+ * scale_depth / sqrt(layers), logits by dim_model_base / hidden_size.
+ */
+static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    double depth = 1;
+    int base = 1, layers = 0;
+    c->embed_scale = 1;
+    if (kvd_cfg_refuse_set(root, "sparse_config", err) ||
+        kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_positive_or(root, "scale_emb", &c->embed_scale, err) ||
+        kvd_cfg_positive_or(root, "scale_depth", &depth, err) ||
+        kvd_cfg_size_or(root, "dim_model_base", &base, err) ||
+        read_plain(root, 0, 0, 10000, true, c, err) ||
+        kvd_cfg_size_or(root, "mup_denominator", &layers, err))
+        return -1;
+    if (layers && layers != c->n_layers)
+        return kvd_fail(err, "'mup_denominator' is %d, only %d, the number of layers, is supported",
+                        layers, c->n_layers);
+    c->bias_o = c->bias_qkv;
+    c->residual_scale = depth / sqrt(c->n_layers);
+    c->logit_scale = (double)base / c->d_model;
+    return 0;
+}
+
+const kvd_family kvd_family_minicpm = {
+    .name = "minicpm",
+    .architecture = "MiniCPMForCausalLM",
+    .read = read_minicpm,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
 };

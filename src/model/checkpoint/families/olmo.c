@@ -2,6 +2,7 @@
  * Reads configurations of OLMo 2 (Team OLMo 2025, arXiv:2501.00656) and OLMo 3. Norms are applied
  * only to the outputs of attention and feed-forward block, and to all heads of Q and K at once.
  * OLMo 3 has a sliding window in three of four layers, and scales RoPE in the other layers only.
+ * EXAONE 4 (LG AI Research 2025, arXiv:2507.11407) has the same order of norms.
  */
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -40,6 +41,31 @@ static int read_olmo3(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope_by_layer(root, 500000, 0, c, err);
 }
 
+/*
+ * Reads EXAONE 4. Norms apply to each head of Q and K. In a model with a sliding window, the other
+ * layers have no RoPE.
+ */
+static int read_exaone4(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    int window = json_object_get(root, "sliding_window") ? 0 : 4096, pattern = 4;
+    const bool named = kvd_cfg_member(root, "layer_types") != NULL;
+    if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 32, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err) ||
+        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        (!named && kvd_cfg_size_or(root, "sliding_window_pattern", &pattern, err)) ||
+        (named    ? kvd_cfg_layer_types(root, window, true, c, err)
+         : window ? kvd_cfg_window_pattern(c, window, pattern, err)
+                  : 0) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err))
+        return -1;
+    c->order = KVD_ORDER_BRANCH;
+    c->qk_norm = true;
+    return window ? kvd_cfg_unrotated_full(c, err) : 0;
+}
+
 static const kvd_stored stored[] = {
     KVD_LLAMA_QKV,
     {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
@@ -64,6 +90,15 @@ const kvd_family kvd_family_olmo3 = {
     .name = "olmo3",
     .architecture = "Olmo3ForCausalLM",
     .read = read_olmo3,
+    KVD_LLAMA_NAMES,
+    .stored = stored,
+    .n_stored = sizeof stored / sizeof stored[0],
+};
+
+const kvd_family kvd_family_exaone4 = {
+    .name = "exaone4",
+    .architecture = "Exaone4ForCausalLM",
+    .read = read_exaone4,
     KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
