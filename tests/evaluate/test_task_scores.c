@@ -71,6 +71,35 @@ TEST(as_the_authors)
     json_decref(all);
 }
 
+/* In Python, \d+ also matches digits of other scripts, which equal no reference. */
+TEST(digits_of_other_scripts)
+{
+    static const struct {
+        const char *answer;
+        double score;
+    } cases[] = {{"Paragraph 3", 1},
+                 {"3 and \xef\xbc\x93", 0.5},
+                 {"\xd9\xa3"
+                  "3 3",
+                  0.5},
+                 {"1\xef\xbc\x92 \xd9\xa3 3", 1.0 / 3},
+                 {"\xc3\xa9"
+                  "3 \xff",
+                  1}};
+    char *paragraph[] = {(char *)"Paragraph 3"}, *number[] = {(char *)"3"};
+    const kvd_metric_key keys[] = {{.reference = paragraph, .n_references = 1},
+                                   {.reference = number, .n_references = 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int k = 0; k < 2; k++) {
+            double score = NAN;
+            kvd_err err = {""};
+            assert_int_equal(kvd_metric_score(k ? KVD_METRIC_COUNT : KVD_METRIC_RETRIEVAL,
+                                              cases[i].answer, &keys[k], &score, &err),
+                             0);
+            assert_true(fabs(score - cases[i].score) < 1e-12);
+        }
+}
+
 TEST(refusals)
 {
     char *reference[] = {(char *)"three"}, *nothing[] = {(char *)""}, *hashes[] = {(char *)"#### "};

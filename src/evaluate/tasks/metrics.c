@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "evaluate/tasks/characters.h"
 #include "evaluate/tasks/infinite_scores.h"
@@ -107,11 +108,25 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
+/* Bytes of the decimal digits at the start of s, of any script, as \d+ matches them in Python. */
+static size_t digits_of_any_script(const char *s)
+{
+    size_t n = digits(s);
+    utf8proc_int32_t c;
+    for (utf8proc_ssize_t width; (unsigned char)s[n] >= 0x80;
+         n += (size_t)width + digits(s + n + width)) {
+        width = utf8proc_iterate((const utf8proc_uint8_t *)s + n, -1, &c);
+        if (width <= 0 || utf8proc_category(c) != UTF8PROC_CATEGORY_ND)
+            break;
+    }
+    return n;
+}
+
 static double share_of_numbers(const char *answer, const char *number, size_t n)
 {
     size_t all = 0, right = 0;
     for (const char *s = answer; *s;) {
-        const size_t width = digits(s);
+        const size_t width = digits_of_any_script(s);
         all += width > 0;
         right += width && width == n && !memcmp(s, number, n);
         s += width ? width : 1;
