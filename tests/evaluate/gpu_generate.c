@@ -578,6 +578,7 @@ static void run_on_engine(void)
     kvd_generator *const gpu = generator(true, KVD_BF16, 1);
     takes_path(gpu, "palu", NULL);
     takes_path(gpu, "palu,heads=1,p=0.3", NULL);
+    takes_path(gpu, "strawman,p=0.25", NULL);
     takes_path(gpu, "zack,online=1,p=0.4", NULL);
     takes_path(gpu, "zdc,explicit=1,p_i=0.1,p_u=0.5", NULL);
     takes_path(gpu, "minicache", NULL);

@@ -11,6 +11,7 @@
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "methods/cuda/cache.h"
+#include "methods/dims/cuda/latents.h"
 #include "methods/points.h"
 #include "temp_folder.h"
 #include "worst.h"
@@ -444,6 +445,69 @@ static int make_wide(const char *dir, int heads, int kv_heads)
     return -1;
 }
 
+/*
+ * Compares A A^T of the GPU's directions of a short prompt with the CPU's, in double precision. The
+ * rows of V repeat one row, so that they determine one direction less than their number.
+ */
+static void test_complete(size_t d, size_t n, size_t w)
+{
+    const size_t square = d * d;
+    double *const gram = need(3 * square * sizeof *gram), *const R = gram + square,
+                  *const sigma = R + square, worst = 0;
+    float *const x = need(n * d * sizeof *x), *const a = need(2 * d * w * sizeof *a),
+                 *const vector = need(2 * square * sizeof *vector),
+                 *const value = need(2 * d * sizeof *value);
+    const kvd_latent_basis basis[2] = {{.width = (int32_t)w}, {.width = (int32_t)w}};
+    const kvd_latent_rows rows = {(int32_t)n, (int32_t)n};
+    kvd_err err = {""};
+    kvd_rng rng;
+    int status = 0;
+    kvd_rng_seed(&rng, 3, 0);
+    for (size_t side = 0; side < 2; side++) {
+        for (size_t i = 0; i < n * d; i++)
+            x[i] = (float)(kvd_rng_normal(&rng) * (1 + (double)(i % d)));
+        memcpy(x + (n - 1) * d, x + (side ? 0 : (n - 1) * d), d * sizeof *x);
+        const kvd_channels_rows in = {.n = n, .d = d, .x = x};
+        memset(gram, 0, square * sizeof *gram);
+        for (size_t i = 0; i < n * square; i++)
+            gram[i % square] +=
+                (double)x[i / square * d + i % square / d] * (double)x[i / square * d + i % d];
+        status = status || kvd_channels_strawman.project(&in, w, a + side * d * w, &err) ||
+                 kvd_gram_svd(gram, d, sigma, R, &err);
+        for (size_t i = 0; i < square; i++)
+            vector[side * square + i] = (float)R[i % d * d + d - 1 - i / d];
+        for (size_t i = 0; i < d; i++)
+            value[side * d + i] = (float)(sigma[d - 1 - i] * sigma[d - 1 - i]);
+    }
+    float *const on = on_device(vector, 2 * square * sizeof *vector), *const values = on_device(
+                                                                          value,
+                                                                          2 * d * sizeof *value);
+    kvd_latent_basis *const widths = on_device(basis, sizeof basis);
+    check(kvd_latent_complete(on, values, widths, 2, (int32_t)d, rows, NULL), "directions");
+    check(cudaMemcpy(vector, on, 2 * square * sizeof *vector, cudaMemcpyDeviceToHost), "vectors");
+    for (size_t i = 0; i < 2 * square; i++) {
+        const size_t side = i / square, row = i % square / d, column = i % d;
+        double off = 0;
+        for (size_t j = 0; j < w; j++) {
+            const float *const v = vector + side * square + (d - 1 - j) * d, *const want =
+                                                                                 a + side * d * w +
+                                                                                 j;
+            off += (double)v[row] * (double)v[column] -
+                   (double)want[row * w] * (double)want[column * w];
+        }
+        worst = worse(worst, fabs(off));
+    }
+    test_result(!status && worst < 1e-4, "directions of short prompts",
+                "%zu rows, %zu of %zu dims: A A^T off by %.2g%s", n, w, d, worst,
+                status ? err.msg : "");
+    device_free(on, values, widths);
+    free(gram);
+    free(x);
+    free(a);
+    free(vector);
+    free(value);
+}
+
 /* usage: gpu_engine_latent [quick]: a few small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -461,6 +525,9 @@ int main(int argc, char **argv)
     (void)snprintf(mha, sizeof mha, "%s/mha", temp_folder());
     if (make_wide(gqa, 8, 4) || make_wide(mha, 8, 8))
         return 1;
+    test_complete(32, 17, 24);
+    test_complete(128, 40, 96);
+    test_complete(64, 80, 48);
     const char *const demo = "data/models/kvdim-6m";
     const size_t n = quick ? 3 : 12, some_n = quick ? 3 : 6;
     const setting *const *const sets = quick ? two : all;

@@ -134,11 +134,16 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
  */
 static double layer_bits(const by_engine *e, int layer)
 {
-    const kvd_dims *const dims = e->plan->dims ? e->plan->dims : e->plan->widths;
-    const int heads = e->config->n_kv_heads, d = e->config->d_head;
+    const kvd_plan *const p = e->plan;
+    const kvd_dims *const dims = p->dims ? p->dims : p->widths;
+    const int heads = e->config->n_kv_heads;
+    const size_t d = (size_t)e->config->d_head,
+                 width = p->channels && p->channels->width
+                             ? p->channels->width(&p->channels_values, d)
+                             : d;
     double sum = 0;
     for (int i = layer * heads; i < (layer + 1) * heads; i++)
-        sum += dims ? dims->head[i].d_qk + dims->head[i].d_v : 2 * d;
+        sum += dims ? dims->head[i].d_qk + dims->head[i].d_v : 2 * (double)width;
     return 8 * (double)kvd_dtype_bytes(KVD_BF16) * sum / (dims && dims->rebuild ? dims->heads : 1);
 }
 

@@ -14,6 +14,8 @@ namespace
 {
 
 enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_WHOLE = 768, RANK_PART = 192 };
+/* Smallest eigenvalue of a determined direction, as a fraction of the largest eigenvalue. */
+constexpr float KNOWN = 1e-6F;
 
 __device__ __forceinline__ size_t latent_at(int t)
 {
@@ -528,6 +530,52 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/*
+ * One CTA per matrix. `left` has the squared length of each unit vector outside the span of the
+ * columns so far, which all threads search in the same order.
+ */
+__global__ void __launch_bounds__(THREADS)
+    complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
+             const __grid_constant__ kvd_latent_rows rows)
+{
+    extern __shared__ float left[];
+    float *const x = left + d;
+    const int number = static_cast<int>(blockIdx.x), width = basis[number].width,
+              most = min(width, 2 * number < static_cast<int>(gridDim.x) ? rows.k : rows.v);
+    float *const last = vectors + static_cast<size_t>(number + 1) * static_cast<size_t>(d * d) - d;
+    const float *const value = values + static_cast<size_t>(number) * static_cast<size_t>(d);
+    int known = 0;
+    while (known < most && value[d - 1 - known] > KNOWN * value[d - 1])
+        known++;
+    if (known == width)
+        return;
+    for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
+        left[k] = 1;
+        for (int j = 0; j < known; j++)
+            left[k] -= last[k - j * d] * last[k - j * d];
+    }
+    __syncthreads();
+    for (int j = known; j < width; j++) {
+        int unit = 0;
+        for (int i = 1; i < d; i++)
+            unit = left[i] > left[unit] * (1 + 1e-6F) ? i : unit;
+        for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
+            x[k] = k == unit;
+            for (int m = 0; m < j; m++)
+                x[k] -= last[unit - m * d] * last[k - m * d];
+        }
+        __syncthreads();
+        float length = 0;
+        for (int i = 0; i < d; i++)
+            length += x[i] * x[i];
+        for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
+            last[k - j * d] = x[k] / sqrtf(length);
+            left[k] -= x[k] * x[k] / length;
+        }
+        __syncthreads();
+    }
+}
+
 __global__ void leading(const float *vectors, const kvd_latent_basis *basis, int d, int wide,
                         uint16_t *to, uint16_t *padded)
 {
@@ -684,6 +732,16 @@ cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stre
     narrow_rows<<<dim3(static_cast<unsigned>(a->s.most < 1024 ? a->s.most : 1024),
                        static_cast<unsigned>(a->s.n)),
                   THREADS, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
+                                int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream)
+{
+    if (n < 2 || n % 2 || !vectors || !values || !basis || d < 1 || rows.k < 0 || rows.v < 0)
+        return cudaErrorInvalidValue;
+    complete<<<static_cast<unsigned>(n), THREADS, 2 * static_cast<size_t>(d) * sizeof(float),
+               stream>>>(vectors, values, basis, d, rows);
     return cudaGetLastError();
 }
 

@@ -193,6 +193,21 @@ typedef struct {
     int32_t width, rank, at;
 } kvd_latent_basis;
 
+/* Numbers of rows of K, and of V, whose second moments were decomposed. */
+typedef struct {
+    int32_t k, v;
+} kvd_latent_rows;
+/*
+ * Replaces the leading eigenvectors that the rows do not determine, as on the CPU (strawman.c): of
+ * the basis[i].width last eigenvectors of each of n matrices [d][d], those beyond the number of
+ * rows, and those whose eigenvalue is below 1e-6 of the largest. Each becomes the unit vector that
+ * is farthest from the span of all earlier ones, made orthogonal to them and normalised. `vectors`
+ * are as in kvd_latent_leading, `values` [n][d] are their eigenvalues; n is even, and the first
+ * half of the matrices belongs to K.
+ */
+cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
+                                int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
+
 /*
  * Writes the leading eigenvectors of each of n matrices [d][d] to `to` + basis[i].at, as a matrix
  * [d][basis[i].rank] whose first column belongs to the largest eigenvalue. In `vectors`,

@@ -67,12 +67,27 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
     return 0;
 }
 
-/* Replaces the Gram matrices in s->gram by their eigenvectors. */
-static int decompose(const strawman *s, size_t prompt, int layer, cudaStream_t stream, kvd_err *err)
+/*
+ * Replaces the Gram matrices of a prompt in s->gram by their eigenvectors. Directions that a short
+ * prompt does not determine are chosen as on the CPU.
+ */
+static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
+                     cudaStream_t stream, kvd_err *err)
 {
+    const kvd_gpu_share *const share = s->method.cache->share;
+    const int d = s->method.cache->config->d_head, n = (int)tokens,
+              stacked = 1 + share->n_heads / share->n_kv_heads;
     const size_t at =
         (prompt * (size_t)s->method.cache->config->n_layers + (size_t)layer) * (size_t)s->n;
-    return kvd_latent_solver_run(&s->solver, s->gram, s->host_info + at, stream, err);
+    const kvd_latent_rows rows = {s->outputs ? stacked * n : n,
+                                  s->outputs ? n + s->method.cache->config->d_model : n};
+    return kvd_latent_solver_run(&s->solver, s->gram, s->host_info + at, stream, err) ||
+                   kvd_cuda_check(kvd_latent_complete(s->gram, s->solver.value,
+                                                      s->basis + layer * s->n, s->n, d, rows,
+                                                      stream),
+                                  what, err)
+               ? -1
+               : 0;
 }
 
 /*
@@ -120,7 +135,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
         const size_t start = (size_t)b->host.start[first + i],
                      tokens = (size_t)b->host.q_len[first + i];
         if (make_grams(s, start, tokens, r->layer, r->stream, err) ||
-            decompose(s, i, r->layer, r->stream, err) ||
+            decompose(s, i, tokens, r->layer, r->stream, err) ||
             kvd_cuda_check(kvd_latent_leading(s->gram, s->basis + r->layer * s->n, s->n, (int32_t)d,
                                               s->wide, matrix_of(s, r->layer, first + i),
                                               padded_of(s, r->layer, i), r->stream),
@@ -507,15 +522,9 @@ static bool by_head(const kvd_plan *plan)
     return !plan->tokens;
 }
 
-/*
- * Returns true if answers equal those of the CPU. With the strawman's widths they may differ: a
- * prompt with fewer tokens than kept dimensions leaves some directions of the matrices
- * undetermined.
- */
 static bool generates(const kvd_plan *plan)
 {
-    return plan->channels && !plan->channels->width &&
-           (!plan->tokens || plan->tokens == &kvd_tokens_importance);
+    return plan->channels && (!plan->tokens || plan->tokens == &kvd_tokens_importance);
 }
 
 const kvd_gpu_kind kvd_gpu_strawman = {
