@@ -45,10 +45,11 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
  * Opens the plan of a method with random matrices and tables, so that kvquant's codes differ
  * between heads.
  */
-static int open_plan(const kvd_config *c, const char *method, size_t max_len, kvd_plan *plan,
+static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, kvd_plan *plan,
                      kvd_err *err)
 {
-    const kvd_method_setup setup = {.config = c, .drawn = true, .seed = 3};
+    const kvd_config *const c = kvd_checkpoint_config(from);
+    const kvd_method_setup setup = {.config = c, .checkpoint = from, .drawn = true, .seed = 3};
     kvd_method m;
     if (kvd_method_parse(method, &m, err))
         return -1;
@@ -82,7 +83,7 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
     watched w = {l, o};
     o->n_held = 0;
     o->logits = need(l->outputs * l->vocab * sizeof *o->logits);
-    if (open_plan(kvd_checkpoint_config(l->c), method, l->max_len, &plan, err))
+    if (open_plan(l->c, method, l->max_len, &plan, err))
         return -1;
     kvd_engine *const e = kvd_engine_open_cuda(l->c, &plan, &spec, err);
     const int status = !e || serve(e, l, &by, watch, &w, err) ? -1 : 0;
@@ -148,8 +149,10 @@ static void refused(const load *l, const char *method, const char *why)
 }
 
 /*
- * usage: gpu_engine_by_head [quick]
- * `quick` tests fewer methods, for compute-sanitizer.
+ * usage: gpu_engine_by_head [quick|TEXT]
+ *
+ * quick  fewer methods, for compute-sanitizer
+ * TEXT   methods whose text contains TEXT
  */
 int main(int argc, char **argv)
 {
@@ -159,9 +162,48 @@ int main(int argc, char **argv)
                                          "palu,heads=2,p=0.5",
                                          "palu,heads=1,p=0.7",
                                          "strawman,p=0.7",
+                                         "think,p=0.6",
+                                         "minicache,gamma=0,start=0",
                                          "h2o,heavy=0.1,recent=0.1",
-                                         "snapkv,budget=0.3"};
+                                         "keyformer,keys=0.1,recent=0.1",
+                                         "scissorhands,drop=4",
+                                         "d2o",
+                                         "ems,budget=0.1,threshold=0.05",
+                                         "snapkv,budget=0.3",
+                                         "knorm,budget=0.3",
+                                         "keydiff,budget=0.3",
+                                         "expectedattention,budget=0.3",
+                                         "pyramidkv,budget=0.1",
+                                         "kvmerger,threshold=0.05,heavy=0.05,recent=0.05",
+                                         "quest,budget=0.2,page=8",
+                                         "alisa,budget=0.2",
+                                         "mikv,lk=2,lv=2",
+                                         "leankv,window=16,th=0.4,tl=0.2",
+                                         "comet,bits=2,group=32",
+                                         "allot,bits=2",
+                                         "gear,bits=2,rank=2,outliers=0",
+                                         "hetero,k=2,v=2",
+                                         "zipcache,high=3,low=1,block=20",
+                                         "vidkv,residual=32",
+                                         "turboquant,bits=2,qjl=0",
+                                         "cachegen,bin=4,group=8,groups=8,lanes=1"};
+    static const char *const joined[][2] = {
+        {"palu,heads=4,p=0.5", "share a latent"},
+        {"tova", "'tova' on one GPU, 2 were asked for: all KV heads of a layer keep the same"},
+        {"elasticcache", "keep the same tokens"},
+        {"kvcrush", "keep the same tokens"},
+        {"mpcache", "keep the same tokens"},
+        {"adakv", "the attention of all KV heads"},
+        {"taskkv", "the attention of all KV heads"},
+        {"kvzip", "the attention of all KV heads"},
+        {"shadowkv", "have one basis"},
+        {"xkv", "share a basis"},
+        {"minicache", "the range of angles"},
+        {"rotatekv", "a code holds all KV heads"},
+        {"xquant", "a layer's input"},
+        {"waterfill,block=64", "one transform"}};
     const bool quick = argc > 1 && strcmp(argv[1], "quick") == 0;
+    const char *const only = argc > 1 && !quick ? argv[1] : NULL;
     if (!gpu_devices("heads on two GPUs", 2))
         return 0;
     char path[64];
@@ -188,11 +230,10 @@ int main(int argc, char **argv)
         const double rounding = off(&l, again.logits, none.logits);
         test_result(rounding < 0.05, "none", "one and two GPUs");
         for (size_t i = 0; i < (quick ? 3 : sizeof method / sizeof *method); i++)
-            test(&l, method[i], &none, rounding);
-        refused(&l, "palu,heads=4,p=0.5", "share a latent");
-        refused(&l, "keyformer", "on one GPU");
-        refused(&l, "tova", "on one GPU");
-        refused(&l, "leankv", "on one GPU");
+            if (!only || strstr(method[i], only))
+                test(&l, method[i], &none, rounding);
+        for (size_t i = 0; i < sizeof joined / sizeof *joined; i++)
+            refused(&l, joined[i][0], joined[i][1]);
     }
     free(none.logits);
     free(again.logits);

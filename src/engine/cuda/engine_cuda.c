@@ -255,13 +255,17 @@ static size_t lacking(const kvd_engine *self)
     return m && m->lacking ? m->lacking(m) : 0;
 }
 
-static void drop(kvd_engine *self, size_t slot)
+void kvd_cuda_engine_drop(kvd_cuda_engine *e, size_t slot)
 {
-    kvd_cuda_engine *const e = (kvd_cuda_engine *)(void *)self;
     kvd_gpu_method *const m = e->cache.method;
     kvd_cuda_engine_give_back(e, slot);
     if (m && m->drop)
         m->drop(m, slot);
+}
+
+static void drop(kvd_engine *self, size_t slot)
+{
+    kvd_cuda_engine_drop((kvd_cuda_engine *)(void *)self, slot);
 }
 
 static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
@@ -270,8 +274,8 @@ static int logits(kvd_engine *self, size_t i, float *to, kvd_err *err)
 }
 
 /*
- * Fails if the plan cannot run on several GPUs, which divide the heads. A method must treat each KV
- * head separately, or only project heads.
+ * Fails if the plan cannot run on several GPUs, which divide the heads or, if s->sequence is true,
+ * the tokens of a prompt.
  */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err)
 {
@@ -282,15 +286,18 @@ int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s
     if (s->n_gpus > KVD_GPUS_MAX || s->first_gpu < 0 || s->first_gpu > devices - s->n_gpus)
         return kvd_fail(err, "%d GPUs from number %d on were asked for, there are %d", s->n_gpus,
                         s->first_gpu, devices);
-    const bool divides =
-        kind && (s->sequence ? kind->shares_prompts : kind->by_head && kind->by_head(plan));
-    return (kvd_plan_beyond_widths(plan) || plan->dims_low) && !divides
-               ? kvd_fail(
-                     err,
-                     "the CUDA engine runs this method on one GPU, %d were asked for: it does not keep each "
-                     "head by itself",
-                     s->n_gpus)
-               : 0;
+    if (!kvd_plan_beyond_widths(plan) && !plan->dims_low)
+        return 0;
+    const char *const joined = !s->sequence ? kvd_gpu_heads_joined(plan)
+                               : kind && kind->shares_prompts
+                                   ? NULL
+                                   : "GPUs that divide the tokens of a prompt run methods with "
+                                     "widths and zdc";
+    return joined ? kvd_fail(err,
+                             "the CUDA engine runs '%s' on one GPU, %d were asked for: %s; use "
+                             "--gpus 1",
+                             kvd_gpu_method_name(plan), s->n_gpus, joined)
+                  : 0;
 }
 
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,

@@ -90,7 +90,7 @@ static void drop(kvd_engine *self, size_t slot)
 {
     parallel *const p = (parallel *)(void *)self;
     for (int g = 0; g < p->n; g++)
-        kvd_cuda_engine_give_back(p->gpu[g], slot);
+        kvd_cuda_engine_drop(p->gpu[g], slot);
 }
 
 static int ready(void *ctx, int gpu, kvd_err *err)

@@ -127,6 +127,8 @@ double kvd_cuda_engine_held(const kvd_cuda_engine *e);
 bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
 /* Frees the pages that a slot has in all layers. */
 void kvd_cuda_engine_give_back(kvd_cuda_engine *e, size_t slot);
+/* Frees all that a slot has, also in the method. */
+void kvd_cuda_engine_drop(kvd_cuda_engine *e, size_t slot);
 void kvd_cuda_engine_free(kvd_cuda_engine *e);
 
 /* Fails if an iteration does not fit the engine, or if a token is not in the vocabulary. */

@@ -29,6 +29,20 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *p)
     return NULL;
 }
 
+const char *kvd_gpu_heads_joined(const kvd_plan *p)
+{
+    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
+    return kind && kind->joins_heads ? kind->joins_heads(p)
+           : kind && kind->joined    ? kind->joined
+                                     : "it does not keep each KV head by itself";
+}
+
+const char *kvd_gpu_heads_apart(const kvd_plan *p)
+{
+    (void)p;
+    return NULL;
+}
+
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name
@@ -122,11 +136,9 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
     if (kvd_gpu_method_check(plan, cache->config, cache->max_len, err))
         return -1;
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(plan);
-    if (cache->share->count > 1 &&
-        !(kind && (kind->shares_prompts || (kind->by_head && kind->by_head(plan)))))
-        return kvd_fail(
-            err, "on several GPUs the engine runs methods that keep each head by itself, not '%s'",
-            member);
+    if (cache->share->count > 1 && !(kind && kind->shares_prompts) && kvd_gpu_heads_joined(plan))
+        return kvd_fail(err, "'%s' on %d GPUs: %s", member, cache->share->count,
+                        kvd_gpu_heads_joined(plan));
     return kind ? kind->open(plan, cache, m, err)
                 : kvd_fail(err, "the CUDA engine does not run '%s'", member);
 }

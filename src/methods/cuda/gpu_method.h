@@ -235,11 +235,13 @@ typedef struct kvd_gpu_kind {
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
     /*
-     * Returns true if tensor-parallel GPUs may divide the KV heads, because what is stored for a KV
+     * Returns NULL if tensor-parallel GPUs may divide the KV heads, because what is stored for a KV
      * head depends on that head alone. The method then has only the heads of its GPU
-     * (kvd_paged_cache.share). NULL: never.
+     * (kvd_paged_cache.share). Otherwise returns the reason as a clause. NULL: the reason is always
+     * `joined`.
      */
-    bool (*by_head)(const kvd_plan *plan);
+    const char *(*joins_heads)(const kvd_plan *plan);
+    const char *joined;
     /* Returns true if this GPU code can run the plan. NULL: always. */
     bool (*runs)(const kvd_plan *plan);
     /*
@@ -269,6 +271,14 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 
 /* Returns the GPU code that runs the plan, or NULL if no GPU code does. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
+
+/*
+ * Returns why tensor-parallel GPUs cannot divide the KV heads under the plan, or NULL if they can
+ * (kvd_gpu_kind.joins_heads).
+ */
+const char *kvd_gpu_heads_joined(const kvd_plan *plan);
+/* Returns NULL: a kvd_gpu_kind.joins_heads for methods that always keep KV heads apart. */
+const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
 /*
  * Fails if the model has a feature that the GPU code of the plan does not compute, for requests of

@@ -125,6 +125,8 @@ typedef struct {
      */
     float tau0, tau1;
     uint64_t seed;
+    /* Number of the model's query head that is the first one of this GPU; it selects the noise. */
+    int32_t first_head;
     int32_t window; /* prompt rows whose probabilities are summed; 0: all */
     int32_t smooth; /* number of neighbouring tokens whose scores are summed; odd */
     /* A kvd_evict_ranking. */

@@ -269,16 +269,19 @@ static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
  * Copies the frequency tables of all layers, and the lookup tables with which kernels find codes,
  * to the device.
  */
-static int copy_lookups(cachegen *k, const kvd_cachegen_coder *c, size_t layers, size_t sides,
-                        kvd_err *err)
+static int copy_lookups(cachegen *k, const kvd_cachegen_coder *c, kvd_err *err)
 {
-    const size_t n_table = sides * (1 + c->wide) * KVD_STREAM_TABLE;
+    const kvd_paged_cache *const cache = k->method.cache;
+    const size_t all = 2 * (size_t)cache->config->n_kv_heads,
+                 first = 2 * (size_t)cache->share->first_kv_head,
+                 sides = 2 * (size_t)cache->share->n_kv_heads;
     size_t room = 0;
     if (kvd_cuda_check(kvd_streams_lookup_room(&room), what, err))
         return -1;
-    for (size_t l = 0; l < layers; l++) {
+    for (size_t l = 0; l < (size_t)cache->config->n_layers; l++) {
         kvd_cachegen_layer *const to = &k->layer[l];
-        const uint16_t *const table = c->table + l * n_table;
+        const uint16_t *const table =
+            c->table + (l * all + first) * (1 + c->wide) * KVD_STREAM_TABLE;
         to->lookup_size = kvd_cachegen_lookups(table, sides, c->wide, room, NULL);
         const size_t bytes = to->lookup_size.words * sizeof *to->lookup;
         uint32_t *const lookup = malloc(bytes);
@@ -297,12 +300,15 @@ static int copy_lookups(cachegen *k, const kvd_cachegen_coder *c, size_t layers,
 static int describe(cachegen *k, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
-    const size_t layers = (size_t)c->config->n_layers, each = 2 * (size_t)c->config->n_kv_heads;
+    const size_t layers = (size_t)c->config->n_layers, all = 2 * (size_t)c->config->n_kv_heads,
+                 each = 2 * (size_t)c->share->n_kv_heads,
+                 first = 2 * (size_t)c->share->first_kv_head;
     kvd_cachegen_coder coder;
     kvd_cachegen_coder_of(k->method.plan->bits_self, &coder);
     k->drawn = coder.drawn;
-    const size_t n_step = each * coder.wide, n_table = each * (1 + coder.wide) * KVD_STREAM_TABLE;
-    const int32_t words = kvd_stream_words(expected_bits(&coder, layers * each), c->outliers);
+    const size_t side_table = (1 + coder.wide) * KVD_STREAM_TABLE, n_step = all * coder.wide,
+                 n_table = all * side_table;
+    const int32_t words = kvd_stream_words(expected_bits(&coder, layers * all), c->outliers);
     const float *const step =
         kvd_device_copy(&k->memory, coder.step, layers * n_step * sizeof *step, what, NULL, err);
     const uint16_t *const table =
@@ -317,14 +323,14 @@ static int describe(cachegen *k, kvd_err *err)
                                    .room = {1, words, 0, 0},
                                    .group = (int32_t)coder.group,
                                    .wide = (int32_t)coder.wide,
-                                   .step = step + l * n_step,
-                                   .table = table + l * n_table};
+                                   .step = step + l * n_step + first * coder.wide,
+                                   .table = table + l * n_table + first * side_table};
         const size_t scales = 4 * KVD_PAGE_TOKENS / coder.group;
         to->block_bytes = kvd_stream_parts_of(to->room).bytes + (scales + 15) / 16 * 16;
         k->method.page_bytes += each * to->block_bytes;
         k->method.slot_bytes += (size_t)to->map.page_elements * sizeof *to->ring;
     }
-    return copy_lookups(k, &coder, layers, each, err);
+    return copy_lookups(k, &coder, err);
 }
 
 /* Returns true if the plan codes tokens in streams of lanes (lanes=1), in blocks of 64 tokens. */
@@ -381,4 +387,5 @@ static bool generates(const kvd_plan *plan)
     return runs(plan) && fits(plan);
 }
 
-const kvd_gpu_kind kvd_gpu_cachegen = {.runs = runs, .generates = generates, .open = open_method};
+const kvd_gpu_kind kvd_gpu_cachegen = {
+    .joins_heads = kvd_gpu_heads_apart, .runs = runs, .generates = generates, .open = open_method};

@@ -621,9 +621,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     return 0;
 }
 
-static bool by_head(const kvd_plan *plan)
+static const char *joins_heads(const kvd_plan *plan)
 {
-    return !plan->bits->all_heads;
+    return plan->bits->all_heads ? "a code holds all KV heads of a layer" : NULL;
 }
 
 /*
@@ -641,7 +641,7 @@ static unsigned computes(const kvd_plan *plan)
 }
 
 const kvd_gpu_kind kvd_gpu_packed = {.computes = computes,
-                                     .by_head = by_head,
+                                     .joins_heads = joins_heads,
                                      .runs = runs,
                                      .generates = generates,
                                      .open = open_method};

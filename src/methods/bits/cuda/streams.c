@@ -657,4 +657,7 @@ static bool generates(const kvd_plan *plan)
     return runs(plan) && fits(plan);
 }
 
-const kvd_gpu_kind kvd_gpu_streams = {.runs = runs, .generates = generates, .open = open_method};
+const kvd_gpu_kind kvd_gpu_streams = {.joined = "one transform covers all KV heads of a layer",
+                                      .runs = runs,
+                                      .generates = generates,
+                                      .open = open_method};

@@ -461,4 +461,8 @@ static bool before_rope(const kvd_plan *plan)
 }
 
 const kvd_gpu_kind kvd_gpu_xquant = {
-    .computes = computes, .generates = generates, .before_rope = before_rope, .open = open_method};
+    .computes = computes,
+    .joined = "the codes are those of a layer's input, which all KV heads share",
+    .generates = generates,
+    .before_rope = before_rope,
+    .open = open_method};

@@ -621,12 +621,6 @@ static bool runs(const kvd_plan *plan)
     return plan->dims && plan->dims->rebuild;
 }
 
-static bool by_head(const kvd_plan *plan)
-{
-    (void)plan;
-    return true;
-}
-
 /*
  * Copies the projections of this GPU's KV heads to p->own. The matrices still belong to the plan.
  */
@@ -682,4 +676,4 @@ static bool generates(const kvd_plan *plan)
 }
 
 const kvd_gpu_kind kvd_gpu_palu = {
-    .by_head = by_head, .runs = runs, .generates = generates, .open = open_method};
+    .joins_heads = kvd_gpu_heads_apart, .runs = runs, .generates = generates, .open = open_method};

@@ -517,9 +517,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     return open_strawman(s, err);
 }
 
-static bool by_head(const kvd_plan *plan)
+static const char *joins_heads(const kvd_plan *plan)
 {
-    return !plan->tokens;
+    return plan->tokens ? "the importance of a token is a sum over all heads" : NULL;
 }
 
 static bool generates(const kvd_plan *plan)
@@ -528,4 +528,4 @@ static bool generates(const kvd_plan *plan)
 }
 
 const kvd_gpu_kind kvd_gpu_strawman = {
-    .by_head = by_head, .generates = generates, .open = open_method};
+    .joins_heads = joins_heads, .generates = generates, .open = open_method};

@@ -98,7 +98,7 @@ static size_t page_elements(const merged *k)
 /* Returns the number of vectors (K and V of all KV heads) of a token in a layer. */
 static size_t vectors(const merged *k)
 {
-    return 2 * (size_t)k->method.cache->config->n_kv_heads;
+    return 2 * (size_t)k->method.cache->share->n_kv_heads;
 }
 
 static size_t length_elements(const merged *k)
@@ -114,7 +114,7 @@ static kvd_merged_args args_of(const merged *k, const kvd_paged_rows *r, bool pr
     return (kvd_merged_args){.n = (int32_t)(prompts ? r->prompts : r->steps),
                              .max_pages = (int32_t)c->pages->max_pages,
                              .n_sms = c->n_sms,
-                             .n_kv_heads = c->config->n_kv_heads,
+                             .n_kv_heads = c->share->n_kv_heads,
                              .d_head = c->config->d_head,
                              .kv_len = c->batch->device.kv_len + from,
                              .slot = c->batch->device.slot + from,
@@ -359,5 +359,15 @@ static unsigned computes(const kvd_plan *plan)
     return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
-const kvd_gpu_kind kvd_gpu_minicache = {
-    .computes = computes, .runs = runs, .generates = runs, .open = open_method};
+static const char *joins_heads(const kvd_plan *plan)
+{
+    return plan->layers_values.value[GAMMA] > 0
+               ? "the range of angles is that of all KV heads of a layer (gamma=0 has none)"
+               : NULL;
+}
+
+const kvd_gpu_kind kvd_gpu_minicache = {.computes = computes,
+                                        .joins_heads = joins_heads,
+                                        .runs = runs,
+                                        .generates = runs,
+                                        .open = open_method};

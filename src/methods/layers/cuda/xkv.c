@@ -577,6 +577,7 @@ static unsigned computes(const kvd_plan *plan)
 }
 
 const kvd_gpu_kind kvd_gpu_xkv = {.computes = computes,
+                                  .joined = "the KV heads of a layer share a basis",
                                   .runs = runs,
                                   .generates = runs,
                                   .before_rope = before_rope,

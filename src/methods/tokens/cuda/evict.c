@@ -84,12 +84,6 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static size_t kept_of(const kvd_evict_budget *b, size_t n)
-{
-    const size_t newest = smaller(n, (size_t)b->keep_new);
-    return newest + smaller(n - newest, (size_t)b->keep_old);
-}
-
 /* Returns the number of cached tokens after a step that begins with n of them. */
 static size_t left_of(const kvd_evict_budget *b, size_t n)
 {
@@ -169,7 +163,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (set_budget(e, s, s->before ? s->before : s->n, err))
             return -1;
         *slot = (evict_slot){.tokens = s->before,
-                             .entries = kept_of(&e->budget[s->slot], s->before),
+                             .entries = kvd_evict_kept(&e->budget[s->slot], s->before),
                              .merged = e->rule.merge ? e->merged[s->slot] : 0,
                              .place = slot->place};
         list_places(e, s->slot);
@@ -192,7 +186,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         const kvd_slice *const s = &it->slice[i];
         evict_slot *const slot = &e->slot[s->slot];
         const kvd_evict_budget *const b = &e->budget[s->slot];
-        slot->entries = i >= it->n_steps ? kept_of(b, s->n)
+        slot->entries = i >= it->n_steps ? kvd_evict_kept(b, s->n)
                         : e->rule.fixed  ? slot->entries + (b->place < 0)
                                          : left_of(b, slot->entries);
         if (i >= it->n_steps)
@@ -530,7 +524,9 @@ static void describe(evict *e, const kvd_plan *plan)
     const size_t heads = (size_t)c->n_full * (size_t)c->share->n_kv_heads;
     e->name = plan->tokens->info.name;
     e->steps = plan->tokens->step || plan->tokens->step_heads;
-    e->rule = (kvd_evict_rule){.seed = plan->seed, .smooth = 1};
+    e->rule = (kvd_evict_rule){.seed = plan->seed,
+                               .smooth = 1,
+                               .first_head = c->share->first_kv_head * c->layer[0].map.group};
     if (plan->tokens->eviction->rule)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
     e->notes = e->steps && !e->rule.fixed &&
@@ -627,11 +623,12 @@ static bool generates(const kvd_plan *plan)
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);
 }
 
-static bool by_head(const kvd_plan *plan)
+static const char *joins_heads(const kvd_plan *plan)
 {
-    return !other_member(plan) &&
-           (plan->tokens == &kvd_tokens_h2o || plan->tokens == &kvd_tokens_snapkv ||
-            plan->tokens == &kvd_tokens_streaming);
+    kvd_evict_rule rule = {.smooth = 1};
+    if (plan->tokens->eviction->rule)
+        plan->tokens->eviction->rule(&plan->tokens_values, &rule);
+    return rule.whole_layer ? "all KV heads of a layer keep the same tokens" : NULL;
 }
 
 static unsigned computes(const kvd_plan *plan)
@@ -647,4 +644,4 @@ static unsigned computes(const kvd_plan *plan)
 }
 
 const kvd_gpu_kind kvd_gpu_evict = {
-    .computes = computes, .by_head = by_head, .generates = generates, .open = open_method};
+    .computes = computes, .joins_heads = joins_heads, .generates = generates, .open = open_method};

@@ -228,6 +228,13 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
+/* Returns how many of the n tokens of a prompt stay in a KV head. */
+static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
+{
+    const size_t newest = n < (size_t)b->keep_new ? n : (size_t)b->keep_new, old = n - newest;
+    return newest + (old < (size_t)b->keep_old ? old : (size_t)b->keep_old);
+}
+
 /* The functions from here on are for tests. They read the state of methods of the tokens axis. */
 
 /*

@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
                                                               : 0;
     const int first = TO_MASS ? max(base, from_row) / TILE : 0,
               last = (TO_MASS ? n - 1 : min(n - 1, base + HELD - 1)) / TILE;
-    const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, h);
+    const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, a.rule.first_head + h);
 
     uint32_t x[2][STEPS][4];
     hold(held, mine, keys_n, lane, x);

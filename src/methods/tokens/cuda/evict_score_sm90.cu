@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(THREADS, 2) pass_kernel(const __grid_constant_
                        nullptr, 0, d, KIND == LARGEST ? 2 * n : n};
     const side keys = {static_cast<const uint16_t *>(a.pool) + a.map.kv_offset[g],
                        a.page_table + (size_t)b * (size_t)a.max_pages, a.map.page_elements, d, n};
-    const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, h);
+    const uint64_t head = kvd_gumbel_head(a.rule.seed, a.layer, a.rule.first_head + h);
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             mbar_init(kvd_smem(&s.full[i]), 1);

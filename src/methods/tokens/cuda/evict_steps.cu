@@ -180,9 +180,9 @@ __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &
                 if (i < w.end && j < group)
                     w.x[(size_t)i * (size_t)w.wide + (size_t)j] =
                         acc[h][c] * factor +
-                        inverse *
-                            kvd_gumbelf(kvd_gumbel_head(a.rule.seed, a.layer, w.g * group + j),
-                                        i == w.n - 1 ? w.now : w.position[i]);
+                        inverse * kvd_gumbelf(kvd_gumbel_head(a.rule.seed, a.layer,
+                                                              a.rule.first_head + w.g * group + j),
+                                              i == w.n - 1 ? w.now : w.position[i]);
             }
     }
     __syncthreads();

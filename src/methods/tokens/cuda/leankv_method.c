@@ -344,4 +344,5 @@ static int open_method(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_
     return set_up(k, err);
 }
 
-const kvd_gpu_kind kvd_gpu_leankv = {.runs = runs, .open = open_method};
+const kvd_gpu_kind kvd_gpu_leankv = {
+    .joins_heads = kvd_gpu_heads_apart, .runs = runs, .open = open_method};

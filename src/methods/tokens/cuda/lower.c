@@ -359,5 +359,7 @@ static unsigned computes(const kvd_plan *plan)
     return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
-const kvd_gpu_kind kvd_gpu_lower = {
-    .computes = computes, .generates = generates, .open = open_method};
+const kvd_gpu_kind kvd_gpu_lower = {.joins_heads = kvd_gpu_heads_apart,
+                                    .computes = computes,
+                                    .generates = generates,
+                                    .open = open_method};

@@ -182,8 +182,9 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     const kvd_paged_cache *const cache = e->method.cache;
     const kvd_config *const c = cache->config;
     kvd_selection_codes x = e->codes.of;
-    const size_t heads = (size_t)layer * e->kv, d = (size_t)c->d_head,
-                 centroids = heads * (size_t)x.size * d;
+    const size_t heads =
+                     (size_t)layer * (size_t)c->n_kv_heads + (size_t)cache->share->first_kv_head,
+                 d = (size_t)c->d_head, centroids = heads * (size_t)x.size * d;
     x.frequency = e->codes.frequency[kvd_rope_local(c, layer)];
     x.factor += heads * d * d;
     x.moved += centroids;
@@ -420,7 +421,8 @@ static int make_codes(selection *e, kvd_err *err)
     const kvd_plan *const p = e->method.plan;
     const kvd_read_codes from = p->tokens->read_codes(p->tokens_self);
     kvd_selection_codes *const x = &e->codes.of;
-    const size_t heads = e->layers * e->kv, d = (size_t)c->d_head, size = (size_t)from.size;
+    const size_t heads = e->layers * (size_t)c->n_kv_heads, d = (size_t)c->d_head,
+                 size = (size_t)from.size;
     if (c->positions == KVD_POSITIONS_ROPE && c->rope_scaling == KVD_ROPE_LONGROPE)
         return kvd_fail(err, "'%s' in a model with longrope: the CUDA engine does not run it",
                         p->tokens->info.name);
@@ -584,8 +586,18 @@ static bool before_rope(const kvd_plan *plan)
     return plan->tokens == &kvd_tokens_shadowkv;
 }
 
-const kvd_gpu_kind kvd_gpu_selection = {
-    .computes = computes, .generates = generates, .before_rope = before_rope, .open = open_method};
+static const char *joins_heads(const kvd_plan *plan)
+{
+    return plan->tokens == &kvd_tokens_mpcache    ? "all KV heads of a layer keep the same tokens"
+           : plan->tokens == &kvd_tokens_shadowkv ? "the keys of all KV heads have one basis"
+                                                  : NULL;
+}
+
+const kvd_gpu_kind kvd_gpu_selection = {.computes = computes,
+                                        .joins_heads = joins_heads,
+                                        .generates = generates,
+                                        .before_rope = before_rope,
+                                        .open = open_method};
 
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err)

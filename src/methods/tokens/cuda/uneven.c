@@ -109,12 +109,6 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static size_t kept_of(const kvd_evict_budget *b, size_t n)
-{
-    const size_t newest = smaller(n, (size_t)b->keep_new);
-    return newest + smaller(n - newest, (size_t)b->keep_old);
-}
-
 static size_t most_of(const uneven *e, const kvd_evict_budget *b, size_t n)
 {
     const size_t newest = smaller(n, (size_t)b->keep_new), own = (size_t)b->keep_own,
@@ -170,7 +164,8 @@ static void assume(uneven *e, const kvd_slice *s)
     for (size_t l = 0; l < e->layers; l++)
         for (size_t g = 0; g < e->kv; g++)
             e->entries[(s->slot * e->layers + l) * e->kv + g] =
-                g < e->whole ? s->before : kept_of(&e->budget[l * e->n_slots + s->slot], s->before);
+                g < e->whole ? s->before
+                             : kvd_evict_kept(&e->budget[l * e->n_slots + s->slot], s->before);
     e->slot[s->slot].tokens = s->before;
 }
 
@@ -608,7 +603,7 @@ static int describe(uneven *e, const kvd_plan *plan, kvd_err *err)
     if (plan->tokens->eviction->rule)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
     e->layers = (size_t)c->n_full;
-    e->kv = (size_t)config->n_kv_heads;
+    e->kv = (size_t)c->share->n_kv_heads;
     e->whole = smaller((size_t)ceil(e->rule.whole_heads * (double)e->kv), e->kv);
     e->late.shared = e->rule.ranking == KVD_EVICT_REPEATED;
     e->late.on = e->late.shared || plan->tokens->eviction->divide != NULL;
@@ -679,8 +674,15 @@ static unsigned computes(const kvd_plan *plan)
                                                                                            : 0;
 }
 
+static const char *joins_heads(const kvd_plan *plan)
+{
+    return plan->tokens == &kvd_tokens_pyramidkv || plan->tokens == &kvd_tokens_kvmerger
+               ? NULL
+               : "budgets or tokens depend on the attention of all KV heads";
+}
+
 const kvd_gpu_kind kvd_gpu_uneven = {
-    .computes = computes, .generates = generates, .open = open_method};
+    .computes = computes, .joins_heads = joins_heads, .generates = generates, .open = open_method};
 
 static size_t head_of(const uneven *e, size_t slot, int layer, int kv_head)
 {

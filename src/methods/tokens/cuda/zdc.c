@@ -690,6 +690,14 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m)
     return (kvd_zdc_sets){of_const(m)->level, of_const(m)->place};
 }
 
-const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true, .runs = runs, .open = open_method},
-                   kvd_gpu_zdc_received = {.runs = runs, .open = open_method},
-                   kvd_gpu_think = {.generates = think_generates, .open = open_think};
+const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true,
+                                  .joined = "the importance of a token is a sum over all heads",
+                                  .runs = runs,
+                                  .open = open_method},
+                   kvd_gpu_zdc_received = {.joined =
+                                               "the importance of a token is a sum over all heads",
+                                           .runs = runs,
+                                           .open = open_method},
+                   kvd_gpu_think = {.joins_heads = kvd_gpu_heads_apart,
+                                    .generates = think_generates,
+                                    .open = open_think};
