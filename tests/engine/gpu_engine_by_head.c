@@ -9,11 +9,14 @@
 #include "common/stats.h"
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
+#include "make_dump.h"
 #include "methods/bits/levels.h"
+#include "model/model_info.h"
 #include "temp_folder.h"
 #include "worst.h"
 
 enum { HELD = 4096 };
+static kvd_activations dump; /* calibration of the methods that need one */
 
 typedef struct {
     float *logits; /* logits of emitted tokens, [outputs][vocab] */
@@ -49,7 +52,12 @@ static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_
                      kvd_err *err)
 {
     const kvd_config *const c = kvd_checkpoint_config(from);
-    const kvd_method_setup setup = {.config = c, .checkpoint = from, .drawn = true, .seed = 3};
+    const bool reads = strstr(method, "a2ats") || strstr(method, "palu+");
+    const kvd_method_setup setup = {.config = c,
+                                    .checkpoint = from,
+                                    .calibration = reads ? &dump : NULL,
+                                    .drawn = !reads,
+                                    .seed = 3};
     kvd_method m;
     if (kvd_method_parse(method, &m, err))
         return -1;
@@ -148,6 +156,26 @@ static void refused(const load *l, const char *method, const char *why)
     free(o.logits);
 }
 
+static int make_calibration(const kvd_config *c, const char *path, kvd_err *err)
+{
+    char file[96];
+    kvd_run program;
+    kvd_common_options common = {.seed = 1};
+    char *argv[] = {(char *)"gpu_engine_by_head", NULL};
+    dump_plan p;
+    (void)snprintf(file, sizeof file, "%s/a.h5", path);
+    if (kvd_run_start(&program, argv[0], 1, argv, &common, err))
+        return -1;
+    dump_plan_init(&p, 300, 1);
+    kvd_model_info_set(&p.a.model, c, path, "xxh3:0", "bf16");
+    p.a.n_layers = c->n_layers;
+    p.a.has_pre = true;
+    const int status =
+        write_dump(&p, file, &program, err) || kvd_activations_open(&dump, file, err);
+    kvd_run_release(&program);
+    return status ? -1 : 0;
+}
+
 /*
  * usage: gpu_engine_by_head [quick|TEXT]
  *
@@ -161,6 +189,7 @@ int main(int argc, char **argv)
                                          "kvquant,bits=3,outliers=0",
                                          "palu,heads=2,p=0.5",
                                          "palu,heads=1,p=0.7",
+                                         "palu+allot,heads=2,p=0.3,bits=2",
                                          "strawman,p=0.7",
                                          "think,p=0.6",
                                          "minicache,gamma=0,start=0",
@@ -176,6 +205,8 @@ int main(int argc, char **argv)
                                          "pyramidkv,budget=0.1",
                                          "kvmerger,threshold=0.05,heavy=0.05,recent=0.05",
                                          "quest,budget=0.2,page=8",
+                                         "a2ats,size=64,rows=250,budget=0.1,sink=4,local=16,"
+                                         "relative=64",
                                          "alisa,budget=0.2",
                                          "mikv,lk=2,lv=2",
                                          "leankv,window=16,th=0.4,tl=0.2",
@@ -218,7 +249,7 @@ int main(int argc, char **argv)
     (void)snprintf(path, sizeof path, "%s/by-head", temp_folder());
     kvd_checkpoint *const c =
         make_checkpoint(path, &s, &err) ? NULL : kvd_checkpoint_open(path, &err);
-    if (!c) {
+    if (!c || make_calibration(kvd_checkpoint_config(c), path, &err)) {
         test_result(0, path, "%s", err.msg);
         return 1;
     }
@@ -238,6 +269,7 @@ int main(int argc, char **argv)
     free(none.logits);
     free(again.logits);
     load_release(&l);
+    kvd_activations_close(&dump);
     kvd_checkpoint_close(c);
     return failures ? 1 : 0;
 }

@@ -420,6 +420,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"balanced,p=0.3", true, 0},
                   {"palu", true, 0},
                   {"palu,heads=1,p=0.3", true, 0},
+                  {"palu+allot,bits=4", false, 0},
+                  {"palu+allot,heads=1,p=0.3,bits=5,sink=3", false, 0},
                   {"zack,online=1,p=0.4", true, 0},
                   {"zack,explicit=1,p=0.4", true, 0},
                   {"fdc,explicit=1,p=0.4", true, 0},
@@ -578,6 +580,7 @@ static void run_on_engine(void)
     kvd_generator *const gpu = generator(true, KVD_BF16, 1);
     takes_path(gpu, "palu", NULL);
     takes_path(gpu, "palu,heads=1,p=0.3", NULL);
+    takes_path(gpu, "palu+allot,bits=4", NULL);
     takes_path(gpu, "strawman,p=0.25", NULL);
     takes_path(gpu, "zack,online=1,p=0.4", NULL);
     takes_path(gpu, "zdc,explicit=1,p_i=0.1,p_u=0.5", NULL);

@@ -508,6 +508,102 @@ static void test_complete(size_t d, size_t n, size_t w)
     free(value);
 }
 
+enum { CODES = 40, CODE_PAGES = 5, CODE_PAGE = CODES * KVD_PAGE_TOKENS, SINK = 3, SLOTS = 4 };
+
+/* Two latents of ranks 24 and 16, whose numbers have 0 to 8 bits. Returns the bits of a token. */
+static int32_t make_codes(kvd_rng *rng, kvd_latent_code *code)
+{
+    int32_t bit = 0;
+    for (int j = 0; j < CODES; j++) {
+        const int r = j < 24 ? j : j - 24;
+        code[j] =
+            (kvd_latent_code){.place = (j < 24 ? 0 : 24 * KVD_PAGE_TOKENS) + r / 8 * 512 + r % 8,
+                              .bit = bit,
+                              .bits = j * 5 % 9,
+                              .side = j >= 24,
+                              .mean = (float)kvd_rng_normal(rng),
+                              .deviation = j == 7 ? 0 : 1 + (float)(j % 3)};
+        bit += code[j].bits;
+    }
+    return bit;
+}
+
+/* Returns the number that a code of x becomes, rounded to bf16. */
+static float decoded(const kvd_latent_code *c, const float *level, double x)
+{
+    const float *const of = level + (c->side * 9 + c->bits) * 256;
+    double best = 0;
+    for (int k = 0; k < 1 << c->bits; k++)
+        if (k == 0 || fabs((x - (double)c->mean) / (double)c->deviation - (double)of[k]) <
+                          fabs((x - (double)c->mean) / (double)c->deviation - best))
+            best = (double)of[k];
+    const uint16_t h =
+        bf16_of(c->bits && c->deviation > 0 ? (double)c->mean + (double)c->deviation * best
+                                            : (double)c->mean);
+    float y;
+    kvd_to_f32(KVD_BF16, &h, &y, 1);
+    return y;
+}
+
+/*
+ * Codes the tokens of two requests, overwrites their latents, and restores all but the newest token
+ * of each.
+ */
+static void test_codes(void)
+{
+    static const int32_t kv_len[2] = {130, 64}, one[2] = {1, 1}, slot[2] = {2, 0},
+                         table[2][3] = {{4, 0, 2}, {1, 3, 3}};
+    static float level[2 * 9 * 256];
+    kvd_latent_code code[CODES];
+    kvd_rng rng;
+    kvd_rng_seed(&rng, 9, 0);
+    const int32_t words = make_codes(&rng, code) / 32 + 1;
+    for (int i = 0; i < 2 * 9 * 256; i++)
+        level[i] = (float)((i % 256 + 0.5) * 6 / (1 << i / 256 % 9) - 3);
+    const size_t n = (size_t)CODE_PAGES * CODE_PAGE,
+                 stored = (size_t)CODE_PAGES * 64 * (size_t)words;
+    float *const x = bf16_numbers(&rng, n, 3), *const y = need(n * sizeof *y);
+    uint16_t *const back = need(n * sizeof *back);
+    void *const pool = on_device_bf16(x, n);
+    kvd_latent_code_args a = {.s = {.n = 2, .max_pages = 3, .most = 200},
+                              .n_codes = CODES,
+                              .words = words,
+                              .n_sink = SINK,
+                              .pool = pool,
+                              .page_elements = CODE_PAGE};
+    a.s.start = a.s.q_len = a.s.kv_len = on_device(kv_len, sizeof kv_len);
+    a.s.page_table = on_device(table, sizeof table);
+    a.slot = on_device(slot, sizeof slot);
+    a.code = on_device(code, sizeof code);
+    a.level = on_device(level, sizeof level);
+    a.store = on_device(NULL, stored * sizeof *a.store);
+    a.exact = on_device(NULL, (size_t)SLOTS * SINK * CODES * sizeof *a.exact);
+    check(kvd_latent_code_put(&a, NULL), "codes");
+    fill_bytes(pool, 0xff, n * sizeof *back);
+    const int32_t *const steps = on_device(one, sizeof one);
+    a.s.q_len = steps;
+    a.s.most = 1;
+    check(kvd_latent_code_restore(&a, 4, NULL), "decoding");
+    check(cudaMemcpy(back, pool, n * sizeof *back, cudaMemcpyDeviceToHost), "latents");
+    kvd_to_f32(KVD_BF16, back, y, n);
+    size_t wrong = 0, tokens = 0;
+    for (int b = 0; b < 2; b++)
+        for (int t = 0; t < kv_len[b]; t++, tokens++)
+            for (int j = 0; j < CODES; j++) {
+                const size_t at = (size_t)table[b][t / 64] * CODE_PAGE + (size_t)code[j].place +
+                                  (size_t)(t % 64 * 8);
+                const float want = t < SINK ? x[at] : decoded(&code[j], level, (double)x[at]);
+                wrong += (size_t)(t + 1 == kv_len[b] ? !isnan(y[at]) : fabsf(y[at] - want) > 0);
+            }
+    test_result(wrong == 0, "codes of latents",
+                "%zu tokens of %d bits: %zu of %zu numbers are wrong", tokens,
+                code[CODES - 1].bit + code[CODES - 1].bits, wrong, tokens * CODES);
+    device_free(pool, a.s.start, a.s.page_table, a.slot, a.code, a.level, a.store, a.exact, steps);
+    free(x);
+    free(y);
+    free(back);
+}
+
 /* usage: gpu_engine_latent [quick]: a few small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -525,6 +621,7 @@ int main(int argc, char **argv)
     (void)snprintf(mha, sizeof mha, "%s/mha", temp_folder());
     if (make_wide(gqa, 8, 4) || make_wide(mha, 8, 8))
         return 1;
+    test_codes();
     test_complete(32, 17, 24);
     test_complete(128, 40, 96);
     test_complete(64, 80, 48);

@@ -302,7 +302,12 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 void kvd_allot_tables_of(const void *self, kvd_allot_tables *t)
 {
     const allot *const a = self;
-    *t = (kvd_allot_tables){(size_t)a->n_kv_heads, a->wide, a->scale, a->given, a->levels};
+    *t = (kvd_allot_tables){.n_kv_heads = (size_t)a->n_kv_heads,
+                            .wide = a->wide,
+                            .sink = (size_t)a->v->value[SINK],
+                            .scale = a->scale,
+                            .given = a->given,
+                            .levels = a->levels};
 }
 
 static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,

@@ -38,6 +38,7 @@ enum { KVD_ALLOT_BITS = 8 /* largest number of bits of a dimension (allot) */ };
  */
 typedef struct {
     size_t n_kv_heads, wide;
+    size_t sink;          /* number of first tokens that are stored exactly */
     const float *scale;   /* [n_layers][n_kv_heads][2][wide][2]: mean, standard deviation */
     const uint8_t *given; /* [n_layers][n_kv_heads][2][wide] bits of each dimension */
     /* [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS] levels of each number of bits. */

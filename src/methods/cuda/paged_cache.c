@@ -9,7 +9,7 @@
 #include "methods/cuda/paged_works.h"
 #include "model/checkpoint/cuda/random.h"
 #include "model/pass/batch.h"
-#include "model/pass/cuda/dense_rows.h"
+#include "model/pass/cuda/dense_lists.h"
 
 static const char what[] = "cache";
 

@@ -2,9 +2,10 @@
 
 #include <stdlib.h>
 
+#include "methods/bits/levels.h"
 #include "model/checkpoint/cuda/random.h"
 
-static const char what[] = "latents";
+static const char what[] = "latents", coding[] = "codes of latents";
 
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err)
 {
@@ -76,8 +77,12 @@ int kvd_latent_store_init(kvd_latent_store *s, cudaStream_t stream, kvd_err *err
     for (size_t l = 0; l < layers && !status; l++) {
         place(s, (int)l, head + l * kv, run + l * most, source + l * most);
         s->layer[l].first_run = (int)(l * most);
-        s->page_bytes += s->layer[l].page * sizeof *s->pool;
+        const size_t page = s->layer[l].page * sizeof *s->pool;
+        s->page_bytes = !s->one_layer          ? s->page_bytes + page
+                        : page > s->page_bytes ? page
+                                               : s->page_bytes;
     }
+    s->token_bytes = (double)s->page_bytes / KVD_PAGE_TOKENS;
     if (!status && (!(s->head = kvd_device_copy(&s->memory, head, layers * kv * sizeof *head, what,
                                                 stream, err)) ||
                     !(s->run = kvd_device_copy(&s->memory, run, bytes, what, stream, err)) ||
@@ -94,11 +99,9 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
                           kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    size_t n = 0;
-    for (int l = 0; l < s->cache->config->n_layers; l++) {
-        s->layer[l].at = n;
-        n += (pages + 1) * s->layer[l].page;
-    }
+    const size_t n = (pages + 1) * s->page_bytes / sizeof *s->pool;
+    for (int l = 1; l < s->cache->config->n_layers && !s->one_layer; l++)
+        s->layer[l].at = s->layer[l - 1].at + (pages + 1) * s->layer[l - 1].page;
     if (!(s->tokens = calloc(slots, sizeof *s->tokens)))
         return kvd_no_memory(err, what, slots * sizeof *s->tokens);
     s->n_slots = slots;
@@ -177,16 +180,156 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
 
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 {
-    const double token = (double)s->page_bytes / KVD_PAGE_TOKENS;
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
     /* s->held counts requests that end in this iteration, too. */
     s->held = 0;
-    for (size_t i = 0; i < s->n_slots; i++)
-        s->held += s->tokens[i] ? (double)s->tokens[i] * token + (double)s->slot_bytes : 0;
+    for (size_t i = 0; i < s->n_slots; i++) {
+        const uint32_t n = s->tokens[i], sink = n < s->n_sink ? n : s->n_sink;
+        s->held += sink * s->sink_bytes + (n - sink) * s->token_bytes;
+        s->held += n ? (double)s->slot_bytes : 0;
+    }
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
             s->tokens[it->slice[i].slot] = 0;
+}
+
+/*
+ * Fills the codes of layer l in the order of their places in a page, and adds the bits of a token
+ * to c->sink_bits and c->token_bits. Returns the number of bits of a token, padding excluded.
+ */
+static int32_t fill_codes(kvd_latent_codes *c, int l, const kvd_allot_tables *t,
+                          const kvd_dims *dims, kvd_latent_code *to)
+{
+    const kvd_latent_store *const s = c->store;
+    const size_t first = (size_t)s->cache->share->first_kv_head;
+    int32_t place = 0, bit = 0;
+    for (int g = 0; g < dims->n_kv_heads; g += dims->heads)
+        for (int side = 0; side < 2; side++) {
+            const kvd_dims_head *const h = &dims->head[l * dims->n_kv_heads + g];
+            const size_t at =
+                (((size_t)l * t->n_kv_heads + first + (size_t)g) * 2 + (size_t)side) * t->wide;
+            const int rank = s->layer[l].rank[side][g / dims->heads],
+                      width = side ? h->d_v : h->d_qk;
+            for (int r = 0; r < rank; r++, to++) {
+                *to = (kvd_latent_code){
+                    .place = place + r / 8 * 8 * KVD_PAGE_TOKENS + r % 8, .bit = bit, .side = side};
+                if (r >= width)
+                    continue;
+                to->bits = t->given[at + (size_t)r];
+                to->mean = t->scale[2 * (at + (size_t)r)];
+                to->deviation = t->scale[2 * (at + (size_t)r) + 1];
+                bit += to->bits;
+                c->sink_bits += 16;
+            }
+            place += KVD_PAGE_TOKENS * rank;
+        }
+    c->token_bits += bit;
+    return bit;
+}
+
+int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
+                          const kvd_dims *dims, cudaStream_t stream, kvd_err *err)
+{
+    const int layers = store->cache->config->n_layers;
+    const size_t levels = (size_t)layers * 2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS;
+    size_t n = 0;
+    kvd_allot_tables t;
+    kvd_allot_tables_of(plan->bits_self, &t);
+    *c = (kvd_latent_codes){.store = store};
+    c->layer = calloc((size_t)layers, sizeof *c->layer);
+    for (int l = 0; l < layers; l++)
+        n += store->layer[l].latent_pitch;
+    kvd_latent_code *const code = malloc(n * sizeof *code);
+    if (!c->layer || !code) {
+        free(code);
+        return kvd_no_memory(err, what, n * sizeof *code);
+    }
+    store->n_sink = (uint32_t)t.sink;
+    store->sink_bytes = store->token_bytes = 0;
+    n = 0;
+    for (int l = 0; l < layers; l++) {
+        const size_t pitch = store->layer[l].latent_pitch;
+        const int32_t words = fill_codes(c, l, &t, dims, code + n) / 32 + 1;
+        c->layer[l] = (kvd_latent_codes_layer){.n = (int32_t)pitch, .words = words, .code = n};
+        n += pitch;
+        store->sink_bytes += (double)(pitch * sizeof *c->exact);
+        store->token_bytes += (double)words * sizeof *c->words;
+        c->page_bytes += KVD_PAGE_TOKENS * (size_t)words * sizeof *c->words;
+    }
+    c->slot_bytes = store->n_sink * n * sizeof *c->exact;
+    c->code = kvd_device_copy(&store->memory, code, n * sizeof *code, what, stream, err);
+    c->level = c->code ? kvd_device_copy(&store->memory, t.levels, levels * sizeof *c->level, what,
+                                         stream, err)
+                       : NULL;
+    const int status =
+        !c->level || kvd_cuda_check(cudaStreamSynchronize(stream), what, err) ? -1 : 0;
+    free(code);
+    return status;
+}
+
+int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
+                          kvd_err *err)
+{
+    const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
+    const size_t bytes = (pages + 1) * c->page_bytes, exact = slots * c->slot_bytes;
+    const int layers = c->store->cache->config->n_layers;
+    for (int l = 1; l < layers; l++) {
+        const kvd_latent_codes_layer *const last = &c->layer[l - 1];
+        c->layer[l].store = last->store + (pages + 1) * KVD_PAGE_TOKENS * (size_t)last->words;
+        c->layer[l].exact = last->exact + slots * c->store->n_sink * (size_t)last->n;
+    }
+    return (c->words = kvd_device_new(&c->store->memory, bytes, "the cache", err)) &&
+                   (c->exact = kvd_device_new(&c->store->memory, exact, "the cache", err)) &&
+                   !kvd_device_zero(c->exact, exact, what, err) &&
+                   !kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0,
+                                                       bytes / sizeof(uint16_t), c->words, stream),
+                                   what, err)
+               ? 0
+               : -1;
+}
+
+static kvd_latent_code_args codes_of(const kvd_latent_codes *c, int layer, bool prompts, size_t n)
+{
+    const kvd_latent_store *const s = c->store;
+    const kvd_latent_codes_layer *const l = &c->layer[layer];
+    const kvd_step_batch *const b = s->cache->batch;
+    const size_t levels = (size_t)2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS;
+    return (kvd_latent_code_args){.s = kvd_latent_store_slices(s, prompts, n),
+                                  .slot = b->device.slot + (prompts ? b->n_steps : 0),
+                                  .n_codes = l->n,
+                                  .words = l->words,
+                                  .n_sink = (int32_t)s->n_sink,
+                                  .code = c->code + l->code,
+                                  .level = c->level + (size_t)layer * levels,
+                                  .store = c->words + l->store,
+                                  .exact = c->exact + l->exact,
+                                  .pool = kvd_latent_store_pool(s, layer),
+                                  .page_elements = s->layer[layer].page};
+}
+
+int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_latent_code_args steps = codes_of(c, r->layer, false, r->steps),
+                               prompts = codes_of(c, r->layer, true, r->prompts);
+    return (r->steps && kvd_cuda_check(kvd_latent_code_put(&steps, r->stream), coding, err)) ||
+                   (r->prompts &&
+                    kvd_cuda_check(kvd_latent_code_put(&prompts, r->stream), coding, err))
+               ? -1
+               : 0;
+}
+
+int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err)
+{
+    const kvd_latent_code_args a = codes_of(c, r->layer, false, r->steps);
+    return kvd_cuda_check(kvd_latent_code_restore(&a, c->store->cache->n_sms, r->stream), coding,
+                          err);
+}
+
+double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot)
+{
+    const uint32_t n = c->store->tokens[slot], sink = n < c->store->n_sink ? n : c->store->n_sink;
+    return sink * c->sink_bits + (n - sink) * c->token_bits;
 }
 
 static int solved(cusolverStatus_t s, kvd_err *err)

@@ -58,11 +58,22 @@ typedef struct {
      * latents of K. The ranks of K and V must be equal. Must be set before kvd_latent_store_init.
      */
     bool joint;
+    /*
+     * True if all layers use the same pages, one layer after another. Must be set before
+     * kvd_latent_store_init.
+     */
+    bool one_layer;
     /* Offset of each run in a token's latents in memory: [n_layers][n_runs]. NULL if wide is 0. */
     int32_t *source;
     uint16_t *pool;
-    /* Bytes that one page takes in all layers together. */
+    /* Bytes that one page takes in all layers together, or in the largest one if one_layer. */
     size_t page_bytes;
+    /*
+     * Bytes that a token holds in all layers together: one of the first n_sink tokens of a request,
+     * and a later one.
+     */
+    double sink_bytes, token_bytes;
+    uint32_t n_sink;
     /* True if each slot (request) has its own projection matrices. */
     bool of_slots;
     size_t matrix_slot; /* number of elements of the projection matrices of one slot */
@@ -112,6 +123,48 @@ void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 
 /* Updates s->tokens and s->held. Must be called after each iteration. */
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
+
+/* Codes of one layer. */
+typedef struct {
+    int32_t n, words;          /* numbers of a token, and 32-bit words of its code */
+    size_t code, store, exact; /* offsets of the layer in the arrays of kvd_latent_codes */
+} kvd_latent_codes_layer;
+
+/*
+ * Latents that are stored as codes of method allot, while the pages of `store` hold one layer at a
+ * time. The first tokens of a request are stored as they are.
+ */
+typedef struct {
+    kvd_latent_store *store; /* borrowed; one_layer is true */
+    kvd_latent_codes_layer *layer;
+    const kvd_latent_code *code; /* device */
+    /* Device [n_layers][2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS]. */
+    const float *level;
+    uint32_t *words;
+    uint16_t *exact;
+    size_t page_bytes, slot_bytes; /* in all layers together */
+    /* Bits of a token in all layers together, as the CPU counts them. */
+    double sink_bits, token_bits;
+} kvd_latent_codes;
+
+/*
+ * Makes the tables of an open method allot. dims: the projections of this GPU's KV heads. Must be
+ * called after kvd_latent_store_init; the memory is that of the store. The caller must free
+ * c->layer, also after a failure.
+ */
+int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
+                          const kvd_dims *dims, cudaStream_t stream, kvd_err *err);
+/* Allocates the codes, and fills them with random numbers for timing. */
+int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
+                          kvd_err *err);
+/*
+ * kvd_latent_codes_put codes the new tokens of decode steps and prompts from the pages of latents.
+ * kvd_latent_codes_restore writes all tokens of decode steps but the new ones into these pages.
+ */
+int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
+int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
+/* Returns the bits of a slot after the latest iteration. */
+double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
 
 /* Computes eigenvectors of `n` symmetric matrices [d][d] at once, by cuSOLVER. */
 typedef struct {

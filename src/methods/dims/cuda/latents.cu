@@ -14,8 +14,6 @@ namespace
 {
 
 enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_WHOLE = 768, RANK_PART = 192 };
-/* Smallest eigenvalue of a determined direction, as a fraction of the largest eigenvalue. */
-constexpr float KNOWN = 1e-6F;
 
 __device__ __forceinline__ size_t latent_at(int t)
 {
@@ -530,87 +528,6 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/*
- * One CTA per matrix. `left` has the squared length of each unit vector outside the span of the
- * columns so far, which all threads search in the same order.
- */
-__global__ void __launch_bounds__(THREADS)
-    complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
-             const __grid_constant__ kvd_latent_rows rows)
-{
-    extern __shared__ float left[];
-    float *const x = left + d;
-    const int number = static_cast<int>(blockIdx.x), width = basis[number].width,
-              most = min(width, 2 * number < static_cast<int>(gridDim.x) ? rows.k : rows.v);
-    float *const last = vectors + static_cast<size_t>(number + 1) * static_cast<size_t>(d * d) - d;
-    const float *const value = values + static_cast<size_t>(number) * static_cast<size_t>(d);
-    int known = 0;
-    while (known < most && value[d - 1 - known] > KNOWN * value[d - 1])
-        known++;
-    if (known == width)
-        return;
-    for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
-        left[k] = 1;
-        for (int j = 0; j < known; j++)
-            left[k] -= last[k - j * d] * last[k - j * d];
-    }
-    __syncthreads();
-    for (int j = known; j < width; j++) {
-        int unit = 0;
-        for (int i = 1; i < d; i++)
-            unit = left[i] > left[unit] * (1 + 1e-6F) ? i : unit;
-        for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
-            x[k] = k == unit;
-            for (int m = 0; m < j; m++)
-                x[k] -= last[unit - m * d] * last[k - m * d];
-        }
-        __syncthreads();
-        float length = 0;
-        for (int i = 0; i < d; i++)
-            length += x[i] * x[i];
-        for (int k = static_cast<int>(threadIdx.x); k < d; k += THREADS) {
-            last[k - j * d] = x[k] / sqrtf(length);
-            left[k] -= x[k] * x[k] / length;
-        }
-        __syncthreads();
-    }
-}
-
-__global__ void leading(const float *vectors, const kvd_latent_basis *basis, int d, int wide,
-                        uint16_t *to, uint16_t *padded)
-{
-    const size_t number = blockIdx.x, from = number * static_cast<size_t>(d * d);
-    const kvd_latent_basis b = basis[number];
-    for (int i = static_cast<int>(threadIdx.x); i < d * wide; i += static_cast<int>(blockDim.x)) {
-        const int row = i / wide, j = i % wide;
-        const uint16_t x = j < b.width
-                               ? static_cast<uint16_t>(pack<true>(
-                                     vectors[from + static_cast<size_t>((d - 1 - j) * d + row)], 0))
-                               : 0;
-        if (j < b.rank)
-            to[static_cast<size_t>(b.at + row * b.rank + j)] = x;
-        if (padded)
-            padded[number * static_cast<size_t>(d * wide) + static_cast<size_t>(i)] = x;
-    }
-}
-
-__global__ void __launch_bounds__(THREADS)
-    narrow_rows(const __grid_constant__ kvd_latent_narrow_args a)
-{
-    const int b = static_cast<int>(blockIdx.y), q_len = __ldg(a.s.q_len + b);
-    const uint8_t *const level = a.level + __ldg(a.q_start + b);
-    for (int t = static_cast<int>(blockIdx.x); t < q_len; t += static_cast<int>(gridDim.x)) {
-        if (level[t] & a.important)
-            continue;
-        uint16_t *const row =
-            static_cast<uint16_t *>(a.rows) +
-            static_cast<size_t>(__ldg(a.s.start + b) + t) * static_cast<size_t>(a.n * a.wide);
-        for (int i = static_cast<int>(threadIdx.x); i < a.n * a.wide; i += THREADS)
-            if (i % a.wide >= a.low[i / a.wide].width)
-                row[i] = 0;
-    }
-}
-
 typedef void (*restore_kernel)(kvd_latent_restore_args);
 
 template <int W16> restore_kernel restore_of(int w16, bool parts)
@@ -631,17 +548,12 @@ unsigned octets(const kvd_latent_slices *s)
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
     return static_cast<unsigned>(n < enough ? n : enough);
 }
-
-int bad_slices(const kvd_latent_slices *s)
-{
-    return s->n < 1 || s->n > 65535 || s->most < 1 || !s->start || !s->q_len || !s->kv_len ||
-           !s->page_table;
-}
 } // namespace
 
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
 {
-    if (bad_slices(&a->s) || (a->n_heads && (a->d_head % 16 || a->ld_q % 8)) || a->ld_latent % 8)
+    if (kvd_latent_slices_bad(&a->s) || (a->n_heads && (a->d_head % 16 || a->ld_q % 8)) ||
+        a->ld_latent % 8)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
     /*
@@ -695,7 +607,7 @@ cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head 
                               int32_t n_kv_heads, int32_t d_head, const void *pages, size_t page,
                               void *rows, cudaStream_t stream)
 {
-    if (bad_slices(s) || d_head % 8)
+    if (kvd_latent_slices_bad(s) || d_head % 8)
         return cudaErrorInvalidValue;
     const gather_args a = {*s,
                            head,
@@ -712,7 +624,7 @@ cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t 
                                       int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
                                       void *rows, cudaStream_t stream)
 {
-    if (bad_slices(s) || d_head % 8 || n_heads < 1 || !q_start)
+    if (kvd_latent_slices_bad(s) || d_head % 8 || n_heads < 1 || !q_start)
         return cudaErrorInvalidValue;
     const query_args a = {*s,
                           q_start,
@@ -722,35 +634,5 @@ cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t 
                           static_cast<const uint16_t *>(q),
                           static_cast<uint16_t *>(rows)};
     gather_queries<<<dim3(octets(s), static_cast<unsigned>(s->n)), THREADS, 0, stream>>>(a);
-    return cudaGetLastError();
-}
-
-cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream)
-{
-    if (bad_slices(&a->s) || !a->q_start || !a->level || !a->low || a->n < 1 || a->wide < 1)
-        return cudaErrorInvalidValue;
-    narrow_rows<<<dim3(static_cast<unsigned>(a->s.most < 1024 ? a->s.most : 1024),
-                       static_cast<unsigned>(a->s.n)),
-                  THREADS, 0, stream>>>(*a);
-    return cudaGetLastError();
-}
-
-cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
-                                int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream)
-{
-    if (n < 2 || n % 2 || !vectors || !values || !basis || d < 1 || rows.k < 0 || rows.v < 0)
-        return cudaErrorInvalidValue;
-    complete<<<static_cast<unsigned>(n), THREADS, 2 * static_cast<size_t>(d) * sizeof(float),
-               stream>>>(vectors, values, basis, d, rows);
-    return cudaGetLastError();
-}
-
-cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
-                               int32_t d, int32_t wide, void *to, void *padded, cudaStream_t stream)
-{
-    if (n < 1 || !basis || d < 1 || wide < 1)
-        return cudaErrorInvalidValue;
-    leading<<<static_cast<unsigned>(n), THREADS, 0, stream>>>(
-        vectors, basis, d, wide, static_cast<uint16_t *>(to), static_cast<uint16_t *>(padded));
     return cudaGetLastError();
 }

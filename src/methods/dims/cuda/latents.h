@@ -54,6 +54,13 @@ typedef struct {
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
+/* Returns a nonzero number if a member of *s cannot be right. */
+static inline int kvd_latent_slices_bad(const kvd_latent_slices *s)
+{
+    return s->n < 1 || s->n > 65535 || s->most < 1 || !s->start || !s->q_len || !s->kv_len ||
+           !s->page_table;
+}
+
 /*
  * Arguments of kvd_latent_put. It stores queries after RoPE in the layout that attention reads, and
  * latents of new tokens in their pages.
@@ -232,6 +239,42 @@ typedef struct {
 } kvd_latent_narrow_args;
 /* Sets those columns of less important tokens to 0 that these tokens do not keep. */
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
+
+/* One number of a token's latents in a code of scalar levels (method allot). */
+enum { KVD_LATENT_CODE_BITS = 8 };
+typedef struct {
+    int32_t place; /* offset in a page of latents, for the first token of the page */
+    /* First bit in the code of the token, and number of bits. 0 bits: the number becomes `mean`. */
+    int32_t bit, bits;
+    int32_t side; /* 0: K, 1: V */
+    /* A number x is coded as the level nearest to (x - mean) / deviation. */
+    float mean, deviation;
+} kvd_latent_code;
+
+/*
+ * Arguments of kvd_latent_code_put, which codes the new tokens from the pages of latents, and of
+ * kvd_latent_code_restore, which writes all tokens but the new ones into these pages. The first
+ * n_sink tokens of a request are stored as they are. Arrays are in device memory.
+ */
+typedef struct {
+    kvd_latent_slices s;
+    const int32_t *slot; /* [s.n] */
+    /*
+     * n_codes is a multiple of 8: 8 consecutive numbers have consecutive places. words: number of
+     * 32-bit words of the code of a token.
+     */
+    int32_t n_codes, words, n_sink;
+    const kvd_latent_code *code; /* [n_codes] */
+    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] levels, by side and number of bits */
+    const float *level;
+    uint32_t *store; /* [pages][KVD_PAGE_TOKENS][words] */
+    uint16_t *exact; /* [slots][n_sink][n_codes] */
+    void *pool;
+    size_t page_elements; /* elements of a page of latents */
+} kvd_latent_code_args;
+cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stream);
+cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms,
+                                    cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,9 @@
 /*
- * Method palu in the CUDA engine (see methods/dims/palu.c). The matrix product of Q, K and V gives
- * latent vectors of K and V. Every token attends to keys that are restored from latents, also to
- * the keys of its own prompt. If the cache sets exact_method, as text generation requires, the
- * weights stay as they are, separate products give latents, and prompts attend to their own keys
- * and values.
+ * Method palu, alone or with allot, in the CUDA engine (methods/dims/palu.c). The matrix product of
+ * Q, K and V gives latent vectors of K and V. Every token attends to keys that are restored from
+ * latents, also to the keys of its own prompt. If the cache sets exact_method, as text generation
+ * requires, the weights stay as they are, separate products give latents, and prompts attend to
+ * their own keys and values.
  *
  * If the fused kernel supports the shape (kernels/rivals/palu_decode.h), it restores keys and
  * computes attention. Otherwise the pages of the layer are restored before attention. If no latent
@@ -52,6 +52,8 @@ typedef struct {
      */
     bool folded;
     bool fused;
+    kvd_latent_codes codes; /* used if `coded` */
+    bool coded;             /* the plan's bits method, allot, codes the latents */
     kvd_palu_layer *layer;
     /* All matrices in device memory, bf16. */
     uint16_t *matrix;
@@ -282,10 +284,10 @@ static bool fuses(const kvd_palu *p)
 /* Returns the name of the first member of the plan that the engine does not run with palu. */
 static const char *refused_member(const kvd_plan *plan)
 {
-    return plan->layers   ? plan->layers->info.name
-           : plan->tokens ? plan->tokens->info.name
-           : plan->bits   ? plan->bits->info.name
-                          : NULL;
+    return plan->layers                                  ? plan->layers->info.name
+           : plan->tokens                                ? plan->tokens->info.name
+           : plan->bits && plan->bits != &kvd_bits_allot ? plan->bits->info.name
+                                                         : NULL;
 }
 
 /* Returns true if the kernels support latents of `heads` heads of d dimensions. */
@@ -299,8 +301,8 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     const int d = c->config->d_head;
     const char *const member = refused_member(plan);
     if (member)
-        return kvd_fail(err, "the CUDA engine runs '%s' alone, not with '%s'", plan->dims->method,
-                        member);
+        return kvd_fail(err, "the CUDA engine runs '%s' alone or with allot, not with '%s'",
+                        plan->dims->method, member);
     if (!fits(plan->dims->heads, d))
         return kvd_fail(err,
                         "latents of %d heads of %d: the CUDA engine takes groups up to 768 wide",
@@ -532,18 +534,35 @@ static int restore(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, siz
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_palu *const p = self_of(m);
-    if (r->prompts ? m->cache->exact_method : p->fused)
+    const bool rows = r->prompts ? !m->cache->exact_method : !p->fused,
+               codes = p->coded && r->steps;
+    if (!rows && !codes)
         return 0;
-    return (!p->fused && r->steps && restore(p, r, false, r->steps, err)) ||
-                   (r->prompts && restore(p, r, true, r->prompts, err)) ||
+    return (codes && kvd_latent_codes_restore(&p->codes, r, err)) ||
+                   (rows && !p->fused && r->steps && restore(p, r, false, r->steps, err)) ||
+                   (rows && r->prompts && restore(p, r, true, r->prompts, err)) ||
                    kvd_clock_end(m->cache->clock, KVD_PHASE_RESTORE, r->stream, err)
                ? -1
                : 0;
 }
 
+static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
+{
+    return kvd_latent_codes_put(&self_of(m)->codes, r, err);
+}
+
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    return kvd_latent_codes_bits(&((const kvd_palu *)(const void *)m)->codes, slot);
+}
+
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
-    return kvd_latent_store_make(&self_of(m)->store, pages, slots, stream, err);
+    kvd_palu *const p = self_of(m);
+    return kvd_latent_store_make(&p->store, pages, slots, stream, err) ||
+                   (p->coded && kvd_latent_codes_make(&p->codes, pages, slots, stream, err))
+               ? -1
+               : 0;
 }
 
 /*
@@ -577,6 +596,7 @@ static void release(kvd_gpu_method *m)
 {
     kvd_palu *const p = self_of(m);
     kvd_latent_store_release(&p->store);
+    free(p->codes.layer);
     free(p->own.head);
     free(p->layer);
     free(p);
@@ -603,10 +623,17 @@ static int open_palu(kvd_palu *p, kvd_err *err)
     p->folded = c->hook.wants_raw;
     c->hook.wants_pre = !p->folded;
     p->fused = fuses(p);
+    p->store.one_layer = p->coded = p->method.plan->bits != NULL;
     if (make_matrices(p, err) || kvd_latent_store_init(&p->store, p->w->stream, err) ||
+        (p->coded &&
+         kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, p->dims, p->w->stream, err)) ||
         fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)))
         return -1;
-    p->method.page_bytes = p->store.page_bytes;
+    p->method.page_bytes = p->store.page_bytes + p->codes.page_bytes;
+    p->method.slot_bytes = p->codes.slot_bytes;
+    p->method.whole_prompts = p->coded;
+    p->method.bits = p->coded ? bits : NULL;
+    p->method.attended = p->coded ? attended : NULL;
     p->method.apart = p->folded ? 0 : 1u << KVD_PHASE_ROTATE;
     if (p->fused) {
         p->method.plan_steps = plan_fused;

@@ -68,4 +68,28 @@ void kvd_dense_lists_release(kvd_dense_lists *l);
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
 
+/*
+ * Kernels that fill page tables and remove the padding between sequences. The functions launch on
+ * the stream and return the kernel's error.
+ */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fills table [n][max_pages]: entry j of sequence b becomes first_page[b] + j. */
+cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t max_pages,
+                                 int32_t *table, cudaStream_t stream);
+
+/*
+ * Copies rows of `bytes` bytes, one row per token, to `to` [n_tokens][bytes]. Sequence b starts at
+ * row q_start[b] of `from` and at row start[b] of `to`. start [n] is ascending and begins with 0.
+ * bytes is a multiple of 16, and both arrays are aligned to 16 bytes.
+ */
+cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
+                                int32_t n, size_t n_tokens, size_t bytes, void *to,
+                                cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

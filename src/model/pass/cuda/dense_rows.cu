@@ -1,5 +1,5 @@
-/* Kernels of dense_rows.h. A warp copies one row; a thread writes one entry of a page table. */
-#include "model/pass/cuda/dense_rows.h"
+/* Kernels of dense_lists.h. A warp copies one row; a thread writes one entry of a page table. */
+#include "model/pass/cuda/dense_lists.h"
 
 namespace
 {

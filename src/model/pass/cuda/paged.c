@@ -12,7 +12,6 @@
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/prefill_plan.h"
 #include "model/pass/cuda/dense_lists.h"
-#include "model/pass/cuda/dense_rows.h"
 
 enum { RUN_SEQUENCES_MIN = 16, CTAS_MAX = 1024 };
 
