@@ -7,16 +7,20 @@
 #include <string.h>
 
 #include "common/stats.h"
+#include "dims_fixture.h"
 #include "engine_schedule.h"
 #include "make_checkpoint.h"
 #include "make_dump.h"
 #include "methods/bits/levels.h"
+#include "methods/points.h"
 #include "model/model_info.h"
 #include "temp_folder.h"
 #include "worst.h"
 
 enum { HELD = 4096 };
-static kvd_activations dump; /* calibration of the methods that need one */
+/* Calibration and singular values of the methods that need them. */
+static kvd_activations dump;
+static kvd_spectrum spectrum;
 
 typedef struct {
     float *logits; /* logits of emitted tokens, [outputs][vocab] */
@@ -44,11 +48,25 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return status;
 }
 
+/* A plan, and the projections that it uses. */
+typedef struct {
+    kvd_plan plan;
+    kvd_method method;
+    kvd_point *point;
+    size_t n_points;
+} opened;
+
+static void close_plan(opened *o)
+{
+    kvd_plan_close(&o->plan);
+    kvd_points_free(o->point, o->n_points);
+}
+
 /*
  * Opens the plan of a method with random matrices and tables, so that kvquant's codes differ
- * between heads.
+ * between heads. The caller must close it, also after a failure.
  */
-static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, kvd_plan *plan,
+static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, opened *o,
                      kvd_err *err)
 {
     const kvd_config *const c = kvd_checkpoint_config(from);
@@ -58,10 +76,15 @@ static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_
                                     .calibration = reads ? &dump : NULL,
                                     .drawn = !reads,
                                     .seed = 3};
-    kvd_method m;
-    if (kvd_method_parse(method, &m, err))
+    kvd_plan *const plan = &o->plan;
+    *o = (opened){.point = NULL};
+    if (kvd_method_parse(method, &o->method, err))
         return -1;
-    *plan = m.plan;
+    o->method.spectrum = o->method.dims ? &spectrum : NULL;
+    o->method.spectrum_path = "fixture";
+    if (kvd_points_make(&o->method, &o->point, &o->n_points, err))
+        return -1;
+    *plan = kvd_point_plan(o->point);
     plan->type = KVD_BF16;
     plan->prompt = kvd_plan_beyond_widths(plan) ? max_len : 0;
     if (kvd_plan_open(plan, &setup, err))
@@ -87,17 +110,17 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
                                   .n_gpus = gpus,
                                   .graphs = true,
                                   .phases = true};
-    kvd_plan plan;
+    opened of;
     watched w = {l, o};
     o->n_held = 0;
     o->logits = need(l->outputs * l->vocab * sizeof *o->logits);
-    if (open_plan(l->c, method, l->max_len, &plan, err))
-        return -1;
-    kvd_engine *const e = kvd_engine_open_cuda(l->c, &plan, &spec, err);
+    kvd_engine *const e = open_plan(l->c, method, l->max_len, &of, err)
+                              ? NULL
+                              : kvd_engine_open_cuda(l->c, &of.plan, &spec, err);
     const int status = !e || serve(e, l, &by, watch, &w, err) ? -1 : 0;
     if (e)
         e->free(e);
-    kvd_plan_close(&plan);
+    close_plan(&of);
     return status;
 }
 
@@ -204,6 +227,14 @@ int main(int argc, char **argv)
                                          "expectedattention,budget=0.3",
                                          "pyramidkv,budget=0.1",
                                          "kvmerger,threshold=0.05,heavy=0.05,recent=0.05",
+                                         "tova,budget=0.1",
+                                         "elasticcache,budget=0.2",
+                                         "kvcrush,budget=0.1",
+                                         "zdc,p=0.1,p_u=0.8,g=0.3",
+                                         "zdc,online=1,p=0.1,p_u=0.8",
+                                         "received+zack,p=0.1,p_u=0.8,g=0.3",
+                                         "h2o+zack,p=0.3",
+                                         "zack+kivi,p=0.3,bits=2,residual=32",
                                          "quest,budget=0.2,page=8",
                                          "a2ats,size=64,rows=250,budget=0.1,sink=4,local=16,"
                                          "relative=64",
@@ -220,10 +251,8 @@ int main(int argc, char **argv)
                                          "cachegen,bin=4,group=8,groups=8,lanes=1"};
     static const char *const joined[][2] = {
         {"palu,heads=4,p=0.5", "share a latent"},
-        {"tova", "'tova' on one GPU, 2 were asked for: all KV heads of a layer keep the same"},
-        {"elasticcache", "keep the same tokens"},
-        {"kvcrush", "keep the same tokens"},
-        {"mpcache", "keep the same tokens"},
+        {"mpcache",
+         "'mpcache' on one GPU, 2 were asked for: all KV heads of a layer keep the same"},
         {"adakv", "the attention of all KV heads"},
         {"taskkv", "the attention of all KV heads"},
         {"kvzip", "the attention of all KV heads"},
@@ -249,7 +278,8 @@ int main(int argc, char **argv)
     (void)snprintf(path, sizeof path, "%s/by-head", temp_folder());
     kvd_checkpoint *const c =
         make_checkpoint(path, &s, &err) ? NULL : kvd_checkpoint_open(path, &err);
-    if (!c || make_calibration(kvd_checkpoint_config(c), path, &err)) {
+    if (!c || make_calibration(kvd_checkpoint_config(c), path, &err) ||
+        fixture_spectrum(&spectrum, kvd_checkpoint_config(c), 5, &err)) {
         test_result(0, path, "%s", err.msg);
         return 1;
     }
@@ -270,6 +300,7 @@ int main(int argc, char **argv)
     free(again.logits);
     load_release(&l);
     kvd_activations_close(&dump);
+    kvd_spectrum_release(&spectrum);
     kvd_checkpoint_close(c);
     return failures ? 1 : 0;
 }

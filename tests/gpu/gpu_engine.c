@@ -778,7 +778,7 @@ static void test_refused_on_two(void)
     kvd_plan tokens;
     kvd_method m;
     kvd_err err = {""};
-    if (kvd_method_parse("tova", &m, &err))
+    if (kvd_method_parse("kvzip", &m, &err))
         test_result(0, "refused", "%s", err.msg);
     tokens = m.plan;
     tokens.type = KVD_BF16;

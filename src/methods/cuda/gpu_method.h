@@ -236,9 +236,9 @@ typedef struct kvd_gpu_kind {
     bool shares_prompts;
     /*
      * Returns NULL if tensor-parallel GPUs may divide the KV heads, because what is stored for a KV
-     * head depends on that head alone. The method then has only the heads of its GPU
-     * (kvd_paged_cache.share). Otherwise returns the reason as a clause. NULL: the reason is always
-     * `joined`.
+     * head depends on that head alone, or on sums that the method forms over the GPUs. The method
+     * then has only the heads of its GPU (kvd_paged_cache.share). Otherwise returns the reason as a
+     * clause. NULL: the reason is always `joined`.
      */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;

@@ -517,15 +517,10 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
     return open_strawman(s, err);
 }
 
-static const char *joins_heads(const kvd_plan *plan)
-{
-    return plan->tokens ? "the importance of a token is a sum over all heads" : NULL;
-}
-
 static bool generates(const kvd_plan *plan)
 {
     return plan->channels && (!plan->tokens || plan->tokens == &kvd_tokens_importance);
 }
 
 const kvd_gpu_kind kvd_gpu_strawman = {
-    .joins_heads = joins_heads, .generates = generates, .open = open_method};
+    .joins_heads = kvd_gpu_heads_apart, .generates = generates, .open = open_method};

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
-#include "methods/tokens/cuda/zdc.h"
+#include "methods/tokens/cuda/zdc_method.h"
 
 static const char what[] = "two widths of tokens";
 
@@ -59,6 +59,7 @@ static int make_rows(kvd_strawman *s, kvd_err *err)
                  heads = (size_t)c->share->n_heads;
     if (!(v->lse = kvd_device_new(m, heads * rows * sizeof *v->lse, what, err)) ||
         !(v->value = kvd_device_new(m, rows * sizeof *v->value, what, err)) ||
+        (kvd_zdc_sum_bytes(c) && !(v->sum = kvd_device_new(m, kvd_zdc_sum_bytes(c), what, err))) ||
         !(v->level = kvd_device_new(m, rows, what, err)) ||
         !(v->place = kvd_device_new(m, rows * sizeof *v->place, what, err)))
         return -1;
@@ -152,8 +153,7 @@ int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err
                              .place = v->place};
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.longest = c->batch->host.q_len[i] > a.longest ? c->batch->host.q_len[i] : a.longest;
-    if (first_of(s, r->layer) == r->layer &&
-        kvd_cuda_check(kvd_zdc_choose(&a, r->stream), what, err))
+    if (first_of(s, r->layer) == r->layer && kvd_zdc_choose_by_all(c, &a, v->sum, r->stream, err))
         return -1;
     return r->layer + 1 < layers ? 0
                                  : kvd_queue_get(v->host_low, v->n_low,

@@ -24,6 +24,7 @@ typedef struct {
     size_t n_slots;
     /* Outputs and scratch memory of the kernels that kvd_zdc_choose launches. */
     float *lse, *value;
+    float *sum; /* as in kvd_zdc_choose_by_all */
     uint8_t *level;
     int32_t *place;
     /*

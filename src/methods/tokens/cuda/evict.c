@@ -49,7 +49,14 @@ typedef struct {
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
-    int32_t *kept, *distance;
+    float *distance;
+    int32_t *kept;
+    /*
+     * joined: tensor-parallel GPUs add up scores, because all KV heads of a layer keep the same
+     * tokens. sums: kvd_evict_steps_args.sums.
+     */
+    bool joined;
+    float *sums;
     /* RoPE of the layers with rope_local_theta [1] and of all others [0]. */
     kvd_evict_expected expected[2];
     /* Bytes per token in the layers without a window: K, V, score and position in all heads. */
@@ -228,6 +235,17 @@ static kvd_evict_state state_of(const evict *e, int layer)
     return s;
 }
 
+/* Replaces x [n] by its sum over the GPUs. */
+static int add_up(const evict *e, float *x, size_t n, cudaStream_t stream, kvd_err *err)
+{
+    const kvd_paged_cache *const c = e->method.cache;
+    return kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||
+                   kvd_gpu_sum_add(c->worker->sum, c->share->index, x, n, stream, err) ||
+                   kvd_clock_end(c->clock, KVD_PHASE_COMM, stream, err)
+               ? -1
+               : 0;
+}
+
 static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -249,8 +267,14 @@ static int after_steps(evict *e, const kvd_paged_rows *r, kvd_err *err)
         .pool = kvd_paged_cache_pool(c, r->layer),
         .lse = e->method.lse_steps,
         .work = e->work,
+        .sums = e->sums,
         .merging = e->merging};
-    return kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err);
+    if (kvd_cuda_check(kvd_evict_steps(&a, r->stream), what, err))
+        return -1;
+    return e->sums && !e->rule.fixed
+               ? add_up(e, e->sums, r->steps * (size_t)e->state.room, r->stream, err) ||
+                     kvd_cuda_check(kvd_evict_steps_drop(&a, r->stream), what, err)
+               : 0;
 }
 
 static kvd_evict_expected expected_of(const evict *e, int layer)
@@ -261,6 +285,21 @@ static kvd_evict_expected expected_of(const evict *e, int layer)
     x.cosine = c->cosine ? c->cosine + first : NULL;
     x.sine = c->sine ? c->sine + first : NULL;
     return x;
+}
+
+/* Adds up the scores of prompts over the GPUs. */
+static int join_prompts(const evict *e, kvd_evict_prompts_args *a, cudaStream_t stream,
+                        kvd_err *err)
+{
+    const kvd_gpu_share *const share = e->method.cache->share;
+    const size_t n = (size_t)a->n_q8;
+    if (kvd_cuda_check(kvd_evict_sum_heads(a, stream), what, err) ||
+        add_up(e, e->mass, n, stream, err) ||
+        (e->rule.anchor && add_up(e, e->distance, n, stream, err)))
+        return -1;
+    a->summed = 1;
+    a->n_heads = share->n_heads * share->count;
+    return 0;
 }
 
 static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
@@ -292,16 +331,17 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
         a.expected = expected_of(e, r->layer);
     for (size_t i = r->steps; i < r->steps + r->prompts; i++)
         a.longest = b->host.q_len[i] > a.longest ? b->host.q_len[i] : a.longest;
-    if (!c->whole)
-        return kvd_cuda_check(kvd_evict_prompts(&a, r->stream), what, err);
     /*
      * Scores are computed from keys with all d_head dimensions, as on the CPU. kvd_evict_choose
-     * moves the projected rows, which the cache holds.
+     * moves the rows that the cache holds, which may be projected.
      */
     kvd_evict_prompts_args whole = a;
-    whole.map = c->whole[r->layer].map;
-    whole.pool = c->whole_pool;
+    if (c->whole) {
+        whole.map = c->whole[r->layer].map;
+        whole.pool = c->whole_pool;
+    }
     return kvd_cuda_check(kvd_evict_score_any(&whole, r->stream), what, err) ||
+                   (e->joined && join_prompts(e, &a, r->stream, err)) ||
                    kvd_cuda_check(kvd_evict_choose(&a, r->stream), what, err)
                ? -1
                : 0;
@@ -499,6 +539,7 @@ static int make_work(evict *e, kvd_err *err)
     const kvd_paged_cache *const c = e->method.cache;
     const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices;
     const size_t heads = (size_t)c->share->n_heads, kv = (size_t)c->share->n_kv_heads;
+    const size_t sums = e->joined && e->notes ? slices * (size_t)e->state.room : 0;
     const size_t work = e->rule.tau0 > 0 || e->rule.ranking == KVD_EVICT_PIVOTAL
                             ? kvd_evict_steps_bytes(&c->layer[0].map, slices, (size_t)e->state.room)
                             : 0;
@@ -511,6 +552,7 @@ static int make_work(evict *e, kvd_err *err)
                    (e->distance = kvd_device_new(m, e->rule.anchor ? rows * sizeof *e->distance : 0,
                                                  what, err)) &&
                    (e->work = kvd_device_new(m, work, what, err)) &&
+                   (!sums || (e->sums = kvd_device_new(m, sums * sizeof *e->sums, what, err))) &&
                    (!e->rule.merge || !make_merging_work(e, kv * rows, slices * kv, err)) &&
                    (e->rule.ranking != KVD_EVICT_EXPECTED || !make_expected(e, err))
                ? 0
@@ -531,6 +573,7 @@ static void describe(evict *e, const kvd_plan *plan)
         plan->tokens->eviction->rule(&plan->tokens_values, &e->rule);
     e->notes = e->steps && !e->rule.fixed &&
                (e->rule.ranking == KVD_EVICT_ATTENTION || e->rule.ranking == KVD_EVICT_PIVOTAL);
+    e->joined = e->rule.whole_layer && c->share->count > 1;
     e->state.n_layers = c->n_full;
     e->state.room = kvd_evict_count(smaller(e->max_len, (size_t)most.limit) + 1);
     if (e->notes)
@@ -623,14 +666,6 @@ static bool generates(const kvd_plan *plan)
     return !(plan->dims && plan->dims->rebuild) && !other_member(plan);
 }
 
-static const char *joins_heads(const kvd_plan *plan)
-{
-    kvd_evict_rule rule = {.smooth = 1};
-    if (plan->tokens->eviction->rule)
-        plan->tokens->eviction->rule(&plan->tokens_values, &rule);
-    return rule.whole_layer ? "all KV heads of a layer keep the same tokens" : NULL;
-}
-
 static unsigned computes(const kvd_plan *plan)
 {
     static const kvd_tokens_method *const wide[] = {
@@ -643,5 +678,7 @@ static unsigned computes(const kvd_plan *plan)
     return plan->tokens == &kvd_tokens_expectedattention ? narrow : 0;
 }
 
-const kvd_gpu_kind kvd_gpu_evict = {
-    .computes = computes, .joins_heads = joins_heads, .generates = generates, .open = open_method};
+const kvd_gpu_kind kvd_gpu_evict = {.computes = computes,
+                                    .joins_heads = kvd_gpu_heads_apart,
+                                    .generates = generates,
+                                    .open = open_method};

@@ -112,7 +112,12 @@ typedef struct {
      */
     float *mass;
     /* Scratch, device [n_q8], used if rule.anchor is not 0: distances of tokens from the anchor. */
-    int32_t *distance;
+    float *distance;
+    /*
+     * 1: kvd_evict_sum_heads has run and its results are sums over all tensor-parallel GPUs, whose
+     * query heads are n_heads together. With rule.whole_layer.
+     */
+    int32_t summed, n_heads;
     /* Output, device [n_kv_heads][n_q8]: score of every token. Not written with KVD_EVICT_FIRST. */
     float *score;
     /*
@@ -141,6 +146,12 @@ cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_
 cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
+/*
+ * With rule.whole_layer, if several GPUs divide the heads: writes the sums of `mass` over the query
+ * heads of this GPU to the first row of `mass`, and the distances to `distance`. The caller must
+ * add both [n_q8] up over the GPUs before kvd_evict_choose.
+ */
+cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
  * Drop tokens by the probabilities that the last rows of a prompt give them, the same tokens in all
  * KV heads (mpcache.c). `rows` is the fraction of rows that count as last rows.
@@ -190,6 +201,12 @@ typedef struct {
     const float *lse;
     /* Scratch, kvd_evict_steps_bytes bytes; used with a temperature or KVD_EVICT_PIVOTAL. */
     float *work;
+    /*
+     * With rule.whole_layer, if several GPUs divide the heads: device [batch][room], else NULL.
+     * kvd_evict_steps writes the sums of scores over the KV heads of this GPU and drops nothing.
+     * The caller must add them up over the GPUs and call kvd_evict_steps_drop.
+     */
+    float *sums;
     kvd_evict_merging merging;
 } kvd_evict_steps_args;
 
@@ -199,6 +216,9 @@ typedef struct {
  * divide the tokens of a KV head among them: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
+cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
+/* Writes args->sums. kvd_evict_steps calls it. */
+cudaError_t kvd_evict_steps_sum(const kvd_evict_steps_args *args, cudaStream_t stream);
 /* Returns the size of kvd_evict_steps_args.work for at most `room` cached tokens per KV head. */
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);
 /*

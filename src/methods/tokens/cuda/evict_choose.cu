@@ -25,7 +25,10 @@ __global__ void __launch_bounds__(CHOOSE)
     const int ranking = a.rule.ranking, group = a.map.group;
     if (ranking == KVD_EVICT_ATTENTION || ranking == KVD_EVICT_PIVOTAL)
         sum_heads<CHOOSE>(a, a.rule.whole_layer ? 0 : g * group,
-                          a.rule.whole_layer ? a.map.n_heads : (g + 1) * group, at, n, score);
+                          a.summed             ? 1
+                          : a.rule.whole_layer ? a.map.n_heads
+                                               : (g + 1) * group,
+                          at, n, score);
     const float *rank = score;
     /*
      * Smoothed scores overwrite `mass` of the KV head's first query head, which is no longer
@@ -74,6 +77,15 @@ __global__ void __launch_bounds__(CHOOSE)
     const size_t at = (size_t)a.q_start[b];
     sum_heads<CHOOSE>(a, g * group, (g + 1) * group, at, a.q_len[b],
                       a.score + (size_t)g * (size_t)a.n_q8 + at);
+}
+
+/* Replaces the first row of `mass` by the sum of the rows of all query heads. */
+__global__ void __launch_bounds__(CHOOSE)
+    layer_kernel(const __grid_constant__ kvd_evict_prompts_args a)
+{
+    const int b = (int)blockIdx.x;
+    const size_t at = (size_t)a.q_start[b];
+    sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, a.q_len[b], a.mass + at);
 }
 
 /*
@@ -128,13 +140,14 @@ __global__ void __launch_bounds__(BITS)
     const int old = n - min(n, budget.keep_new), k = min(old, budget.keep_old);
     const size_t at = (size_t)a.q_start[b];
     const float *const mass = a.mass + (size_t)h * (size_t)a.n_q8 + at;
-    const bool anchor = a.rule.anchor == 2 ? 2 * (long long)k > old : h % 2 == 1;
+    const bool anchor =
+        a.rule.anchor == 2 ? 2 * (long long)k > old : (a.rule.first_head + h) % 2 == 1;
     unsigned long long least = k > 0 ? 0 : ~0ull;
     if (k > 0 && k < old)
         least = select_key<BITS>([mass](int t) { return key_of(mass[t], t); }, old, k, bin);
     for (int t = (int)threadIdx.x; t < old; t += BITS)
         if ((key_of(mass[t], t) >= least) != anchor)
-            atomicAdd(a.distance + at + (size_t)t, 1);
+            atomicAdd(a.distance + at + (size_t)t, 1.0f);
 }
 
 /*
@@ -154,8 +167,8 @@ __global__ void __launch_bounds__(CHOOSE)
               every = others > crush && crush > 0 ? others / crush : 1;
     const size_t at = (size_t)a.q_start[b];
     float *const score = a.score + at, *const rank = a.mass + at;
-    const int32_t *const distance = a.distance + at;
-    sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, n, score);
+    const float *const distance = a.distance + at;
+    sum_heads<CHOOSE>(a, 0, a.summed ? 1 : a.map.n_heads, at, n, score);
     smooth<CHOOSE>(score, old, a.rule.smooth, rank);
     unsigned long long least = top > 0 ? 0 : ~0ull;
     if (top > 0 && top < old)
@@ -170,14 +183,14 @@ __global__ void __launch_bounds__(CHOOSE)
      * Each thread has a part of the tokens. It counts the dropped tokens with distance d in its
      * part, then gives them consecutive numbers.
      */
-    for (int d = 0; d <= a.map.n_heads && before < crush * every; d++) {
+    for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
-            count += score[t] == 0 && distance[t] == d;
+            count += score[t] == 0 && (int)distance[t] == d;
         int i = before + sum_before<CHOOSE>(count, &all);
         before += all;
         for (int t = from; t < to && count > 0; t++)
-            if (score[t] == 0 && distance[t] == d) {
+            if (score[t] == 0 && (int)distance[t] == d) {
                 if (i % every == 0 && i / every < crush)
                     score[t] = -INFINITY;
                 i++;
@@ -265,7 +278,55 @@ void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
                   stream>>>(*a);
 }
 
+/* Writes the sums over the KV heads of the scores of all tokens but the newest. */
+__global__ void __launch_bounds__(CHOOSE)
+    sums_kernel(const __grid_constant__ kvd_evict_steps_args a)
+{
+    const int b = (int)blockIdx.x, slot = a.slot[b], room = a.state.room;
+    if (slot >= a.state.n_slots)
+        return;
+    const float *const score =
+        a.state.score + ((size_t)slot * (size_t)a.state.n_layers + (size_t)a.state.layer) *
+                            (size_t)a.map.n_kv_heads * (size_t)room;
+    for (int i = (int)threadIdx.x; i < a.kv_len[b] - 1; i += CHOOSE) {
+        float sum = 0;
+        for (int g = 0; g < a.map.n_kv_heads; g++)
+            sum += score[(size_t)g * (size_t)room + (size_t)i];
+        a.sums[(size_t)b * (size_t)room + (size_t)i] = sum;
+    }
+}
+
 } // namespace
+
+extern "C" cudaError_t kvd_evict_steps_sum(const kvd_evict_steps_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || !a->state.score || !a->sums)
+        return cudaErrorInvalidValue;
+    sums_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+static cudaError_t measure(const kvd_evict_prompts_args *a, cudaStream_t stream)
+{
+    const cudaError_t e =
+        cudaMemsetAsync(a->distance, 0, (size_t)a->n_q8 * sizeof *a->distance, stream);
+    if (e != cudaSuccess)
+        return e;
+    bits_kernel<<<dim3((unsigned)a->map.n_heads, (unsigned)a->batch), BITS, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || !a->mass || !a->rule.whole_layer ||
+        (a->rule.anchor && !a->distance))
+        return cudaErrorInvalidValue;
+    const cudaError_t e = a->rule.anchor ? measure(a, stream) : cudaSuccess;
+    if (e != cudaSuccess)
+        return e;
+    layer_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
+    return cudaGetLastError();
+}
 
 /*
  * Chooses the tokens that a layer keeps: those with large scores, and representatives of the other
@@ -275,11 +336,9 @@ static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t strea
 {
     if (!a->distance || !a->mass || a->rule.ranking != KVD_EVICT_ATTENTION || a->state.score)
         return cudaErrorInvalidValue;
-    const cudaError_t e =
-        cudaMemsetAsync(a->distance, 0, (size_t)a->n_q8 * sizeof *a->distance, stream);
+    const cudaError_t e = a->summed ? cudaSuccess : measure(a, stream);
     if (e != cudaSuccess)
         return e;
-    bits_kernel<<<dim3((unsigned)a->map.n_heads, (unsigned)a->batch), BITS, 0, stream>>>(*a);
     represent_kernel<<<(unsigned)a->batch, CHOOSE, 0, stream>>>(*a);
     return cudaGetLastError();
 }

@@ -466,8 +466,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
     candidate least = {~0ull, -1};
     for (int i = (int)threadIdx.x; i < n - 1; i += 32 * LAYER_WARPS) {
         const uint32_t at = position[i];
-        float sum = 0;
-        for (int g = 0; g < a.map.n_kv_heads; g++)
+        float sum = a.sums ? a.sums[(size_t)b * (size_t)room + (size_t)i] : 0;
+        for (int g = 0; g < a.map.n_kv_heads && !a.sums; g++)
             sum += score[(size_t)g * (size_t)room + (size_t)i];
         if ((unsigned long long)at + (unsigned)budget.recent <= now)
             take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | at, i});
@@ -685,6 +685,13 @@ extern "C" cudaError_t kvd_evict_steps(const kvd_evict_steps_args *a, cudaStream
         return kvd_evict_merge_step(a, stream);
     if (e != cudaSuccess || !a->rule.whole_layer)
         return e != cudaSuccess ? e : cudaGetLastError();
+    return a->sums ? kvd_evict_steps_sum(a, stream) : kvd_evict_steps_drop(a, stream);
+}
+
+extern "C" cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *a, cudaStream_t stream)
+{
+    if (a->batch < 1 || a->batch > 65535 || !a->rule.whole_layer || !a->state.score)
+        return cudaErrorInvalidValue;
     layer_kernel<<<(unsigned)a->batch, 32 * LAYER_WARPS, 0, stream>>>(*a);
     return cudaGetLastError();
 }

@@ -202,20 +202,20 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, int32_t longest, kvd_err 
                              .place = z->place};
     if (z->mass && sum_attention(z, r, longest, err))
         return -1;
+    if (!z->parts.n)
+        return kvd_zdc_choose_by_all(c, &a, z->sum, r->stream, err);
     /*
-     * If several GPUs share the heads, importance is summed over the heads of this GPU, then over
-     * the GPUs.
+     * If GPUs divide the tokens of a prompt, importance is summed over the heads of this GPU, then
+     * over the GPUs.
      */
-    if (z->parts.n) {
-        if (kvd_cuda_check(
-                kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
-                what, err) ||
-            kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
-            z->parts.exchange(z->parts.ctx, z->parts.sum, c->batch->n_q8, err))
-            return -1;
-        a.lse = z->parts.sum;
-        a.n_heads = z->parts.n;
-    }
+    if (kvd_cuda_check(
+            kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
+            what, err) ||
+        kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, r->stream, err) ||
+        z->parts.exchange(z->parts.ctx, z->parts.sum, c->batch->n_q8, err))
+        return -1;
+    a.lse = z->parts.sum;
+    a.n_heads = z->parts.n;
     return kvd_cuda_check(kvd_zdc_choose(&a, r->stream), "importance of tokens", err);
 }
 
@@ -691,11 +691,10 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m)
 }
 
 const kvd_gpu_kind kvd_gpu_zdc = {.shares_prompts = true,
-                                  .joined = "the importance of a token is a sum over all heads",
+                                  .joins_heads = kvd_gpu_heads_apart,
                                   .runs = runs,
                                   .open = open_method},
-                   kvd_gpu_zdc_received = {.joined =
-                                               "the importance of a token is a sum over all heads",
+                   kvd_gpu_zdc_received = {.joins_heads = kvd_gpu_heads_apart,
                                            .runs = runs,
                                            .open = open_method},
                    kvd_gpu_think = {.joins_heads = kvd_gpu_heads_apart,

@@ -177,8 +177,36 @@ static int make_workspaces(kvd_zdc *z, kvd_err *err)
     return 0;
 }
 
+size_t kvd_zdc_sum_bytes(const kvd_paged_cache *c)
+{
+    const size_t rows = c->batch->max_tokens + 8 * c->batch->max_slices;
+    return c->share->count > 1 ? (size_t)c->share->count * rows * sizeof(float) : 0;
+}
+
+int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args, float *sum,
+                          cudaStream_t stream, kvd_err *err)
+{
+    const kvd_gpu_worker *const w = c->worker;
+    kvd_zdc_choose_args a = *args;
+    if (sum) {
+        const int own = c->share->index;
+        const size_t each = (size_t)a.n_q8, n = (size_t)c->share->count * each;
+        /* The other GPUs' parts are 0, so that the sum of all arrays has every part. */
+        if (kvd_cuda_check(cudaMemsetAsync(sum, 0, n * sizeof *sum, stream), what, err) ||
+            kvd_cuda_check(kvd_zdc_value(&a, sum + (size_t)own * each, stream), what, err) ||
+            kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||
+            kvd_gpu_sum_add(w->sum, own, sum, n, stream, err) ||
+            kvd_clock_end(c->clock, KVD_PHASE_COMM, stream, err))
+            return -1;
+        a.lse = sum;
+        a.n_heads = c->share->count;
+    }
+    return kvd_cuda_check(kvd_zdc_choose(&a, stream), "importance of tokens", err);
+}
+
 static int make_rows(kvd_zdc *z, kvd_err *err)
 {
+    const size_t sum = kvd_zdc_sum_bytes(z->method.cache);
     const kvd_paged_cache *const c = z->method.cache;
     const size_t slices = c->batch->max_slices, rows = c->batch->max_tokens + 8 * slices,
                  heads = (size_t)c->share->n_heads;
@@ -191,6 +219,7 @@ static int make_rows(kvd_zdc *z, kvd_err *err)
     if (!z->works || !z->host_works)
         return kvd_no_memory(err, what, (slices + 1) * sizeof *z->works);
     return (z->lse = kvd_device_new(m, heads * rows * sizeof *z->lse, what, err)) &&
+                   (!sum || (z->sum = kvd_device_new(m, sum, what, err))) &&
                    (z->method.plan->tokens != &kvd_tokens_received ||
                     (z->mass = kvd_device_new(m, heads * rows * sizeof *z->mass, what, err))) &&
                    (z->value = kvd_device_new(m, rows * sizeof *z->value, what, err)) &&

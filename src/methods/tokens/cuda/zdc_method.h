@@ -108,8 +108,9 @@ typedef struct {
     float *mass;
     uint8_t *level;
     int32_t *place;
-    /* parts.n is 0 unless several GPUs share the heads. */
+    /* parts.n is 0 unless GPUs divide the tokens of a prompt. */
     kvd_zdc_parts parts;
+    float *sum; /* as in kvd_zdc_choose_by_all */
     /* Logarithms of the softmax denominators of decode steps, on the device. */
     float *lse_steps;
     /*
@@ -130,6 +131,16 @@ static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 {
     return (size_t)z->method.cache->config->n_layers;
 }
+
+/*
+ * Chooses the important tokens of prompts as kvd_zdc_choose does. If tensor-parallel GPUs divide
+ * the heads, adds up the importance over all GPUs before; `sum` is then scratch of
+ * kvd_zdc_sum_bytes bytes, and every GPU must call the function. Otherwise `sum` is NULL.
+ */
+int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args, float *sum,
+                          cudaStream_t stream, kvd_err *err);
+/* Returns 0 on one GPU. */
+size_t kvd_zdc_sum_bytes(const kvd_paged_cache *c);
 
 /* Allocates the arrays of *z. Must be called after the layers of the cache are set up. */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
