@@ -601,11 +601,8 @@ int main(int argc, char **argv)
                                       */
                                      {"think,window=16", 0.5, 0.2},
                                      {"think,window=8,p=0.8", 0.5, 0.3},
-                                     /*
-                                      * Rounding may change which chunk is chosen. The bytes are
-                                      * those that the engine holds.
-                                      */
-                                     {"shadowkv,rank=32,outliers=4,budget=0.4", 1, 10},
+                                     /* A near tie moves a whole chunk. Exact keys have latents. */
+                                     {"shadowkv,rank=32,outliers=4,budget=0.4", 1, 0.3},
                                      {"waterfill,step=0.02,block=64", 0.3, 0.01},
                                      {"waterfill,step=0.5,block=64,sink=0", 0.3, 0.01},
                                      {"waterfill,step=0.1,block=64,sink=70", 0.3, 0.01},
@@ -630,7 +627,7 @@ int main(int argc, char **argv)
     static const test_case rebuilt[] = {{"xquant,bits=4,group=16", 0.5, 1e-9},
                                         {"xquant,bits=8,group=64", 0.5, 1e-9},
                                         {"think,window=8,p=0.5", 0.5, 0.3},
-                                        {"shadowkv,rank=32,outliers=1,budget=0.4", 1, 10}};
+                                        {"shadowkv,rank=32,outliers=1,budget=0.4", 1, 0.3}};
     static const test_case kvquant[] = {{"kvquant,bits=4,outliers=0.2", 0.5, 0.01}};
     if (!gpu_devices("engine", 1))
         return 0;

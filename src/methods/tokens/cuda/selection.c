@@ -102,6 +102,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 static void drop(kvd_gpu_method *m, size_t slot)
 {
     of(m)->tokens[slot] = of(m)->held[slot] = 0;
+    if (kvd_selection_has_shadow(of(m)))
+        kvd_selection_shadow_drop(of(m), slot);
 }
 
 /*
@@ -211,7 +213,9 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const selection *const e = of(m);
     const kvd_step_batch *const b = m->cache->batch;
-    if (recalls(e) || kvd_selection_has_shadow(e))
+    if (kvd_selection_has_shadow(e))
+        return kvd_selection_shadow_append(e, r, err);
+    if (recalls(e))
         return 0;
     if (r->steps) {
         const kvd_selection s = kvd_selection_of_rows(e, r->layer, 0, r->steps);

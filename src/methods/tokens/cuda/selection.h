@@ -183,8 +183,9 @@ cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_cod
 /*
  * State of a layer with KVD_READ_LANDMARKS, on the device. For each page of the pool, `bounds` of
  * kvd_selection has `side` bytes: the mean keys in bf16 [n_kv_heads][64 / page][d_qk], then a byte
- * for each selection page [n_kv_heads][64 / page], which is 1 if the selection page's keys are
- * exact.
+ * for each selection page [n_kv_heads][64 / page]. The byte is 0, or 1 plus the number of the
+ * selection page among those of the KV head with exact keys. `pool` holds the tokens of prompts
+ * while their layer runs, and the new token of a step.
  */
 typedef struct {
     int32_t *prompt; /* [n_slots] number of tokens of the prompt */
@@ -202,6 +203,14 @@ typedef struct {
     uint16_t *gathered;
     int32_t *position;
     /*
+     * Values of all tokens, [page of the pool][n_kv_heads][64 * d_v], and exact keys: of the tokens
+     * after the selection pages with a mean key, the first of which is token 0 of the pages in
+     * table [batch][max_pages], [page][n_kv_heads][64 * d_qk]; and of other selection pages,
+     * [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk].
+     */
+    uint16_t *values, *keys, *outliers;
+    const int32_t *table;
+    /*
      * Output of kvd_selection_landmark_lengths: index of each row's matrix, slot * n_layers *
      * n_kv_heads + KV head.
      */
@@ -215,14 +224,20 @@ typedef struct {
  */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
+/*
+ * Copies values and exact keys of the last q_len[b] tokens, at most `longest`, from the pool. Must
+ * be called after kvd_selection_landmarks.
+ */
+cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
+                                       const int32_t *q_len, int32_t longest, cudaStream_t stream);
 /* Does the work of kvd_selection_lengths with KVD_READ_LANDMARKS. */
 cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
 /*
  * Does the work of kvd_selection_choose with KVD_READ_LANDMARKS, and gathers the latents of the
- * chosen tokens. Keys in `rows` whose tokens have a position in x->position are not final: the
- * caller must rebuild them from the latents. `score` has a row for every query head.
+ * chosen tokens. The keys in `rows` of tokens with a position in x->position are 0: the caller must
+ * rebuild them from the latents. `score` has a row for every query head.
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);

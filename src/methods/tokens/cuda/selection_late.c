@@ -8,8 +8,8 @@
  *
  * shadowkv decomposes the keys of a prompt. A step chooses selection pages, and rebuilds the keys
  * of their tokens from latents. Decomposing and choosing are timed as phase compress, rebuilding as
- * phase restore. The pages of the cache keep the exact keys of all tokens, but steps read only
- * those that the method keeps exact.
+ * phase restore. The pages of the cache hold one layer at a time. Values, and the keys that stay
+ * exact, have memory of their own.
  */
 #include <stdlib.h>
 
@@ -200,12 +200,62 @@ void kvd_selection_late_describe(selection *e)
     e->method.attended = drop_tokens;
 }
 
-static kvd_selection_shadow shadow_of(const selection *e, int layer)
+/* Returns the numbers of a page of K, or of V, in all KV heads, and of the outliers of a slot. */
+static size_t side_page(const selection *e)
 {
+    return KVD_PAGE_TOKENS * e->shadow.wide;
+}
+
+static size_t slot_outliers(const selection *e)
+{
+    return (size_t)e->rule.outliers * e->rule.page * e->shadow.wide;
+}
+
+/* `from` is the first row of the batch. */
+static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from)
+{
+    const size_t l = (size_t)layer, pages = l * e->pool_pages;
     kvd_selection_shadow x = e->shadow.of;
-    x.latents =
-        e->shadow.latents + (size_t)layer * e->pool_pages * (size_t)(KVD_PAGE_TOKENS * x.rank);
+    x.latents = e->shadow.latents + pages * (size_t)(KVD_PAGE_TOKENS * x.rank);
+    x.values = e->shadow.values + pages * side_page(e);
+    x.keys = e->shadow.keys + pages * side_page(e);
+    x.outliers = e->shadow.outliers + l * e->n_slots * slot_outliers(e);
+    x.table = e->shadow.tail.device + from * e->shadow.tail.max_pages;
     return x;
+}
+
+/* Returns the number of tokens of a slot after those that have a mean key; at least 1. */
+static size_t tail_of(const selection *e, size_t prompt, size_t n)
+{
+    const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
+    return n > marked ? n - marked : 1;
+}
+
+static int store(const selection *e, const kvd_paged_rows *r, bool prompts, int32_t longest,
+                 kvd_err *err)
+{
+    const kvd_step_batch *const b = e->method.cache->batch;
+    const size_t from = prompts ? r->steps : 0;
+    const kvd_selection s =
+        kvd_selection_of_rows(e, r->layer, from, prompts ? r->prompts : r->steps);
+    const kvd_selection_shadow x = shadow_of(e, r->layer, from);
+    return kvd_cuda_check(kvd_selection_shadow_store(&s, &x,
+                                                     prompts ? b->device.q_len + from : b->one,
+                                                     longest, r->stream),
+                          what, err);
+}
+
+int kvd_selection_shadow_append(const selection *e, const kvd_paged_rows *r, kvd_err *err)
+{
+    return r->steps && (store(e, r, false, 1, err) ||
+                        kvd_clock_end(e->method.cache->clock, KVD_PHASE_APPEND, r->stream, err))
+               ? -1
+               : 0;
+}
+
+void kvd_selection_shadow_drop(selection *e, size_t slot)
+{
+    kvd_pages_give_back(&e->shadow.tail, slot);
 }
 
 /* Returns the basis of a request in a layer, [wide][rank]. */
@@ -220,11 +270,15 @@ static int begin_shadow(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err
     selection *const e = of(m);
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
-        if (check_slice(e, s, i < it->n_steps, err))
-            return -1;
+        const size_t prompt = i < it->n_steps ? e->shadow.prompt[s->slot] : s->n;
+        if (check_slice(e, s, i < it->n_steps, err) ||
+            kvd_pages_hold(&e->shadow.tail, s->slot, tail_of(e, prompt, (size_t)s->before + s->n),
+                           s->before == 0, err))
+            return kvd_in(err, "exact keys of request %u", s->request);
+        kvd_pages_row(&e->shadow.tail, i, s->slot);
     }
     e->shadow.prompts = it->n_slices - it->n_steps;
-    return 0;
+    return kvd_pages_upload(&e->shadow.tail, e->stream, err);
 }
 
 int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *err)
@@ -236,6 +290,9 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
                             e->shadow.info[i]);
     for (size_t i = it->n_steps; i < it->n_slices; i++)
         e->shadow.prompt[it->slice[i].slot] = it->slice[i].n;
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (it->slice[i].last)
+            kvd_pages_give_back(&e->shadow.tail, it->slice[i].slot);
     return 0;
 }
 
@@ -295,7 +352,7 @@ static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (!r->prompts)
         return 0;
     const kvd_selection s = kvd_selection_of_rows(e, r->layer, r->steps, r->prompts);
-    const kvd_selection_shadow x = shadow_of(e, r->layer);
+    const kvd_selection_shadow x = shadow_of(e, r->layer, r->steps);
     const size_t vectors = (size_t)(KVD_PAGE_TOKENS * x.rank);
     int32_t longest = 1;
     for (size_t i = 0; i < r->prompts; i++) {
@@ -320,7 +377,8 @@ static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                      .page_elements = vectors};
     return kvd_cuda_check(kvd_latent_put(&put, r->stream), what, err) ||
                    kvd_cuda_check(kvd_selection_landmarks(&s, &x, e->to.score, longest, r->stream),
-                                  what, err)
+                                  what, err) ||
+                   store(e, r, true, longest, err)
                ? -1
                : 0;
 }
@@ -328,7 +386,7 @@ static int compress(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 int kvd_selection_shadow_lengths(const selection *e, const kvd_selection *s, cudaStream_t stream,
                                  kvd_err *err)
 {
-    const kvd_selection_shadow x = shadow_of(e, 0);
+    const kvd_selection_shadow x = shadow_of(e, 0, 0);
     return kvd_cuda_check(kvd_selection_landmark_lengths(s, &x, e->method.cache->batch->device.live,
                                                          e->len, e->heads, stream),
                           what, err);
@@ -338,7 +396,7 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
                                 const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
-    const kvd_selection_shadow x = shadow_of(e, r->layer);
+    const kvd_selection_shadow x = shadow_of(e, r->layer, 0);
     const kvd_latent_restore_args a = {
         .n = (int32_t)(r->steps * e->kv),
         .max_pages = to->row_pages,
@@ -416,20 +474,19 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/*
- * Returns the bytes on the device: uncompressed K and V of all tokens, latents, mean keys and
- * bases.
- */
+/* Returns the bytes on the device: values, exact keys, latents and mean keys of prompts, bases. */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = of_const(m);
-    const double token = 2.0 * (double)(2 * e->shadow.wide + (size_t)e->shadow.of.rank) +
-                         (double)e->side / KVD_PAGE_TOKENS,
-                 once = 2.0 * (double)(e->shadow.wide * (size_t)e->shadow.of.rank);
+    const double wide = 2.0 * (double)e->shadow.wide, rank = (double)e->shadow.of.rank;
     double bytes = 0;
-    for (size_t s = 0; s < e->n_slots; s++)
-        bytes += e->held[s] ? (double)e->layers * ((double)e->held[s] * token + once) : 0;
-    return bytes;
+    for (size_t s = 0; s < e->n_slots; s++) {
+        const double n = (double)e->held[s], prompt = (double)e->shadow.prompt[s];
+        if (n > 0)
+            bytes += (2 * n - (double)in_low_rank(e, s)) * wide +
+                     prompt * (2 * rank + (double)e->side / KVD_PAGE_TOKENS) + wide * rank;
+    }
+    return (double)e->layers * bytes;
 }
 
 static int make_tables(selection *e, kvd_err *err)
@@ -491,6 +548,9 @@ int kvd_selection_shadow_describe(selection *e, kvd_err *err)
                         "shadowkv,chunk=%zu: the CUDA engine takes chunks of 1, 2, 4, 8, 16 or 32 "
                         "tokens",
                         e->rule.page);
+    if (e->rule.outliers > 254)
+        return kvd_fail(err, "shadowkv,outliers=%d: the CUDA engine takes up to 254 outliers",
+                        e->rule.outliers);
     if (kept > 768)
         return kvd_fail(err, "shadowkv,rank=%zu: the CUDA engine has keys of rank up to 768", kept);
     if (partial || m->rope_local_theta > 0)
@@ -503,10 +563,12 @@ int kvd_selection_shadow_describe(selection *e, kvd_err *err)
     e->shadow.of.side = e->side;
     e->shadow.of.n_layers = (int32_t)e->layers;
     const size_t latent = (size_t)e->shadow.of.rank * sizeof(uint16_t);
+    e->method.one_layer = true;
     e->method.whole_prompts = true;
     e->method.anywhere = false;
-    e->method.page_bytes += e->layers * KVD_PAGE_TOKENS * latent;
-    e->method.slot_bytes = e->layers * wide * latent;
+    e->method.page_bytes +=
+        e->layers * (KVD_PAGE_TOKENS * latent + 2 * side_page(e) * sizeof(uint16_t));
+    e->method.slot_bytes = e->layers * (wide * latent + slot_outliers(e) * sizeof(uint16_t));
     e->method.begin = begin_shadow;
     e->method.attended = compress;
     e->method.bits = shadow_bits;
@@ -521,9 +583,17 @@ int kvd_selection_shadow_make(selection *e, kvd_err *err)
     kvd_device_memory *const m = &e->memory;
     const size_t rank = (size_t)e->shadow.of.rank,
                  basis = e->n_slots * e->layers * e->shadow.wide * rank,
-                 latents = e->layers * e->pool_pages * KVD_PAGE_TOKENS * rank;
+                 latents = e->layers * e->pool_pages * KVD_PAGE_TOKENS * rank,
+                 rows = e->layers * e->pool_pages * side_page(e) * sizeof(uint16_t),
+                 outliers = e->layers * e->n_slots * slot_outliers(e) * sizeof(uint16_t);
     if (!(e->shadow.prompt = calloc(e->n_slots, sizeof *e->shadow.prompt)))
         return kvd_no_memory(err, what, e->n_slots * sizeof *e->shadow.prompt);
+    if (kvd_pages_init(&e->shadow.tail, e->pool_pages, e->n_slots,
+                       e->method.cache->batch->max_slices, e->max_pages, err) ||
+        !(e->shadow.values = kvd_device_new(m, rows, "values", err)) ||
+        !(e->shadow.keys = kvd_device_new(m, rows, "exact keys", err)) ||
+        !(e->shadow.outliers = kvd_device_new(m, outliers, "exact keys", err)))
+        return -1;
     return (e->shadow.of.prompt =
                 kvd_device_new(m, e->n_slots * sizeof *e->shadow.of.prompt, what, err)) &&
                    !kvd_device_zero(e->shadow.of.prompt, e->n_slots * sizeof *e->shadow.of.prompt,
@@ -543,5 +613,6 @@ void kvd_selection_shadow_free(selection *e)
 {
     kvd_latent_solver_close(&e->shadow.solver);
     (void)cudaFreeHost(e->shadow.info);
+    kvd_pages_release(&e->shadow.tail);
     free(e->shadow.prompt);
 }

@@ -73,8 +73,11 @@ typedef struct {
         /* Leading right singular vectors of the keys of prompts, [n_slots][layers][wide][rank]. */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
-        uint16_t *rows;    /* latents of new tokens, [max_tokens][rank] */
-        float *gram;       /* [wide][wide] */
+        /* [layers][...] as in kvd_selection_shadow. `tail` assigns the pages of `keys` to slots. */
+        uint16_t *values, *keys, *outliers;
+        kvd_pages tail;
+        uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
+        float *gram;    /* [wide][wide] */
         /* Tables that the kernels of latents.h read. */
         kvd_latent_basis *leading;
         kvd_latent_head *head;
@@ -136,6 +139,11 @@ int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_shadow_free(kvd_selection_method *e);
 /* Stores the lengths of the iteration's prompts. Fails if a decomposition of their keys failed. */
 int kvd_selection_shadow_ended(kvd_selection_method *e, const kvd_iteration *it, kvd_err *err);
+/* Stores the new tokens of steps. */
+int kvd_selection_shadow_append(const kvd_selection_method *e, const kvd_paged_rows *r,
+                                kvd_err *err);
+/* Frees the memory that a slot holds. */
+void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
 /* Writes the number of tokens that each step reads to device memory (e->shadow). */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);

@@ -1,4 +1,4 @@
-#include "model/pass/cuda/attention_back.h"
+#include "model/pass/cuda/attention.h"
 
 #include <limits.h>
 #include <math.h>

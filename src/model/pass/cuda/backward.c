@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/rng.h"
-#include "model/pass/cuda/attention_back.h"
+#include "model/pass/cuda/attention.h"
 #include "model/pass/cuda/blocks_back.h"
 #include "model/pass/cuda/layer_back.h"
 

@@ -1,6 +1,6 @@
 #include "model/pass/cuda/layer_back.h"
 
-#include "model/pass/cuda/attention_back.h"
+#include "model/pass/cuda/attention.h"
 #include "model/pass/cuda/blocks_back.h"
 
 static const char what[] = "backward pass";

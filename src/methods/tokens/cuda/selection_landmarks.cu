@@ -1,0 +1,498 @@
+/*
+ * Selection at read time by mean keys (shadowkv.c): a warp computes the mean key of a selection
+ * page, or its products with the queries of a group. Pages of the cache hold one layer at a time;
+ * values and exact keys of all layers are copied from them and read by the steps.
+ */
+#include "methods/tokens/cuda/evict_rank.cuh"
+#include "methods/tokens/cuda/radix_select.cuh"
+#include "methods/tokens/cuda/selection.h"
+
+#include <cuda_bf16.h>
+
+namespace
+{
+
+enum { SCORE = 256, CHOOSE = 512, STORE = 256 };
+typedef unsigned long long u64;
+
+enum { WARPS = 8, LANES = 32, EACH_LANE = KVD_WIDTH_NARROW / LANES };
+
+__device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
+                                                        const kvd_selection_shadow &x, int b)
+{
+    return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
+}
+
+/* Returns the largest number of selection pages of a row, which is the row length of the scores. */
+__device__ __forceinline__ size_t room_of(const kvd_selection &s)
+{
+    return (size_t)s.max_pages * ((size_t)KVD_PAGE_TOKENS / s.rule.page);
+}
+
+/* Returns the page of the pool that contains selection page i of request b. */
+__device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
+{
+    const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
+    return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
+}
+
+/*
+ * Returns the index of a selection page within its page of the pool: selection page i of the
+ * request, KV head g.
+ */
+__device__ __forceinline__ size_t in_page(const kvd_selection &s, int g, int i)
+{
+    const int each = KVD_PAGE_TOKENS / (int)s.rule.page;
+    return (size_t)(g * each + i % each);
+}
+
+__device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_selection_shadow &x,
+                                             int b, int g, int i)
+{
+    return reinterpret_cast<uint16_t *>(static_cast<char *>(s.bounds) +
+                                        pool_page(s, b, i) * x.side) +
+           in_page(s, g, i) * (size_t)s.map.d_qk[0];
+}
+
+/*
+ * Returns the byte of selection page i: 0, or 1 plus its number among the pages of the KV head with
+ * exact keys.
+ */
+__device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
+                                            int b, int g, int i)
+{
+    const size_t means = (size_t)s.map.n_kv_heads * ((size_t)KVD_PAGE_TOKENS / s.rule.page) *
+                         (size_t)s.map.d_qk[0] * sizeof(uint16_t);
+    return static_cast<uint8_t *>(s.bounds) + pool_page(s, b, i) * x.side + means +
+           in_page(s, g, i);
+}
+
+/*
+ * Computes the mean key of every selection page. Writes to `score` the negative of the smallest
+ * cosine between a key of the page and its mean key.
+ */
+__global__ void __launch_bounds__(LANES *WARPS)
+    mean_kernel(const __grid_constant__ kvd_selection s,
+                const __grid_constant__ kvd_selection_shadow x, float *score)
+{
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0],
+              lane = (int)threadIdx.x % LANES, page = (int)s.rule.page,
+              i = (int)blockIdx.x * WARPS + (int)threadIdx.x / LANES;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int n = s.kv_len[b];
+    if (g == 0 && i == 0 && lane == 0)
+        x.prompt[s.slot[b]] = n;
+    if (i >= (int)kvd_selection_marks_of(&s.rule, (size_t)n).all)
+        return;
+    const uint16_t *const k = static_cast<const uint16_t *>(s.pool) +
+                              pool_page(s, b, i) * (size_t)s.map.page_elements +
+                              (size_t)s.map.kv_offset[g];
+    const auto number = [&](int t, int j) {
+        return j < d ? wide(k[piece(i * page + t, j / 8, d) + (size_t)(j % 8)]) : 0.0f;
+    };
+    float mean[EACH_LANE] = {}, length = 0, least = 1;
+    for (int t = 0; t < page; t++)
+#pragma unroll
+        for (int e = 0; e < EACH_LANE; e++)
+            mean[e] += number(t, lane + LANES * e);
+#pragma unroll
+    for (int e = 0; e < EACH_LANE; e++) {
+        mean[e] /= (float)page;
+        length = fmaf(mean[e], mean[e], length);
+        if (lane + LANES * e < d)
+            mean_of(s, x, b, g, i)[lane + LANES * e] =
+                __bfloat16_as_ushort(__float2bfloat16_rn(mean[e]));
+    }
+    length = over_warp(length);
+    for (int t = 0; t < page; t++) {
+        float dot = 0, own = 0;
+#pragma unroll
+        for (int e = 0; e < EACH_LANE; e++) {
+            const float y = number(t, lane + LANES * e);
+            dot = fmaf(y, mean[e], dot);
+            own = fmaf(y, y, own);
+        }
+        dot = over_warp(dot);
+        own = over_warp(own);
+        least = fminf(least, length > 0 && own > 0 ? dot / sqrtf(length * own) : 0);
+    }
+    if (lane == 0)
+        score[((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * room_of(s) + (size_t)i] = -least;
+}
+
+/* Returns the smallest of the k largest keys of n scores. All CHOOSE threads must call it. */
+template <typename KEY>
+__device__ __forceinline__ u64 threshold_of(const KEY &key, size_t n, size_t k, unsigned *bin)
+{
+    u64 least = k >= n ? 0 : ~0ull;
+    if (k > 0 && k < n)
+        least = select_key<CHOOSE>(key, (int)n, (int)k, bin);
+    __syncthreads();
+    return least;
+}
+
+__global__ void __launch_bounds__(CHOOSE)
+    outlier_kernel(const __grid_constant__ kvd_selection s,
+                   const __grid_constant__ kvd_selection_shadow x, const float *all_scores)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const kvd_selection_marks m = kvd_selection_marks_of(&s.rule, (size_t)s.kv_len[b]);
+    const float *const score =
+        all_scores + ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * room_of(s);
+    const auto key = [score](int i) { return key_of(score[i], i); };
+    const u64 least = threshold_of(key, m.all, m.outliers, bin);
+    for (int first = 0, place = 0; first < (int)m.all; first += CHOOSE) {
+        const int i = first + (int)threadIdx.x;
+        const bool exact = i < (int)m.all && key(i) >= least;
+        int some;
+        const int at = place + select_place<CHOOSE>(exact, &some);
+        place += some;
+        if (i < (int)m.all)
+            *flag_of(s, x, b, g, i) = static_cast<uint8_t>(exact ? at + 1 : 0);
+    }
+}
+
+__global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
+                                        const __grid_constant__ kvd_selection_shadow x,
+                                        const int32_t *live, int32_t *len, int32_t *heads)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), kv = s.map.n_kv_heads, b = i / kv;
+    if (i >= s.batch * kv)
+        return;
+    const int slot = s.slot[b];
+    const bool there = slot < s.n_slots;
+    len[i] =
+        there ? (int)kvd_selection_marked(&s.rule, (size_t)x.prompt[slot], (size_t)s.kv_len[b]) : 1;
+    x.matrix[i] = there ? slot * x.n_layers * kv + i % kv : i % kv;
+    if (i == 0)
+        heads[0] = live[0] * kv;
+}
+
+/*
+ * Writes the scaled products of every query of a group with the mean keys. Selection pages with
+ * exact keys get the score -INFINITY.
+ */
+__global__ void __launch_bounds__(LANES *WARPS)
+    landmark_score_kernel(const __grid_constant__ kvd_selection s,
+                          const __grid_constant__ kvd_selection_shadow x,
+                          const __grid_constant__ kvd_selected to)
+{
+    __shared__ float q[KVD_GROUP_MAX][KVD_WIDTH_NARROW];
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, d = s.map.d_qk[0], group = s.map.group,
+              lane = (int)threadIdx.x % LANES,
+              i = (int)blockIdx.x * WARPS + (int)threadIdx.x / LANES;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int all = (int)marks_of(s, x, b).all;
+    if ((int)blockIdx.x * WARPS >= all)
+        return;
+    const uint16_t *const queries =
+        static_cast<const uint16_t *>(to.q) + (size_t)b * (size_t)s.map.q_pitch;
+    for (int k = (int)threadIdx.x; k < group * d; k += LANES * WARPS)
+        q[k / d][k % d] = wide(queries[s.map.q_offset[g * group + k / d] + k % d]);
+    __syncthreads();
+    if (i >= all)
+        return;
+    const uint16_t *const mean = mean_of(s, x, b, g, i);
+    const bool exact = *flag_of(s, x, b, g, i);
+    const size_t row = ((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)group;
+    for (int h = 0; h < group; h++) {
+        float sum = 0;
+        for (int j = lane; j < d; j += LANES)
+            sum = fmaf(q[h][j], wide(mean[j]), sum);
+        sum = over_warp(sum);
+        if (lane == 0)
+            to.score[(row + (size_t)h) * room_of(s) + (size_t)i] =
+                exact ? -INFINITY : sum * rsqrtf((float)d);
+    }
+}
+
+/* Returns the maximum of x over all threads of the CTA. All CHOOSE threads must call it. */
+__device__ float largest_of(float x)
+{
+    __shared__ float part[CHOOSE / LANES];
+    for (int step = 1; step < LANES; step *= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    __syncthreads();
+    if (threadIdx.x % LANES == 0)
+        part[threadIdx.x / LANES] = x;
+    __syncthreads();
+    for (int w = 0; w < CHOOSE / LANES; w++)
+        x = fmaxf(x, part[w]);
+    return x;
+}
+
+/*
+ * Computes, for each query head, the logarithm of every page's share in the softmax over all pages.
+ * Replaces the scores of the first query head by the largest of these logarithms.
+ */
+__device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
+{
+    for (int h = 0; h < group; h++) {
+        const float *const x = score + (size_t)h * room;
+        float top = -INFINITY;
+        double sum = 0;
+        for (int i = (int)threadIdx.x; i < n; i += CHOOSE)
+            top = fmaxf(top, x[i]);
+        top = largest_of(top);
+        for (int i = (int)threadIdx.x; i < n; i += CHOOSE)
+            sum += (double)expf(x[i] - top);
+        sum = sum_over<CHOOSE>(sum);
+        if (threadIdx.x == 0)
+            shift[h] = top + (float)log(sum);
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < n; i += CHOOSE) {
+        float most = -INFINITY;
+        for (int h = 0; h < group; h++)
+            most = fmaxf(most, score[(size_t)h * room + (size_t)i] - shift[h]);
+        score[i] = most;
+    }
+    __syncthreads();
+}
+
+__global__ void __launch_bounds__(CHOOSE)
+    landmark_choose_kernel(const __grid_constant__ kvd_selection s,
+                           const __grid_constant__ kvd_selection_shadow x,
+                           const __grid_constant__ kvd_selected to)
+{
+    __shared__ unsigned bin[KVD_SELECT_BINS];
+    __shared__ float shift[KVD_GROUP_MAX];
+    const int g = (int)blockIdx.x, b = (int)blockIdx.y, page = (int)s.rule.page;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const kvd_selection_marks m = marks_of(s, x, b);
+    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g, room = room_of(s);
+    float *const score = to.score + row * (size_t)s.map.group * room;
+    const int n = ((int)s.kv_len[b] + page - 1) / page, all = (int)m.all;
+    if (m.outliers < m.all)
+        take_largest_share(score, s.map.group, room, all, shift);
+    const auto key = [score](int i) { return key_of(score[i], i); };
+    const u64 least = threshold_of(key, m.all, m.chosen, bin);
+    int place = 0;
+    for (int first = 0; first < n; first += CHOOSE) {
+        const int i = first + (int)threadIdx.x;
+        const bool stays = i < n && (i >= all || *flag_of(s, x, b, g, i) || key(i) >= least);
+        int some;
+        const int at = place + select_place<CHOOSE>(stays, &some);
+        place += some;
+        if (stays)
+            to.chosen[row * room + (size_t)at] = i;
+    }
+}
+
+/*
+ * Copies the latents of 64 chosen tokens whose keys are not exact, and writes the positions of the
+ * tokens.
+ */
+__global__ void __launch_bounds__(SCORE)
+    latent_kernel(const __grid_constant__ kvd_selection s,
+                  const __grid_constant__ kvd_selection_shadow x,
+                  const __grid_constant__ kvd_selected to)
+{
+    const int g = (int)blockIdx.x, part = (int)blockIdx.y, b = (int)blockIdx.z,
+              page = (int)s.rule.page, in = (int)threadIdx.x % KVD_PAGE_TOKENS;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g,
+                 vectors = (size_t)(KVD_PAGE_TOKENS * x.rank),
+                 to_page = row * (size_t)to.row_pages + (size_t)part;
+    const int at = part * KVD_PAGE_TOKENS + in;
+    if (at >= to.len[row])
+        return;
+    const int i = to.chosen[row * room_of(s) + (size_t)(at / page)], t = i * page + at % page;
+    const bool exact = i >= (int)marks_of(s, x, b).all || *flag_of(s, x, b, g, i);
+    if ((int)threadIdx.x < KVD_PAGE_TOKENS)
+        x.position[to_page * KVD_PAGE_TOKENS + (size_t)in] = exact ? -1 : t;
+    if (exact)
+        return;
+    const uint16_t *const from = x.latents + pool_page(s, b, i) * vectors;
+    uint16_t *const out = x.gathered + to_page * vectors;
+    for (int run = (int)threadIdx.x / KVD_PAGE_TOKENS; run < x.rank / 8;
+         run += SCORE / KVD_PAGE_TOKENS)
+        *reinterpret_cast<uint4 *>(out + run * 512 + in / 8 * 64 + in % 8 * 8) =
+            *reinterpret_cast<const uint4 *>(from + run * 512 + t % KVD_PAGE_TOKENS / 8 * 64 +
+                                             t % 8 * 8);
+}
+
+/*
+ * Returns the place of 8 numbers, from number 8 c on, of the exact key of token t, or NULL if the
+ * token has none. The first `marked` tokens are in selection pages with a mean key.
+ */
+__device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_selection_shadow &x,
+                                            int b, int g, int t, int c, int marked)
+{
+    const int d = s.map.d_qk[0], page = (int)s.rule.page, after = t - marked;
+    const size_t kv = (size_t)s.map.n_kv_heads;
+    if (after >= 0) {
+        const size_t at =
+            (size_t)x.table[(size_t)b * (size_t)s.max_pages + (size_t)(after / KVD_PAGE_TOKENS)];
+        return reinterpret_cast<uint4 *>(
+            x.keys + (at * kv + (size_t)g) * (size_t)(KVD_PAGE_TOKENS * d) + piece(after, c, d));
+    }
+    const int number = *flag_of(s, x, b, g, t / page);
+    const size_t row = ((size_t)s.slot[b] * kv + (size_t)g) * (size_t)(s.rule.outliers * page) +
+                       (size_t)((number - 1) * page + t % page);
+    return number ? reinterpret_cast<uint4 *>(x.outliers + row * (size_t)d + (size_t)(8 * c))
+                  : nullptr;
+}
+
+__device__ __forceinline__ uint4 *value_of(const kvd_selection &s, const kvd_selection_shadow &x,
+                                           int b, int g, int t, int c)
+{
+    const int d = s.map.d_v[0];
+    const size_t page = pool_page(s, b, t / (int)s.rule.page);
+    return reinterpret_cast<uint4 *>(
+        x.values + (page * (size_t)s.map.n_kv_heads + (size_t)g) * (size_t)(KVD_PAGE_TOKENS * d) +
+        piece(t, c, d));
+}
+
+/*
+ * Returns the place in a page of one KV head of 8 numbers of token t: those from 8 c on of K and V,
+ * which follow each other.
+ */
+__device__ __forceinline__ size_t in_head(const kvd_selection &s, int t, int c)
+{
+    const int d = s.map.d_qk[0], k = d / 8;
+    return c < k ? piece(t, c, d) : (size_t)(KVD_PAGE_TOKENS * d) + piece(t, c - k, s.map.d_v[0]);
+}
+
+__device__ __forceinline__ uint4 *stored(const kvd_selection &s, const kvd_selection_shadow &x,
+                                         int b, int g, int t, int c, int marked)
+{
+    const int k = s.map.d_qk[0] / 8;
+    return c < k ? exact_key(s, x, b, g, t, c, marked) : value_of(s, x, b, g, t, c - k);
+}
+
+/* Stores values and exact keys of the new tokens in one page of the cache, 8 tokens at a time. */
+__global__ void __launch_bounds__(STORE)
+    store_kernel(const __grid_constant__ kvd_selection s,
+                 const __grid_constant__ kvd_selection_shadow x, const int32_t *q_len)
+{
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, pieces = (s.map.d_qk[0] + s.map.d_v[0]) / 8;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const int n = s.kv_len[b], from = n - q_len[b], part = from / KVD_PAGE_TOKENS + (int)blockIdx.x,
+              first = max(from, part * KVD_PAGE_TOKENS), end = min(n, (part + 1) * KVD_PAGE_TOKENS),
+              begin = first / 8 * 8, marked = (int)(marks_of(s, x, b).all * s.rule.page);
+    if (first >= end)
+        return;
+    const uint16_t *const page =
+        static_cast<const uint16_t *>(s.pool) +
+        pool_page(s, b, first / (int)s.rule.page) * (size_t)s.map.page_elements +
+        (size_t)s.map.kv_offset[g];
+    for (int i = (int)threadIdx.x; i < (end - begin + 7) / 8 * 8 * pieces; i += STORE) {
+        const int t = begin + i / (8 * pieces) * 8 + i % 8, c = i / 8 % pieces;
+        uint4 *const to = t >= first && t < end ? stored(s, x, b, g, t, c, marked) : nullptr;
+        if (to)
+            *to = *reinterpret_cast<const uint4 *>(page + in_head(s, t, c));
+    }
+}
+
+/*
+ * Copies values and exact keys of 64 chosen tokens to a page of one KV head. Keys that are not
+ * exact become 0, as do the rows after the last token, up to a multiple of 8.
+ */
+__global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
+                                                     const __grid_constant__ kvd_selection_shadow x,
+                                                     const __grid_constant__ kvd_selected to)
+{
+    const int g = (int)blockIdx.x, part = (int)blockIdx.y, b = (int)blockIdx.z,
+              first = part * KVD_PAGE_TOKENS, tokens = (int)s.rule.page,
+              pieces = (s.map.d_qk[0] + s.map.d_v[0]) / 8;
+    if (s.slot[b] >= s.n_slots)
+        return;
+    const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
+    const int m = to.len[row], rows = min(KVD_PAGE_TOKENS, (m - first + 7) / 8 * 8);
+    if (rows <= 0)
+        return;
+    const int marked = (int)(marks_of(s, x, b).all * s.rule.page);
+    const int32_t *const chosen = to.chosen + row * room_of(s);
+    uint16_t *const page =
+        static_cast<uint16_t *>(to.rows) +
+        (row * (size_t)to.row_pages + (size_t)part) * (size_t)(KVD_PAGE_TOKENS * 8 * pieces);
+    for (int i = (int)threadIdx.x; i < rows * pieces; i += STORE) {
+        const int j = i / (8 * pieces) * 8 + i % 8, c = i / 8 % pieces, at = first + j;
+        const uint4 *from = nullptr;
+        if (at < m)
+            from = stored(s, x, b, g, chosen[at / tokens] * tokens + at % tokens, c, marked);
+        *reinterpret_cast<uint4 *>(page + in_head(s, j, c)) = from ? *from : make_uint4(0, 0, 0, 0);
+    }
+}
+
+bool has_landmarks(const kvd_selection *s, const kvd_selection_shadow *x)
+{
+    return s->batch > 0 && s->batch <= 65535 && s->rule.ranking == KVD_READ_LANDMARKS &&
+           s->rule.page > 0 && s->rule.page < KVD_PAGE_TOKENS &&
+           KVD_PAGE_TOKENS % s->rule.page == 0 && s->max_pages > 0 && s->kv_len && s->slot &&
+           s->page_table && s->pool && s->bounds && s->map.d_qk[0] <= KVD_WIDTH_NARROW &&
+           s->map.group <= KVD_GROUP_MAX && x->prompt && x->rank % 16 == 0;
+}
+
+bool stores(const kvd_selection_shadow *x)
+{
+    return x->values && x->keys && x->table && x->outliers;
+}
+
+} // namespace
+
+extern "C" cudaError_t kvd_selection_landmarks(const kvd_selection *s,
+                                               const kvd_selection_shadow *x, float *score,
+                                               int32_t longest, cudaStream_t stream)
+{
+    if (!has_landmarks(s, x) || !score || longest < 1)
+        return cudaErrorInvalidValue;
+    const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
+                   pages = (unsigned)longest / (unsigned)s->rule.page + 1;
+    mean_kernel<<<dim3((pages + WARPS - 1) / WARPS, kv, batch), LANES * WARPS, 0, stream>>>(*s, *x,
+                                                                                            score);
+    outlier_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *x, score);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s,
+                                                      const kvd_selection_shadow *x,
+                                                      const int32_t *live, int32_t *len,
+                                                      int32_t *heads, cudaStream_t stream)
+{
+    if (!has_landmarks(s, x) || !live || !len || !heads || !x->matrix)
+        return cudaErrorInvalidValue;
+    const unsigned n = (unsigned)(s->batch * s->map.n_kv_heads);
+    landmark_lengths_kernel<<<(n + 255) / 256, 256, 0, stream>>>(*s, *x, live, len, heads);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s,
+                                                      const kvd_selection_shadow *x,
+                                                      const kvd_selected *to, cudaStream_t stream)
+{
+    if (!has_landmarks(s, x) || !to->q || !to->score || !to->chosen || !to->len ||
+        to->row_pages < 1 || !to->rows || !x->latents || !x->gathered || !x->position || !stores(x))
+        return cudaErrorInvalidValue;
+    const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
+                   most = (unsigned)s->max_pages * (unsigned)(KVD_PAGE_TOKENS / s->rule.page);
+    landmark_score_kernel<<<dim3((most + WARPS - 1) / WARPS, kv, batch), LANES * WARPS, 0,
+                            stream>>>(*s, *x, *to);
+    landmark_choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *x, *to);
+    read_kernel<<<dim3(kv, (unsigned)to->row_pages, batch), STORE, 0, stream>>>(*s, *x, *to);
+    latent_kernel<<<dim3(kv, (unsigned)to->row_pages, batch), SCORE, 0, stream>>>(*s, *x, *to);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t kvd_selection_shadow_store(const kvd_selection *s,
+                                                  const kvd_selection_shadow *x,
+                                                  const int32_t *q_len, int32_t longest,
+                                                  cudaStream_t stream)
+{
+    if (!has_landmarks(s, x) || !stores(x) || !q_len || longest < 1)
+        return cudaErrorInvalidValue;
+    /* The new tokens of a request may begin within a page. */
+    const unsigned pages = (unsigned)((longest + KVD_PAGE_TOKENS - 2) / KVD_PAGE_TOKENS + 1);
+    store_kernel<<<dim3(pages, (unsigned)s->map.n_kv_heads, (unsigned)s->batch), STORE, 0,
+                   stream>>>(*s, *x, q_len);
+    return cudaGetLastError();
+}
