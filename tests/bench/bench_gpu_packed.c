@@ -182,6 +182,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
         exit(1);
     }
     x->d = (kvd_packed_decode_args){.q = q,
+                                    .sketched = q,
                                     .o = o,
                                     .pages_before = ones((size_t)(batch + 2) * 4),
                                     .partial = ones(kvd_packed_decode_bytes(n_sms)),

@@ -204,7 +204,12 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
             KVD_PACKED_NORM *
             (double)half_number(
                 norms[side ? 32 * (in_page / 16) + kvd_packed_scale(in_page) : in_page]);
-        double *const y = w->y[side] + at(w, b, t, g);
+        const bool sketched = w->a.form.sketch && !side;
+        const double rest =
+            sketched
+                ? norm * (double)half_number(norms[KVD_PAGE_TOKENS + in_page]) * sqrt(acos(0)) / d
+                : 0;
+        double *const y = w->y[side] + at(w, b, t, g), *const z = need((size_t)d * sizeof *z);
         memset(y, 0, (size_t)d * sizeof *y);
         for (int i = 0; i < d; i++) {
             const int lane = side ? kvd_packed_value_lane(in_page, i)
@@ -213,10 +218,15 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
                                : kvd_packed_key_number(in_page, i);
             const uint32_t code =
                 kvd_packed_get(words + kvd_packed_words(bits, i / 16, lane), true, bits, n);
-            for (int j = 0; j < d; j++)
-                y[j] +=
-                    norm * (double)w->tables.level[code] * (double)w->tables.rotation[i * d + j];
+            const uint32_t index = sketched ? code & ((1u << (bits - 1)) - 1) : code;
+            z[i] += norm * (double)(side ? w->tables.level : w->tables.key_level)[index];
+            for (int j = 0; sketched && j < d; j++)
+                z[j] += (code >> (bits - 1) ? rest : -rest) * (double)w->tables.sketch[i * d + j];
         }
+        for (int i = 0; i < d; i++)
+            for (int j = 0; j < d; j++)
+                y[j] += z[i] * (double)w->tables.rotation[i * d + j];
+        free(z);
     }
 }
 
@@ -365,7 +375,7 @@ static void run_step(bench *w, int step, void *q, const kvd_packed_decode_args *
     append_step(w, step);
     check(cudaMemcpy(q, w->q, bytes, cudaMemcpyHostToDevice), "queries");
     fill_bytes(d->o, 0xff, bytes);
-    check(kvd_packed_turn_steps(&w->a, q, NULL), "steps");
+    check(kvd_packed_turn_steps(&w->a, q, (void *)(uintptr_t)d->sketched, NULL), "steps");
     check(kvd_packed_decode_plan(&w->a, d, NULL), "plan");
     check(kvd_packed_decode(&w->a, d, NULL), "attention");
     check(kvd_packed_turn_outputs(&w->a, d->o, NULL), "outputs");
@@ -389,6 +399,7 @@ static void test(const test_case *t)
     void *const q = kept(&w, NULL, bytes);
     uint16_t *const o = need(bytes);
     const kvd_packed_decode_args d = {.q = q,
+                                      .sketched = kept(&w, NULL, bytes),
                                       .o = kept(&w, NULL, bytes),
                                       .pages_before = kept_zeros(&w, (N + 2) * sizeof(int32_t)),
                                       .partial = kept(&w, NULL, kvd_packed_decode_bytes(CTAS)),
@@ -627,6 +638,9 @@ int main(int argc, char **argv)
         {"turboquant,bits=2,qjl=0", 128, 1, {1, 62, 63, 64, 65, 300}, 4},
         {"turboquant,bits=3,qjl=0", 128, 8, {1, 15, 16, 127, 128, 129}, 2},
         {"turboquant,bits=4,qjl=0", 64, 7, {1, 33, 63, 64, 191, 193}, 3},
+        {"turboquant,bits=4", 128, 4, {1, 16, 17, 63, 64, 200}, 3},
+        {"turboquant,bits=3", 128, 8, {1, 15, 16, 127, 128, 129}, 2},
+        {"turboquant,bits=2", 64, 3, {1, 62, 63, 64, 65, 300}, 4},
     };
     static const test_case restored[] = {
         {"turboquant,bits=3", 64, 4, {1, 2, 63, 64, 65, 80}, 3},

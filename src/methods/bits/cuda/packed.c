@@ -30,6 +30,7 @@ typedef struct {
      */
     int32_t *pages_before[2];
     float *partial;
+    void *sketched; /* kvd_packed_decode_args.sketched [max_slices][widest q_pitch]; may be NULL */
     size_t slots;
     uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
     uint32_t *prompt; /* [slots] number of tokens of the prompt of the slot's request */
@@ -216,7 +217,8 @@ static int turn_steps(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     if (!r->steps)
         return 0;
     const kvd_packed_args a = steps_of(m, r);
-    return kvd_cuda_check(kvd_packed_turn_steps(&a, m->cache->q_steps, r->stream), what, err) ||
+    return kvd_cuda_check(kvd_packed_turn_steps(&a, m->cache->q_steps, of(m)->sketched, r->stream),
+                          what, err) ||
                    kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err)
                ? -1
                : 0;
@@ -231,6 +233,7 @@ static kvd_packed_decode_args decode_args(const kvd_gpu_method *m, int layer, vo
 {
     const packed *const k = of(m);
     return (kvd_packed_decode_args){.q = m->cache->q_steps,
+                                    .sketched = k->sketched,
                                     .o = out,
                                     .pages_before = k->pages_before[has_window(k, layer)],
                                     .sinks = kvd_paged_cache_sinks(m->cache, layer),
@@ -563,6 +566,15 @@ static int choose_attention(packed *k, kvd_err *err)
             return 0;
         }
     if (kvd_gpu_packed_is_turned(m->plan)) {
+        size_t pitch = 0;
+        for (int l = 0; l < c->config->n_layers; l++)
+            pitch =
+                (size_t)k->layer[l].map.q_pitch > pitch ? (size_t)k->layer[l].map.q_pitch : pitch;
+        if (k->layer[0].form.sketch &&
+            !(k->sketched =
+                  kvd_device_new(&k->memory, c->batch->max_slices * pitch * sizeof(uint16_t),
+                                 "sketched queries", err)))
+            return -1;
         m->appended = turn_steps;
         m->attended = turned;
         m->attended_prompts = true;

@@ -222,13 +222,15 @@ typedef struct {
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /*
  * Kernels for turboquant, for the head sizes that kvd_packed_decode supports.
- * kvd_packed_turn_prompts quantises whole prompts from a->rows.
- * kvd_packed_turn_steps must run before the attention of a decode step. It quantises the newest
- * tokens, rotates them in the ring buffer, and rotates the queries q [n][q_pitch] bf16.
+ * kvd_packed_turn_prompts quantises whole prompts from a->rows. kvd_packed_turn_steps must run
+ * before the attention of a decode step: it quantises the newest tokens and rotates them in the
+ * ring buffer, and it rotates the queries q [n][q_pitch] bf16. With form.sketch it also writes the
+ * products S q of the rotated queries to `sketched` [n][q_pitch] bf16, which may otherwise be NULL.
  * kvd_packed_turn_outputs rotates the attention outputs o [n][o_pitch] bf16 back.
  */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
-cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, cudaStream_t stream);
+cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
+                                  cudaStream_t stream);
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
 /*
  * Do the work of kvd_packed_code and kvd_packed_restore for turboquant, for heads of one width, a

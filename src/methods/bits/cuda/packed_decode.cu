@@ -99,7 +99,7 @@ template <int B, int N, bool FINE, bool CHANNELS> struct even_page {
 
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
-        load_queries(p, at.b, at.g, lane, q);
+        load_queries(p, p.d.q, at.b, at.g, lane, q);
     }
 
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &,
@@ -375,8 +375,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     for (int g = 0; g < a->map.n_kv_heads; g++)
         if (a->map.d_qk[g] != d || a->map.d_v[g] != d)
             return NULL;
-    if (a->map.group > HEADS || a->form.sketch || a->form.allotted || a->form.rows ||
-        kvd_packed_in_blocks(&a->form))
+    if (a->map.group > HEADS || a->form.allotted || a->form.rows || kvd_packed_in_blocks(&a->form))
         return NULL;
     /*
      * The kernel of kivi also reads unquantised tokens. The other kernels expect that all tokens
@@ -462,7 +461,8 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
 {
     packed_params p;
     const kvd_packed_decode_kernel run = kernel_of(a);
-    if (!run || !lay_out(a, &p) || a->n < 1 || a->n > 65535 || d->n_ctas < 1)
+    if (!run || !lay_out(a, &p) || a->n < 1 || a->n > 65535 || d->n_ctas < 1 ||
+        (a->form.sketch && !d->sketched))
         return cudaErrorInvalidValue;
     p.d = *d;
     const size_t bytes = (size_t)(p.shared_bytes + p.warps * (2 * p.stage_bytes + p.scratch_bytes));

@@ -19,7 +19,9 @@ extern "C" {
 
 typedef struct {
     const void *q; /* device [n][q_pitch] bf16 */
-    void *o;       /* device [n][o_pitch] bf16 */
+    /* With form.sketch, device [n][q_pitch] bf16: S q of the rotated queries q. */
+    const void *sketched;
+    void *o; /* device [n][o_pitch] bf16 */
     /*
      * Device [n + 2], filled by kvd_packed_decode_plan. Element i <= n is the number of pages that
      * requests before request i read; the last element is the number of pages per warp.

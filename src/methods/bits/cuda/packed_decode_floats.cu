@@ -82,7 +82,7 @@ template <class F, int N> struct floats_page {
 
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
-        load_queries(p, at.b, at.g, lane, q);
+        load_queries(p, p.d.q, at.b, at.g, lane, q);
         keys = tensor_scale(p.a, 0, at.g) * NUMBERS * p.scale_log2;
         read = tensor_scale(p.a, 1, at.g) * (BF ? 1 : NUMBERS);
     }

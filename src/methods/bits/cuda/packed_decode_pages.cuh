@@ -329,10 +329,17 @@ __device__ __forceinline__ float power_of_two(float x)
     return y;
 }
 
+/* Returns the address of the lane's first numbers in `queries` [n][q_pitch]. */
+__device__ __forceinline__ const uint16_t *query_in(const packed_params &p, const void *queries,
+                                                    int b, int g, int lane)
+{
+    return static_cast<const uint16_t *>(queries) + (size_t)b * (size_t)p.a.map.q_pitch +
+           (g * p.a.map.group + lane / 4) * p.width + lane % 4 * 2;
+}
+
 __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int b, int g, int lane)
 {
-    return static_cast<const uint16_t *>(p.d.q) + (size_t)b * (size_t)p.a.map.q_pitch +
-           (g * p.a.map.group + lane / 4) * p.width + lane % 4 * 2;
+    return query_in(p, p.d.q, b, g, lane);
 }
 
 /*
@@ -356,9 +363,10 @@ template <int UNITS> struct queries {
 };
 
 template <int UNITS>
-__device__ void load_queries(const packed_params &p, int b, int g, int lane, queries<UNITS> &q)
+__device__ void load_queries(const packed_params &p, const void *queries_of_all, int b, int g,
+                             int lane, queries<UNITS> &q)
 {
-    const uint16_t *const from = query_of(p, b, g, lane);
+    const uint16_t *const from = query_in(p, queries_of_all, b, g, lane);
     const bool there = lane / 4 < p.a.map.group;
     float most = 0;
 #pragma unroll

@@ -2,6 +2,10 @@
  * Attention of decode steps on rotated vectors (turboquant), as in packed_decode.cu, for K = norm *
  * level[code] and V = norm * level[code] per token. Queries are rotated before this kernel, and
  * outputs after it (packed_turn.cu).
+ *
+ * With a sketch, the highest bit of a key's code is a sign, and the score of a query q is
+ *
+ *   norm * (q . level[code] + sqrt(pi / 2) / d * norm of the residual * S q . sign)
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -9,15 +13,50 @@
 namespace
 {
 
+/* Number of warps per CTA. With a sketch, a thread needs more registers. */
+template <bool SKETCH> constexpr int n_warps = SKETCH ? 8 : FLOATS_WARPS;
+
+/*
+ * Returns 1 for a set bit and -1 for a clear bit, in float16, of the highest bits of byte `byte` of
+ * `low` and of `high`.
+ */
+__device__ __forceinline__ uint32_t signs_of_byte(uint32_t low, uint32_t high, int byte)
+{
+    uint32_t x;
+    /* A selector of 8 + i fills a byte with the highest bit of byte i. */
+    asm("prmt.b32 %0, %1, %2, %3;"
+        : "=r"(x)
+        : "r"(low), "r"(high), "r"(0xc080u + 0x1010u * (uint32_t)byte));
+    return (x & 0x80008000u) ^ 0xbc00bc00u;
+}
+
+/* Returns the signs of the codes that look_up finds the levels of. */
+template <int B>
+__device__ __forceinline__ void signs_of(const uint32_t (&w)[B], int m, uint32_t (&x)[4])
+{
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        if constexpr (B == 4) {
+            const uint32_t codes = w[m];
+            x[r] = signs_of_byte(codes << 4, codes, r);
+        } else if constexpr (B == 2) {
+            const uint32_t codes = w[m / 2] << (r % 2 ? 0 : 4);
+            x[r] = signs_of_byte(codes << 2, codes, m % 2 * 2 + r / 2);
+        } else {
+            const uint32_t codes = pair_of_three(w, m, r);
+            x[r] = signs_of_byte(codes << 5, codes << 2, 1);
+        }
+}
+
 /* Reads the quantised pages of turboquant with B-bit codes and heads of 16 N dimensions. */
-template <int B, int N> struct turned_page {
-    static constexpr int UNITS = N, WARPS = FLOATS_WARPS;
+template <int B, int N, bool SKETCH> struct turned_page {
+    static constexpr int UNITS = N, WARPS = n_warps<SKETCH>;
     static constexpr bool BF = false, ZEROS = false, NEWEST = true;
     typedef words_ahead<B, N, false> words;
     const char *table; /* table of quantisation levels, in shared memory */
     uint32_t column;   /* offset of this lane's column in the table of quantisation levels */
     float level;       /* quantisation level that this lane loads into the table */
-    queries<N> q;
+    queries<N> q, sketched;
 
     static __device__ constexpr float factor(int)
     {
@@ -45,7 +84,9 @@ template <int B, int N> struct turned_page {
 
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
-        load_queries(p, at.b, at.g, lane, q);
+        load_queries(p, p.d.q, at.b, at.g, lane, q);
+        if (SKETCH)
+            load_queries(p, p.d.sketched, at.b, at.g, lane, sketched);
     }
 
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &,
@@ -68,24 +109,36 @@ template <int B, int N> struct turned_page {
                                            const char *stage, words &w, const char *codes,
                                            float (&s)[4][4], int lane)
     {
-        float sum[4][4] = {};
+        float sum[4][4] = {}, rest[4][4] = {};
 #pragma unroll
         for (int u = 0; u < N; u++) {
-            uint32_t x[4][4];
+            uint32_t x[4][4], sign[4][4];
 #pragma unroll
-            for (int m = 0; m < 4; m++)
+            for (int m = 0; m < 4; m++) {
                 look_up<B>(table, column, w.w[u % words::AHEAD], m, x[m]);
+                if (SKETCH)
+                    signs_of<B>(w.w[u % words::AHEAD], m, sign[m]);
+            }
             w.taken(0, u, codes, codes + p.parts.v);
 #pragma unroll
-            for (int m = 0; m < 4; m++)
+            for (int m = 0; m < 4; m++) {
                 multiply<false>(sum[m], x[m], q.half[u][0], q.half[u][1]);
+                if (SKETCH)
+                    multiply<false>(rest[m], sign[m], sketched.half[u][0], sketched.half[u][1]);
+            }
         }
         const uint16_t *const norm =
             reinterpret_cast<const uint16_t *>(stage + p.parts.k_norm - p.parts.k_side);
+        constexpr float each = (float)(1.2533141373155003 / (16 * N)) * KVD_PACKED_NORM;
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            s[i / 4][i % 4] = sum[i / 4][i % 4] * (p.scale_log2 * q.unit[i % 2]) *
-                              half_of(norm[token_of(i / 4, i % 4, lane)], 0);
+        for (int i = 0; i < 16; i++) {
+            const int t = token_of(i / 4, i % 4, lane);
+            float x = sum[i / 4][i % 4] * q.unit[i % 2];
+            if (SKETCH)
+                x = fmaf(rest[i / 4][i % 4] * (each * sketched.unit[i % 2]),
+                         half_of(norm[KVD_PAGE_TOKENS + t], 0), x);
+            s[i / 4][i % 4] = x * p.scale_log2 * half_of(norm[t], 0);
+        }
     }
 
     __device__ __forceinline__ void values(const packed_params &p, const cursor &,
@@ -114,12 +167,17 @@ template <int B, int N> struct turned_page {
     }
 };
 
-template <int N> kvd_packed_decode_kernel of_bits(int bits)
+template <int N, bool SKETCH> kvd_packed_decode_kernel of_bits(int bits)
 {
-    return bits == 2   ? packed_decode_kernel<turned_page<2, N>>
-           : bits == 3 ? packed_decode_kernel<turned_page<3, N>>
-           : bits == 4 ? packed_decode_kernel<turned_page<4, N>>
+    return bits == 2   ? packed_decode_kernel<turned_page<2, N, SKETCH>>
+           : bits == 3 ? packed_decode_kernel<turned_page<3, N, SKETCH>>
+           : bits == 4 ? packed_decode_kernel<turned_page<4, N, SKETCH>>
                        : NULL;
+}
+
+template <int N> kvd_packed_decode_kernel of_form(const kvd_packed_form *f)
+{
+    return f->sketch ? of_bits<N, true>(f->bits) : of_bits<N, false>(f->bits);
 }
 
 } // namespace
@@ -129,11 +187,11 @@ kvd_packed_decode_kernel kvd_packed_turned_kernel(const kvd_packed_args *a)
     const int d = a->map.d_qk[0];
     if (!a->level || a->before_rope || a->form.k_apart || a->form.v_apart || a->n_sink)
         return NULL;
-    return d == 64 ? of_bits<4>(a->form.bits) : d == 128 ? of_bits<8>(a->form.bits) : NULL;
+    return d == 64 ? of_form<4>(&a->form) : d == 128 ? of_form<8>(&a->form) : NULL;
 }
 
 void kvd_packed_turned_lay_out(kvd_packed_decode_params *p)
 {
-    p->warps = FLOATS_WARPS;
+    p->warps = p->a.form.sketch ? n_warps<true> : n_warps<false>;
     p->shared_bytes = p->a.form.bits == 3 ? table_bytes<3>() : table_bytes<4>();
 }

@@ -47,6 +47,18 @@ template <int B> __device__ __forceinline__ void fill_table(float level, char *t
 }
 
 /*
+ * Returns the two adjacent codes of 3 bits in register r of the m-th 16 tokens, in bits 8 .. 13.
+ * The other bits are arbitrary.
+ */
+__device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int r)
+{
+    const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
+    return from < 0       ? w[i] << -from
+           : at % 32 > 26 ? __funnelshift_r(w[i], w[i + 1], (uint32_t)from)
+                          : w[i] >> from;
+}
+
+/*
  * Looks up the quantisation levels of 16 tokens, as an A operand of mma. `column` is the offset of
  * the lane's copy in the table.
  */
@@ -54,29 +66,24 @@ template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
                                         int m, uint32_t (&x)[4])
 {
-    if (B == 4) {
+    if constexpr (B == 4) {
 #pragma unroll
         for (int r = 0; r < 4; r++)
             x[r] = *reinterpret_cast<const uint32_t *>(
-                table + __byte_perm(w[m % B], column, 0x5504u | (uint32_t)r << 4));
-    } else if (B == 2) {
+                table + __byte_perm(w[m], column, 0x5504u | (uint32_t)r << 4));
+    } else if constexpr (B == 2) {
 #pragma unroll
         for (int r = 0; r < 4; r += 2) {
             const uint2 v = *reinterpret_cast<const uint2 *>(
                 table +
-                __byte_perm(w[m / 2 % B], column, 0x5504u | (uint32_t)(m % 2 * 2 + r / 2) << 4));
+                __byte_perm(w[m / 2], column, 0x5504u | (uint32_t)(m % 2 * 2 + r / 2) << 4));
             x[r] = v.x, x[r + 1] = v.y;
         }
     } else {
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
-            const uint32_t bits = from < 0 ? w[i % B] << -from
-                                  : at % 32 > 26
-                                      ? __funnelshift_r(w[i % B], w[(i + 1) % B], (uint32_t)from)
-                                      : w[i % B] >> from;
-            x[r] = *reinterpret_cast<const uint32_t *>(table + ((bits & 0x3f00u) | column));
-        }
+        for (int r = 0; r < 4; r++)
+            x[r] = *reinterpret_cast<const uint32_t *>(
+                table + ((pair_of_three(w, m, r) & 0x3f00u) | column));
     }
 }
 

@@ -3,9 +3,10 @@
  * the levels nearest to u = P x / |x|, with a random orthogonal matrix P. Attention of decode steps
  * uses (P q) . (P k) = q . k, and outputs are rotated back by P^T.
  *
- * With a sketch (qjl=1) a key's code y of u has one bit less, and the signs of S (u - y) are stored
- * too. Pages with a sketch, and pages of heads that the attention on codes does not support, are
- * restored to bf16: x = |x| P^T (y + sqrt(pi / 2) / d |u - y| S^T sign).
+ * With a sketch (qjl=1) a key has one bit less for the code y of u, and the signs of S (u - y):
+ * x = |x| P^T (y + sqrt(pi / 2) / d |u - y| S^T sign).
+ * Attention then also uses S P q. Pages of heads that the attention on codes does not support are
+ * restored.
  *
  * The additions have another order than on the CPU, so a number close to the middle between two
  * levels may get the other level.
@@ -65,7 +66,7 @@ __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const 
         y[r] = 0;
     }
     __syncthreads();
-#pragma unroll 4
+#pragma unroll 16
     for (int j = 0; j < d; j++) {
         const float m = __ldg(matrix + j * d + i);
 #pragma unroll
@@ -173,15 +174,45 @@ __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
             (uint16_t)half_bits(rest);
 }
 
+/* Writes number i of the group's vectors, in bf16, to the queries of KV head g of request b. */
+__device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *queries, int b,
+                                            int g, const float (&x)[ROWS], int i)
+{
+    uint16_t *const q =
+        queries + (size_t)b * (size_t)a.map.q_pitch + a.map.q_offset[g * a.map.group];
+#pragma unroll
+    for (int r = 0; r < ROWS - 2; r++)
+        if (r < a.map.group)
+            q[r * (int)blockDim.x + i] = to_bits(x[r]);
+}
+
+/*
+ * Multiplies the rotated queries in y, of which the last but one vector is the residual of a key,
+ * by S. Writes the products of the queries to `sketched`. Returns the sign bit of the key's number
+ * i, and sets *rest to the norm of the residual. Begins and ends with a barrier of the CTA.
+ */
+__device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
+                                                uint16_t *sketched, int b, int g,
+                                                const float (&y)[ROWS], float *rest, int i)
+{
+    float z[ROWS];
+    take_norms(s, y, i);
+    *rest = s.norm[ROWS - 2];
+    turn(s, a.sketch_rows, y, z, i);
+    put_queries(a, sketched, b, g, z, i);
+    return !(z[ROWS - 2] < 0) ? 1u << (a.form.bits - 1) : 0;
+}
+
 __global__ void __launch_bounds__(D_MAX)
-    turn_steps_kernel(const __grid_constant__ kvd_packed_args a, uint16_t *queries)
+    turn_steps_kernel(const __grid_constant__ kvd_packed_args a, uint16_t *queries,
+                      uint16_t *sketched)
 {
     __shared__ __align__(16) shared_rows s;
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, i = (int)threadIdx.x, d = (int)blockDim.x;
     const int t = a.kv_len[b] - 1, p = t / KVD_PAGE_TOKENS, bits = a.form.bits;
     if (t < 0)
         return;
-    uint16_t *const q =
+    const uint16_t *const q =
         queries + (size_t)b * (size_t)a.map.q_pitch + a.map.q_offset[g * a.map.group];
     uint16_t *const ring =
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + page_index(t % KVD_PAGE_TOKENS, i, d);
@@ -203,20 +234,26 @@ __global__ void __launch_bounds__(D_MAX)
     for (int side = 0; side < 2; side++)
         x[ROWS - 2 + side] = norm[side] > 0 ? x[ROWS - 2 + side] / norm[side] : 0;
     turn(s, a.turn_rows, x, y, i);
-#pragma unroll
-    for (int r = 0; r < ROWS - 2; r++)
-        if (r < a.map.group)
-            q[r * d + i] = to_bits(y[r]);
+    put_queries(a, queries, b, g, y, i);
+    uint32_t code[2];
 #pragma unroll
     for (int side = 0; side < 2; side++) {
-        const float u = y[ROWS - 2 + side];
+        float &u = y[ROWS - 2 + side];
+        const float *const level = a.level + (side ? 2 << bits : 0);
         ring[side * KVD_PAGE_TOKENS * d] = to_bits(u * norm[side]);
+        code[side] = nearest_level(level, bits - (a.form.sketch && !side), u);
+        u = side ? 0 : u - level[code[side]];
+    }
+    float rest = 0;
+    if (a.form.sketch)
+        code[0] |= sketch_step(s, a, sketched, b, g, y, &rest, i);
+#pragma unroll
+    for (int side = 0; side < 2; side++) {
         put_bits(reinterpret_cast<uint32_t *>(codes + (side ? parts.v : 0)) +
                      word_of(side, bits, t % KVD_PAGE_TOKENS, i),
-                 true, bits, number_of(side, t % KVD_PAGE_TOKENS, i),
-                 nearest_level(a.level, bits, u));
+                 true, bits, number_of(side, t % KVD_PAGE_TOKENS, i), code[side]);
         if (i == 0)
-            put_norm(codes, parts, side, t % KVD_PAGE_TOKENS, norm[side]);
+            put_norms(a, codes, parts, side, t % KVD_PAGE_TOKENS, norm[side], rest);
     }
 }
 
@@ -398,7 +435,7 @@ bool restorable(const kvd_packed_args *a)
 bool supported(const kvd_packed_args *a)
 {
     const int d = a->map.d_qk[0];
-    return restorable(a) && (d == 64 || d == 128) && a->map.group <= ROWS - 2 && !a->form.sketch;
+    return restorable(a) && (d == 64 || d == 128) && a->map.group <= ROWS - 2;
 }
 
 } // namespace
@@ -433,13 +470,14 @@ cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t str
     return cudaGetLastError();
 }
 
-cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, cudaStream_t stream)
+cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
+                                  cudaStream_t stream)
 {
-    if (!supported(a))
+    if (!supported(a) || (a->form.sketch && !sketched))
         return cudaErrorInvalidValue;
     const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n);
-    turn_steps_kernel<<<grid, (unsigned)a->map.d_qk[0], 0, stream>>>(*a,
-                                                                     static_cast<uint16_t *>(q));
+    turn_steps_kernel<<<grid, (unsigned)a->map.d_qk[0], 0, stream>>>(
+        *a, static_cast<uint16_t *>(q), static_cast<uint16_t *>(sketched));
     return cudaGetLastError();
 }
 
