@@ -620,7 +620,7 @@ static void run_case(const selection_case *c)
     fixture f = fixture_make(c, rule.page);
     const size_t kv = (size_t)c->n_kv_heads, batch = (size_t)c->batch + 1, rows = batch * kv,
                  each = KVD_PAGE_TOKENS / rule.page, pages = (size_t)f.max_pages;
-    const bool copies = rule.page < KVD_PAGE_TOKENS;
+    const bool copies = !kvd_selection_in_place(&rule);
     int32_t live = c->batch;
     kvd_selection s = {.map = f.map,
                        .rule = rule,
@@ -643,7 +643,8 @@ static void run_case(const selection_case *c)
         .q = on_device(f.q, batch * (size_t)f.map.q_pitch * 2),
         .score = on_device(NULL, rows * (size_t)(f.map.group + 1) * f.most * sizeof *to.score),
         .chosen = on_device(NULL, rows * f.most * sizeof *to.chosen),
-        .table = on_device(table, rows * pages * sizeof *table),
+        .table = copies ? on_device(table, rows * pages * sizeof *table)
+                        : on_device(NULL, rows * f.most * sizeof *table),
         .rows = copies ? on_device(NULL, rows * pages * (size_t)f.one.page_elements * 2) : NULL,
         .row_pages = f.max_pages,
         .len = on_device(NULL, rows * sizeof(int32_t)),
@@ -658,6 +659,7 @@ static void run_case(const selection_case *c)
                          .kv_len = to.len,
                          .live = on_device(NULL, sizeof(int32_t)),
                          .page_table = to.table,
+                         .piece_tokens = kvd_selection_piece(&rule),
                          .q = to.q,
                          .pool = copies ? to.rows : s.pool,
                          .o = on_device(NULL, batch * (size_t)f.map.o_pitch * 2),

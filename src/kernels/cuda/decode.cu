@@ -73,15 +73,29 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns the number of a page of segment s in the pool, or 0 after the end of the segment. */
+/*
+ * Returns entry `lane` of the page table from page `from` of segment s on, or 0 after the end of
+ * the segment.
+ */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
-    const int i = from + lane;
-    return i < pages_of(s.n_tokens)
-               ? __ldg(p.args.page_table + (size_t)s.request * (size_t)p.args.max_pages +
-                       (size_t)(s.page + i))
-               : 0;
+    const int shift = p.log2_pieces, i = (from << shift) + lane;
+    const size_t first = (size_t)s.request * (size_t)p.args.max_pages + (size_t)s.page;
+    return i << (6 - shift) < s.n_tokens ? __ldg(p.args.page_table + (first << shift) + (size_t)i)
+                                         : 0;
+}
+
+/*
+ * Returns the groups of piece number `piece` of the 1 << shift pieces of a page, of which `groups`
+ * groups from number `group` on are copied. `entry` is its entry in the page table.
+ */
+static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
+                                                         int group, int groups)
+{
+    const int each = 8 >> shift, first = piece * each, from = max(first, group),
+              to = min(first + each, group + groups);
+    return {(entry & ((1 << shift) - 1)) * each + from - first, from, to - from};
 }
 
 static __device__ __forceinline__ first_work load_first(const params &p, int lane)
@@ -124,8 +138,8 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
 }
 
 /*
- * Copies all pages of the CTA in batches, one lane per page. The bookkeeping of a page takes longer
- * than the copy of a small page.
+ * Copies all pages of the CTA in batches, one lane per page or piece. The bookkeeping of a page
+ * takes longer than the copy of a small page.
  */
 static __device__ void produce(const params &p, const pipes &pipe, const first_work &first,
                                int lane)
@@ -136,7 +150,9 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
         return;
     const kvd_decode_segment *list = p.work.list + first.next;
     const uint64_t policy = read_once_policy();
-    const int ring = p.ring_bytes;
+    /* The lanes hold the numbers of 32 / pieces pages. */
+    const int ring = p.ring_bytes, shift = p.log2_pieces, pieces = 1 << shift, held = 32 >> shift,
+              place = lane >> shift, piece = lane & (pieces - 1);
     /* The ring holds pages oldest .. n - 1 of this CTA, from byte `tail` to byte `head`. */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
@@ -159,12 +175,12 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
         const int v_bytes = 2 * KVD_PAGE_TOKENS * p.args.map.d_v[s.head];
         const int bytes = k_bytes + v_bytes, count = pages_of(s.n_tokens);
         const char *pool = (const char *)p.args.pool + 2 * (size_t)p.args.map.kv_offset[s.head];
-        int batch = BATCH;
+        int batch = min((int)BATCH, held);
         while (BATCHES * batch * bytes > ring && batch > 1)
             batch /= 2;
         for (int j0 = 0; j0 < count; j0 += batch) {
             const int now = min(batch, count - j0);
-            if (j0 && j0 % 32 == 0)
+            if (j0 && (j0 & (held - 1)) == 0)
                 pages = load_pages(p, s, j0, lane);
             /* Number of pages that fit before the end of the ring buffer. */
             int fit;
@@ -193,20 +209,27 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
                 if (oldest != n)
                     tail = (int)pipe.offset[oldest % PAGES_IN_FLIGHT];
             }
-            const int32_t page = __shfl_sync(~0u, pages, (j0 + lane) % 32);
-            const uint32_t mine = (n + (uint32_t)lane) % PAGES_IN_FLIGHT;
-            const int at = lane < fit ? head + lane * bytes : (lane - fit) * bytes;
-            const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * (j0 + lane));
-            const char *from = pool + 2 * (size_t)page * (size_t)p.args.map.page_elements;
-            if (lane < now)
+            const int32_t entry = __shfl_sync(~0u, pages, ((j0 << shift) + lane) % 32);
+            const uint32_t mine = (n + (uint32_t)place) % PAGES_IN_FLIGHT;
+            const int at = place < fit ? head + place * bytes : (place - fit) * bytes;
+            const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * (j0 + place));
+            const char *from =
+                pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
+            if (place < now && piece == 0)
                 pipe.offset[mine] = (uint32_t)at;
             /*
              * Half pages are copied whole, because K and V of masked tokens are read too and must
              * be finite.
              */
-            const int group = j0 + lane ? 0 : s.skip / (8 * GROUPS) * GROUPS;
-            copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, group,
-                       (tokens + 7) / 8 - group, pipe.full + 8 * mine, policy, lane, now);
+            const int group = j0 + place ? 0 : s.skip / (8 * GROUPS) * GROUPS;
+            const int groups = (tokens + 7) / 8 - group;
+            if (shift == 0)
+                copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, group, groups,
+                           pipe.full + 8 * mine, policy, lane, now);
+            else
+                copy_pieces(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes,
+                            groups_of(entry, piece, shift, group, groups), groups,
+                            pipe.full + 8 * mine, policy, lane, pieces, now);
             if (lane == 0 && n == 0)
                 stamp(p, AT_FIRST_COPY);
             n += (uint32_t)now;
@@ -399,7 +422,8 @@ static constexpr size_t small_bytes(int warps)
 
 static __device__ __forceinline__ void prefetch(const params &p, int warp, int lane)
 {
-    const size_t table = (size_t)p.args.batch * (size_t)p.args.max_pages * sizeof(int32_t);
+    const size_t table =
+        ((size_t)p.args.batch * (size_t)p.args.max_pages << p.log2_pieces) * sizeof(int32_t);
     const size_t q = (size_t)p.args.batch * (size_t)p.args.map.q_pitch * sizeof(uint16_t);
     const size_t mine = 32 * ((size_t)blockIdx.x * blockDim.x + threadIdx.x);
     if (warp == 0 && lane < 2)
@@ -531,7 +555,9 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
         args->max_pages < 1 || args->n_ctas < 1 || args->n_ctas > 1024 || !args->kv_len ||
         !args->workspace || map->n_kv_heads < 1 || map->n_heads > KVD_HEADS_MAX || map->group < 1 ||
         map->group > KVD_GROUP_MAX || map->window < 0 ||
-        (args->second_len && (map->n_kv_heads % 2 || map->window)))
+        (args->second_len && (map->n_kv_heads % 2 || map->window)) ||
+        (args->piece_tokens && args->piece_tokens != 8 && args->piece_tokens != 16 &&
+         args->piece_tokens != 32))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }
@@ -592,6 +618,8 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     p.args = *args;
     kvd_decode_work_lay(&args->map, args->batch, args->n_ctas, args->workspace, &p.work);
     p.scale_log2 = args->map.scale * 1.4426950408889634f;
+    for (p.log2_pieces = 0; args->piece_tokens && args->piece_tokens << p.log2_pieces < 64;)
+        p.log2_pieces++;
     p.d_v_max = kvd_decode_d_v_max(&args->map);
     /* The 4 additional columns avoid bank conflicts in shared memory. */
     p.o_pitch = p.d_v_max + 4;

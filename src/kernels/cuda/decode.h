@@ -27,6 +27,12 @@ typedef struct {
     const int32_t *kv_len;     /* device [batch], >= 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
     /*
+     * 8, 16 or 32: page_table is [batch][max_pages * n] and lists pieces of this number of tokens,
+     * with n = 64 / piece_tokens. Entry x is piece x % n of page x / n of the pool. Not supported
+     * with ctas_per_task. 0: page_table lists pages.
+     */
+    int32_t piece_tokens;
+    /*
      * Device [batch], >= 1, or NULL. If given, the second half of the KV heads has second_len[b]
      * tokens, in the first pages of request b. The later pages hold the tokens of the first half.
      * kv_len[b] counts all places for tokens in the pages of request b, up to the last token of the

@@ -18,6 +18,7 @@ typedef struct {
     kvd_decode_work work;
     float scale_log2;
     int32_t d_v_max, o_pitch, ring_bytes;
+    int32_t log2_pieces; /* of the number of entries of the page table per page */
 } params;
 
 /*

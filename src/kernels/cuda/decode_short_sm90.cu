@@ -566,7 +566,7 @@ static bool short_can(const kvd_decode_args *args, int ctas)
 {
     const kvd_attn_map *map = &args->map;
     bool can = ctas >= 1 && ctas <= CLUSTER_MAX && !(ctas & (ctas - 1)) && !map->window &&
-               !args->second_len && map->group <= SHORT_GROUP_MAX &&
+               !args->second_len && !args->piece_tokens && map->group <= SHORT_GROUP_MAX &&
                map->n_kv_heads <= SHORT_HEADS &&
                (long long)args->batch * map->n_kv_heads * ctas <= args->n_ctas;
     for (int g = 0; can && g < map->n_kv_heads; g++)

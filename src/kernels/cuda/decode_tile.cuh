@@ -81,9 +81,14 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
 }
 
 /*
- * Number of arrivals that the barrier `full` of a page expects. The barrier completes when the page
- * has been copied.
+ * Groups of 8 tokens of a piece of a page: number of the first one in the page that is copied and
+ * in the copy, and number of groups, which may be below 1.
  */
+typedef struct {
+    int from, to, groups;
+} piece_groups;
+
+/* Arrivals that the barrier `full` of a page expects. The copy of the page completes on `full`. */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -97,8 +102,31 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
 }
 
 /*
- * Lanes 0 .. now - 1 copy one page each to shared memory. If a page is not full, only its groups
- * group .. group + groups - 1 (of 8 tokens each) are copied.
+ * Lanes 0 .. pieces * now - 1 copy a piece of a page each, `pieces` adjacent lanes those of one
+ * page. `all` groups of 8 tokens of the page are copied.
+ */
+static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
+                                                   int v_bytes, const piece_groups &piece, int all,
+                                                   uint32_t full, uint64_t policy, int lane,
+                                                   int pieces, int now)
+{
+    const int k_each = k_bytes / 8, v_each = v_bytes / 8, groups = piece.groups;
+    if (lane < pieces * now && (lane & (pieces - 1)) == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full),
+                     "r"((k_each + v_each) * all)
+                     : "memory");
+    __syncwarp();
+    if (lane >= pieces * now || groups <= 0)
+        return;
+    bulk_copy(to + (uint32_t)(k_each * piece.to), from + k_each * piece.from, k_each * groups, full,
+              policy);
+    bulk_copy(to + (uint32_t)(k_bytes + v_each * piece.to), from + k_bytes + v_each * piece.from,
+              v_each * groups, full, policy);
+}
+
+/*
+ * Lanes 0 .. now - 1 copy one page each to shared memory. Only `groups` groups of 8 tokens from
+ * group number `group` on are copied of a page that is not full.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
@@ -121,7 +149,44 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 #else
 enum { FULL_ARRIVALS = 33 };
 
-/* Copies one page after another with all lanes. Lane i holds the arguments of page i. */
+/* All lanes together copy the K and V of `groups` groups of 8 tokens of a page. */
+static __device__ __forceinline__ void copy_groups(uint32_t to, const char *from, int k_bytes,
+                                                   int v_bytes, const piece_groups &piece, int lane)
+{
+    for (int part = 0; part < 2; part++) {
+        const int each = (part ? v_bytes : k_bytes) / 8, bytes = each * piece.groups,
+                  start = part ? k_bytes : 0;
+        for (int i = 16 * lane; i < bytes; i += 512)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                             to + (uint32_t)(start + each * piece.to + i)),
+                         "l"(from + start + each * piece.from + i)
+                         : "memory");
+    }
+}
+
+/* All lanes together copy one piece after another. */
+static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
+                                                   int v_bytes, const piece_groups &piece, int,
+                                                   uint32_t full, uint64_t, int lane, int pieces,
+                                                   int now)
+{
+    __syncwarp();
+    for (int i = 0; i < pieces * now; i++) {
+        const uint32_t full1 = __shfl_sync(~0u, full, i);
+        copy_groups(__shfl_sync(~0u, to, i),
+                    (const char *)__shfl_sync(~0u, (unsigned long long)from, i), k_bytes, v_bytes,
+                    {__shfl_sync(~0u, piece.from, i), __shfl_sync(~0u, piece.to, i),
+                     __shfl_sync(~0u, piece.groups, i)},
+                    lane);
+        if (i % pieces < pieces - 1)
+            continue;
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full1) : "memory");
+        if (lane == i)
+            pipe_arrive(full1);
+    }
+}
+
+/* All lanes together copy one page after another. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t, int lane, int now)
@@ -132,15 +197,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
         const char *from1 = (const char *)__shfl_sync(~0u, (unsigned long long)from, page);
         const int group1 = __shfl_sync(~0u, group, page);
         const int groups1 = __shfl_sync(~0u, groups, page);
-        for (int part = 0; part < 2; part++) {
-            const int each = (part ? v_bytes : k_bytes) / 8, bytes = each * groups1;
-            const int skip = (part ? k_bytes : 0) + each * group1;
-            for (int i = 16 * lane; i < bytes; i += 512)
-                asm volatile(
-                    "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to1 + (uint32_t)(skip + i)),
-                    "l"(from1 + skip + i)
-                    : "memory");
-        }
+        copy_groups(to1, from1, k_bytes, v_bytes, {group1, group1, groups1}, lane);
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full1) : "memory");
         if (lane == page)
             pipe_arrive(full1);

@@ -46,7 +46,7 @@ static bool varies(const selection *e)
 
 static bool copies(const selection *e)
 {
-    return e->rule.page < KVD_PAGE_TOKENS;
+    return !kvd_selection_in_place(&e->rule);
 }
 
 /*
@@ -262,6 +262,7 @@ static kvd_decode_args decode_args(const selection *e, size_t steps)
                              .kv_len = e->len,
                              .live = e->heads,
                              .page_table = e->to.table,
+                             .piece_tokens = kvd_selection_piece(&e->rule),
                              .q = c->q_steps,
                              .lse = e->lse,
                              .n_sinks = c->share->n_heads,
@@ -472,7 +473,7 @@ static int make_work(selection *e, kvd_err *err)
                           (looks_up(e) || kvd_selection_has_shadow(e) ? (size_t)e->one.group
                            : kvd_selection_is_late(e)                 ? 2
                                                                       : 1);
-    const size_t tables = e->rows * (copies(e) ? e->row_pages : max_pages);
+    const size_t tables = e->rows * (copies(e) ? e->row_pages : most);
     return (e->to.score = kvd_device_new(m, scores * sizeof *e->to.score, what, err)) &&
                    (e->to.chosen =
                         kvd_device_new(m, e->rows * most * sizeof *e->to.chosen, what, err)) &&

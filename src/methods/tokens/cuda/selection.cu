@@ -67,6 +67,14 @@ __device__ __forceinline__ size_t bounds_at(const kvd_selection &s, int b, int g
            (size_t)(2 * s.map.d_qk[0]);
 }
 
+/* Returns the entry of selection page i in kvd_selected.table. */
+__device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g, int i)
+{
+    const int each = KVD_PAGE_TOKENS / page_of(s),
+              page = s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i / each)];
+    return (page * s.map.n_kv_heads + g) * each + i % each;
+}
+
 /* Returns the first element of K of KV head g in the page of token t. */
 __device__ __forceinline__ size_t keys_at(const kvd_selection &s, int b, int g, int t)
 {
@@ -260,7 +268,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const size_t row = (size_t)b * (size_t)kv + (size_t)g, most = most_of(s),
                  wanted = kvd_selection_wanted(&s.rule, (size_t)small);
     const float *const score = to.score + 2 * row * most, *const outer = score + most;
-    const int32_t *const table = s.page_table + (size_t)b * (size_t)s.max_pages;
+    const bool in_place = kvd_selection_in_place(&s.rule);
     const unsigned long long above =
         threshold_of<CHOOSE>([outer](int i) { return key_of(outer[i], i); }, large,
                              (size_t)(s.rule.first * (double)large), bin);
@@ -281,8 +289,8 @@ __global__ void __launch_bounds__(CHOOSE)
         place += all;
         if (stays)
             to.chosen[row * most + (size_t)at] = i;
-        if (stays && page == KVD_PAGE_TOKENS)
-            to.table[row * (size_t)s.max_pages + (size_t)at] = table[i] * kv + g;
+        if (stays && in_place)
+            to.table[row * most + (size_t)at] = piece_of(s, b, g, i);
     }
     if (threadIdx.x > 0)
         return;
@@ -302,8 +310,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const size_t row = (size_t)b * (size_t)kv + (size_t)g, most = most_of(s);
     const int old = p.all - p.newest;
     const float *const score = to.score + row * most;
-    const int32_t *const page = s.page_table + (size_t)b * (size_t)s.max_pages;
-    const bool some = scores(p);
+    const bool some = scores(p), in_place = kvd_selection_in_place(&s.rule);
     unsigned long long least = p.chosen > 0 ? 0 : ~0ull;
     if (some)
         least =
@@ -318,8 +325,8 @@ __global__ void __launch_bounds__(CHOOSE)
         place += all;
         if (stays)
             to.chosen[row * most + (size_t)at] = i;
-        if (stays && page_of(s) == KVD_PAGE_TOKENS)
-            to.table[row * (size_t)s.max_pages + (size_t)at] = page[i] * kv + g;
+        if (stays && in_place)
+            to.table[row * most + (size_t)at] = piece_of(s, b, g, i);
     }
 }
 
@@ -543,7 +550,8 @@ extern "C" cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32
 extern "C" cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                             cudaStream_t stream)
 {
-    const bool copies = s->rule.page < KVD_PAGE_TOKENS, recent = s->rule.ranking == KVD_READ_RECENT;
+    const bool copies = !kvd_selection_in_place(&s->rule),
+               recent = s->rule.ranking == KVD_READ_RECENT;
     if (!fits(s) || !s->page_table || !s->pool || (recent ? !s->recent : !s->bounds) || !to->q ||
         !to->score || !to->chosen || kvd_selection_varies(&s->rule) || (!copies && !to->table))
         return cudaErrorInvalidValue;
@@ -562,7 +570,7 @@ extern "C" cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_
                                               cudaStream_t stream)
 {
     const kvd_read_rule *const r = &s->rule;
-    const bool copies = r->page < KVD_PAGE_TOKENS;
+    const bool copies = !kvd_selection_in_place(r);
     if (!fits(s) || r->ranking != KVD_READ_CLUSTERS || r->large < (int32_t)r->page ||
         r->large % (int32_t)r->page || !s->page_table || !s->pool || !s->bounds || !to->q ||
         !to->score || !to->chosen || !to->len || !to->read || (!copies && !to->table))

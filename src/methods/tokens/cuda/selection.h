@@ -24,13 +24,14 @@
  * are always read, with exact keys. The keys of other tokens are latent vectors, from which `rows`
  * are rebuilt after the choice.
  *
- * With KVD_READ_BOUNDS, KVD_READ_RECENT and KVD_READ_LANDMARKS, the lengths of the request and its
- * prompt determine how many tokens a step reads, so the attention of all layers has one plan. In
- * the other modes, each layer's choice determines the number, and every layer has a plan. Attention
- * treats each KV head as a request, whose page_table lists the chosen pages. A page of the cache
- * (64 tokens) that has KV heads of one width is a sequence of pages of one KV head. If `page` is
- * 64, attention therefore reads the chosen pages in place. Otherwise their rows are copied to
- * `rows` first.
+ * With KVD_READ_BOUNDS, KVD_READ_RECENT and KVD_READ_LANDMARKS, the number of tokens that a step
+ * reads follows from the numbers of tokens of the request and its prompt alone, so the attention of
+ * all layers has one plan. Otherwise it follows from the choice, and every layer has a plan.
+ * Attention treats each KV head as a request, whose page_table lists the chosen pages. A page of
+ * the cache (64 tokens) that has KV heads of one width is a sequence of pages of one KV head. If
+ * `page` is a multiple of 8, attention therefore reads the chosen pages in place, as pages or
+ * pieces of pages (kvd_decode_args.piece_tokens), except with KVD_READ_LANDMARKS. Otherwise their
+ * rows are copied to `rows` first.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
@@ -115,13 +116,14 @@ typedef struct {
     /* [batch * n_kv_heads][max_pages * 64 / page]: chosen selection pages, in rising order. */
     int32_t *chosen;
     /*
-     * [batch * n_kv_heads][max_pages] Pages that attention reads. Written only if `page` is 64. A
-     * page of the pool counts as n_kv_heads pages, one per KV head.
+     * [batch * n_kv_heads][max_pages * 64 / page]: pages or pieces of `page` tokens that attention
+     * reads. Written only if kvd_selection_in_place: the pages are those of the pool, counted by KV
+     * head.
      */
     int32_t *table;
     /*
-     * Pages of one KV head, bf16, to which the rows of the chosen selection pages are copied if
-     * `page` is below 64. Row i has row_pages pages, the first of which is page i * row_pages.
+     * Pages of one KV head, bf16, to which the rows of the chosen selection pages are copied unless
+     * kvd_selection_in_place. Row i has the row_pages pages from page i * row_pages on.
      */
     void *rows;
     int32_t row_pages;
@@ -311,6 +313,18 @@ KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, si
 KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
 {
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
+}
+
+/* Returns true if attention reads the chosen selection pages in the pages of the cache. */
+KVD_ON_BOTH static inline bool kvd_selection_in_place(const kvd_read_rule *r)
+{
+    return r->page % 8 == 0 && (r->ranking == KVD_READ_BOUNDS || r->ranking == KVD_READ_CLUSTERS);
+}
+
+/* Returns the number of tokens per entry of the page table, for kvd_decode_args.piece_tokens. */
+KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
+{
+    return kvd_selection_in_place(r) && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
 /* Returns the number of small clusters that are chosen of n, without the first and the last. */
