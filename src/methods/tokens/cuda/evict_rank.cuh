@@ -179,6 +179,78 @@ static __device__ __forceinline__ void copies_done()
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+static constexpr float LOG2E = 1.4426950408889634f;
+
+static __device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/*
+ * Queries of a KV head as mma.sync fragments, in HALVES groups of 8 query heads, of up to 32 BLOCKS
+ * dimensions.
+ */
+template <int HALVES, int BLOCKS> struct step_queries {
+    uint4 q[HALVES][BLOCKS];
+
+    /* Loads d numbers of each query head of the group, from the places offset [group] of `row`. */
+    __device__ __forceinline__ step_queries(const uint16_t *row, const int32_t *offset, int group,
+                                            int d)
+    {
+        const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+        for (int h = 0; h < HALVES; h++)
+#pragma unroll
+            for (int k = 0; k < BLOCKS; k++) {
+                const int j = 8 * h + lane / 4, at = (4 * k + lane % 4) * 8;
+                q[h][k] = make_uint4(0, 0, 0, 0);
+                if (j < group && at < d)
+                    q[h][k] = *reinterpret_cast<const uint4 *>(row + offset[j] + at);
+            }
+    }
+};
+
+/*
+ * Multiplies the queries by 16 keys of width d, the first of which is at `keys` and has a number
+ * that is a multiple of 8. acc[half][c] belongs to query head 8 half + 2 (lane % 4) + c % 2 and to
+ * key lane / 4 + 8 (c / 2). The order of dimensions is permuted in queries and keys, so that a lane
+ * reads 16 bytes at once.
+ */
+template <int HALVES, int BLOCKS>
+static __device__ __forceinline__ void step_products(const uint16_t *keys, int d,
+                                                     const step_queries<HALVES, BLOCKS> &q,
+                                                     float (&acc)[HALVES][4])
+{
+    const int lane = (int)threadIdx.x % 32, quad = lane % 4;
+    const uint16_t *const k0 = keys + quad * 64 + lane / 4 * 8;
+    uint4 lo[BLOCKS], hi[BLOCKS];
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) {
+        lo[k] = hi[k] = make_uint4(0, 0, 0, 0);
+        if ((4 * k + quad) * 8 < d) {
+            lo[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256);
+            hi[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256 + 8 * d);
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < HALVES; h++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            acc[h][c] = 0;
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) {
+        const uint32_t front[4] = {lo[k].x, hi[k].x, lo[k].y, hi[k].y},
+                       back[4] = {lo[k].z, hi[k].z, lo[k].w, hi[k].w};
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) {
+            mma<true>(acc[h], front, q.q[h][k].x, q.q[h][k].y);
+            mma<true>(acc[h], back, q.q[h][k].z, q.q[h][k].w);
+        }
+    }
+}
+
 /*
  * Multiplies 32 rows by 16 rows of width d, and writes the products to acc[8 of the 16 rows][16 of
  * the 32 rows]. The 32 rows are in the fragments a [2][16 dimensions]. The 16 rows are in shared

@@ -19,14 +19,6 @@ namespace
 {
 
 enum { HELD = 128, THREADS = 128, MARKED = KVD_PAGE_TOKENS };
-constexpr float LOG2E = 1.4426950408889634f;
-
-__device__ __forceinline__ float exp2_approx(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
 {

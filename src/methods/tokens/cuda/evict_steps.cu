@@ -30,14 +30,6 @@ enum {
  * with noise, COUNTS appends a bit to the history of each token.
  */
 enum kind { SUMS, TEMPERED, COUNTS };
-constexpr float LOG2E = 1.4426950408889634f;
-
-__device__ __forceinline__ float exp2_approx(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 /* Waits for all CTAs of a KV head and makes their shared memory visible. */
 __device__ __forceinline__ void head_barrier()
@@ -99,68 +91,25 @@ __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head
     return r.tau0 + (r.tau1 - r.tau0) * progress;
 }
 
-/*
- * Queries of a KV head as mma.sync fragments, in HALVES groups of 8 query heads. A head has at most
- * 32 * BLOCKS dimensions.
- */
-template <int HALVES, int BLOCKS> struct queries {
-    uint4 q[HALVES][BLOCKS];
+/* Loads the queries of the KV head. */
+template <int HALVES, int BLOCKS>
+__device__ __forceinline__ step_queries<HALVES, BLOCKS> queries_of(const kvd_evict_steps_args &a,
+                                                                   const head &w)
+{
+    return {static_cast<const uint16_t *>(a.q) + (size_t)w.b * (size_t)a.map.q_pitch,
+            a.map.q_offset + w.g * a.map.group, a.map.group, a.map.d_qk[w.g]};
+}
 
-    __device__ __forceinline__ queries(const kvd_evict_steps_args &a, const head &w)
-    {
-        const int lane = (int)threadIdx.x % 32, d = a.map.d_qk[w.g], group = a.map.group;
-#pragma unroll
-        for (int h = 0; h < HALVES; h++)
-#pragma unroll
-            for (int k = 0; k < BLOCKS; k++) {
-                const int j = 8 * h + lane / 4, at = (4 * k + lane % 4) * 8;
-                q[h][k] = make_uint4(0, 0, 0, 0);
-                if (j < group && at < d)
-                    q[h][k] = *reinterpret_cast<const uint4 *>(
-                        static_cast<const uint16_t *>(a.q) + (size_t)w.b * (size_t)a.map.q_pitch +
-                        (size_t)a.map.q_offset[w.g * group + j] + at);
-            }
-    }
-};
-
-/*
- * Multiplies the queries by the keys of tokens e .. e + 15. acc[half][c] is the product of query
- * head 8 half + 2 (lane % 4) + c % 2 and token e + lane / 4 + 8 (c / 2). Queries and keys have
- * their dimensions in the same permuted order, so that a lane reads 16 bytes at once.
- */
+/* Multiplies the queries by the keys of tokens e .. e + 15, as step_products. */
 template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
-                                         const queries<HALVES, BLOCKS> &q, int e,
+                                         const step_queries<HALVES, BLOCKS> &q, int e,
                                          float (&acc)[HALVES][4])
 {
-    const int d = a.map.d_qk[w.g], lane = (int)threadIdx.x % 32, quad = lane % 4;
-    const uint16_t *const k0 = w.pool +
-                               (size_t)w.page[e / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
-                               e % KVD_PAGE_TOKENS / 8 * 8 * d + quad * 64 + lane / 4 * 8;
-    uint4 lo[BLOCKS], hi[BLOCKS];
-#pragma unroll
-    for (int k = 0; k < BLOCKS; k++) {
-        lo[k] = hi[k] = make_uint4(0, 0, 0, 0);
-        if ((4 * k + quad) * 8 < d) {
-            lo[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256);
-            hi[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256 + 8 * d);
-        }
-    }
-#pragma unroll
-    for (int h = 0; h < HALVES; h++)
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            acc[h][c] = 0;
-#pragma unroll
-    for (int k = 0; k < BLOCKS; k++) {
-        const uint32_t front[4] = {lo[k].x, hi[k].x, lo[k].y, hi[k].y},
-                       back[4] = {lo[k].z, hi[k].z, lo[k].w, hi[k].w};
-#pragma unroll
-        for (int h = 0; h < HALVES; h++) {
-            mma<true>(acc[h], front, q.q[h][k].x, q.q[h][k].y);
-            mma<true>(acc[h], back, q.q[h][k].z, q.q[h][k].w);
-        }
-    }
+    const int d = a.map.d_qk[w.g];
+    step_products(w.pool + (size_t)w.page[e / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+                      e % KVD_PAGE_TOKENS / 8 * 8 * d,
+                  d, q, acc);
 }
 
 template <int HALVES, int BLOCKS>
@@ -168,7 +117,7 @@ __device__ __forceinline__ void note(const kvd_evict_steps_args &a, const head &
 {
     const int group = a.map.group, lane = (int)threadIdx.x % 32;
     const float inverse = LOG2E / temperature(a.rule, w), factor = a.map.scale * inverse;
-    const queries<HALVES, BLOCKS> q(a, w);
+    const auto q = queries_of<HALVES, BLOCKS>(a, w);
     for (int e = w.first + (int)threadIdx.x / 32 * ENTRIES; e < w.end; e += WARPS * ENTRIES) {
         float acc[HALVES][4];
         products(a, w, q, e, acc);
@@ -312,7 +261,7 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
 {
     const int group = a.map.group, lane = (int)threadIdx.x % 32, quad = lane % 4;
     const float factor = a.map.scale * LOG2E;
-    const queries<HALVES, BLOCKS> q(a, w);
+    const auto q = queries_of<HALVES, BLOCKS>(a, w);
     float lse[HALVES][2];
     candidate least = {~0ull, -1};
 #pragma unroll

@@ -17,6 +17,7 @@ enum {
     SUM = 256,
     CHOOSE = 512,
     COPY = 256,
+    RECALL = 128,
     KEYS = KVD_PAGE_TOKENS,
     ROWS = 16
 };
@@ -469,49 +470,48 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-__global__ void __launch_bounds__(KEYS)
+/* A warp has 16 of the tokens that the step read. */
+template <int HALVES>
+__global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,
                   const float *lse)
 {
-    __shared__ uint16_t key[KVD_WIDTH_NARROW][KEYS];
-    __shared__ __align__(16) float query[KVD_WIDTH_NARROW][ROWS];
-    const int part = (int)blockIdx.x, g = (int)blockIdx.y, b = (int)blockIdx.z,
-              me = (int)threadIdx.x, i = part * KEYS + me, d = s.map.d_qk[0], group = s.map.group;
+    const int g = (int)blockIdx.y, b = (int)blockIdx.z, lane = (int)threadIdx.x % 32,
+              quad = lane % 4, in_page = (int)threadIdx.x / 32 * 16,
+              first = (int)blockIdx.x * KVD_PAGE_TOKENS + in_page, i = first + lane / 4 + 8 * quad,
+              d = s.map.d_qk[0], group = s.map.group;
     if (s.slot[b] >= s.n_slots)
         return;
     const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
     const int n = s.kv_len[b], m = to.len[row];
-    if (part * KEYS >= m)
+    if (first >= m)
         return;
-    const uint16_t *const k =
-        static_cast<const uint16_t *>(to.rows) + (row * (size_t)to.row_pages + (size_t)part) *
-                                                     (size_t)(KVD_PAGE_TOKENS * (d + s.map.d_v[0]));
-    const uint16_t *const q =
-        static_cast<const uint16_t *>(to.q) + (size_t)b * (size_t)s.map.q_pitch;
-    for (int c = 0; c < d && i < m; c++)
-        key[c][me] = k[element(me, c, d)];
-    float sum = 0;
-    for (int first = 0; first < group; first += ROWS) {
-        __syncthreads();
-        for (int x = me; x < ROWS * d; x += KEYS) {
-            const int j = first + x % ROWS;
-            query[x / ROWS][x % ROWS] =
-                j < group ? wide(q[s.map.q_offset[g * group + j] + x / ROWS]) : 0;
-        }
-        __syncthreads();
-        float product[ROWS];
-        multiply<KEYS, ROWS>(key, query, d, product);
+    const int32_t token = quad < 2 && i < m ? to.chosen[row * most_of(s) + (size_t)i] : -1;
+    const step_queries<HALVES, KVD_WIDTH_NARROW / 32> q(static_cast<const uint16_t *>(to.q) +
+                                                            (size_t)b * (size_t)s.map.q_pitch,
+                                                        s.map.q_offset + g * group, group, d);
+    float acc[HALVES][4], p[2] = {0, 0};
+    step_products(static_cast<const uint16_t *>(to.rows) +
+                      (row * (size_t)to.row_pages + blockIdx.x) *
+                          (size_t)(KVD_PAGE_TOKENS * (d + s.map.d_v[0])) +
+                      in_page * d,
+                  d, q, acc);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (first + r < group)
-                sum +=
-                    expf(product[r] * s.map.scale - lse[row * (size_t)group + (size_t)(first + r)]);
+    for (int h = 0; h < HALVES; h++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const int j = 8 * h + 2 * quad + c % 2;
+            p[c / 2] += j < group ? exp2_approx(LOG2E * fmaf(acc[h][c], s.map.scale,
+                                                             -lse[row * (size_t)group + (size_t)j]))
+                                  : 0;
+        }
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        p[c] += __shfl_xor_sync(0xffffffffu, p[c], 1);
+        p[c] += __shfl_xor_sync(0xffffffffu, p[c], 2);
     }
-    if (i < m)
-        recent_of(
-            s, b, g,
-            to.chosen[row * most_of(s) + (size_t)i])[(n - 1) % s.rule.history * KVD_PAGE_TOKENS] =
-            sum;
+    if (token >= 0)
+        recent_of(s, b, g, token)[(n - 1) % s.rule.history * KVD_PAGE_TOKENS] = quad ? p[1] : p[0];
 }
 
 bool fits(const kvd_selection *s)
@@ -623,6 +623,10 @@ extern "C" cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_se
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch;
     forget_kernel<<<dim3((unsigned)s->max_pages, kv, batch), KEYS, 0, stream>>>(*s);
-    recall_kernel<<<dim3((unsigned)to->row_pages, kv, batch), KEYS, 0, stream>>>(*s, *to, lse);
+    const dim3 pages((unsigned)to->row_pages, kv, batch);
+    if (s->map.group > 8)
+        recall_kernel<2><<<pages, RECALL, 0, stream>>>(*s, *to, lse);
+    else
+        recall_kernel<1><<<pages, RECALL, 0, stream>>>(*s, *to, lse);
     return cudaGetLastError();
 }
