@@ -620,7 +620,6 @@ static void run_case(const selection_case *c)
     fixture f = fixture_make(c, rule.page);
     const size_t kv = (size_t)c->n_kv_heads, batch = (size_t)c->batch + 1, rows = batch * kv,
                  each = KVD_PAGE_TOKENS / rule.page, pages = (size_t)f.max_pages;
-    const bool copies = !kvd_selection_in_place(&rule);
     int32_t live = c->batch;
     kvd_selection s = {.map = f.map,
                        .rule = rule,
@@ -635,17 +634,12 @@ static void run_case(const selection_case *c)
                            on_device(NULL, (size_t)f.n_pages * kv * each * 4 * (size_t)c->d_k)};
     const size_t recent = (size_t)f.n_pages * kv * (size_t)rule.history * KVD_PAGE_TOKENS * 4;
     s.recent = recalls ? on_device(NULL, recent) : NULL;
-    int32_t *const table = need(rows * pages * sizeof *table), *const on_live =
-                                                                   on_device(&live, sizeof live);
-    for (size_t i = 0; i < rows * pages; i++)
-        table[i] = (int32_t)i;
+    int32_t *const on_live = on_device(&live, sizeof live);
     kvd_selected to = {
         .q = on_device(f.q, batch * (size_t)f.map.q_pitch * 2),
         .score = on_device(NULL, rows * (size_t)(f.map.group + 1) * f.most * sizeof *to.score),
         .chosen = on_device(NULL, rows * f.most * sizeof *to.chosen),
-        .table = copies ? on_device(table, rows * pages * sizeof *table)
-                        : on_device(NULL, rows * f.most * sizeof *table),
-        .rows = copies ? on_device(NULL, rows * pages * (size_t)f.one.page_elements * 2) : NULL,
+        .table = on_device(NULL, rows * f.most * sizeof *to.table),
         .row_pages = f.max_pages,
         .len = on_device(NULL, rows * sizeof(int32_t)),
         .read = on_device(NULL, batch * sizeof *to.read)};
@@ -661,7 +655,7 @@ static void run_case(const selection_case *c)
                          .page_table = to.table,
                          .piece_tokens = kvd_selection_piece(&rule),
                          .q = to.q,
-                         .pool = copies ? to.rows : s.pool,
+                         .pool = s.pool,
                          .o = on_device(NULL, batch * (size_t)f.map.o_pitch * 2),
                          .lse = on_device(NULL, rows * (size_t)f.map.group * sizeof(float)),
                          .n_ctas = ctas,
@@ -721,13 +715,12 @@ static void run_case(const selection_case *c)
            x.cached, x.equal, x.sets, x.wrong, bounds, x.other, x.codes, x.worst);
     failures += !ok;
     device_free(s.kv_len, s.slot, s.page_table, s.pool, s.bounds, to.q, to.score, to.chosen,
-                to.rows, to.table, a.kv_len, a.live, a.o, on_live, a.workspace, a.lse, s.recent,
+                to.table, a.kv_len, a.live, a.o, on_live, a.workspace, a.lse, s.recent,
                 codes.frequency, codes.factor, codes.moved, codes.centroid, codes.code,
                 codes.product, to.read);
     free(tokens);
     free(chosen);
     free(o);
-    free(table);
     free(after);
     free(by.recent);
     free(by.code);

@@ -86,6 +86,33 @@ static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_
                                          : 0;
 }
 
+/* Returns true if pieces are so small that their tokens are copied one by one. */
+static __device__ __forceinline__ bool copies_tokens(const params &p)
+{
+    return p.log2_pieces > 3;
+}
+
+/*
+ * Sets token[i] to the place in the pool of token 8 i + lane % 8 of page `page` of segment s,
+ * counted in tokens. After the end of the segment the place is -1.
+ */
+static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
+                                                   int page, int lane,
+                                                   int32_t (&token)[KVD_PAGE_TOKENS / 8])
+{
+    const int log2_tokens = 6 - p.log2_pieces, in_piece = lane & ((1 << log2_tokens) - 1);
+    const int32_t *const table =
+        p.args.page_table +
+        (((size_t)s.request * (size_t)p.args.max_pages + (size_t)(s.page + page)) << p.log2_pieces);
+#pragma unroll
+    for (int i = 0; i < KVD_PAGE_TOKENS / 8; i++) {
+        const int t = 8 * i + lane % 8;
+        token[i] = KVD_PAGE_TOKENS * page + t < s.n_tokens
+                       ? (__ldg(table + (t >> log2_tokens)) << log2_tokens) + in_piece
+                       : -1;
+    }
+}
+
 /*
  * Returns the groups of piece number `piece` of the 1 << shift pieces of a page, of which `groups`
  * groups from number `group` on are copied. `entry` is its entry in the page table.
@@ -138,6 +165,47 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
 }
 
 /*
+ * Pages that are copied together: first page, counted in the segment, their number, the number of
+ * those that are stored from byte `head` of the ring on, and number of pages before them. The other
+ * pages are stored from byte 0 on.
+ */
+typedef struct {
+    int first, count, fit, head;
+    uint32_t before;
+} page_batch;
+
+/* Copies a batch of pages of segment s, of which the lanes hold the entries `pages`. */
+static __device__ __forceinline__ void copy_batch(const params &p, const pipes &pipe,
+                                                  const kvd_decode_segment &s, const char *pool,
+                                                  int32_t pages, const page_batch &batch,
+                                                  int k_bytes, int v_bytes, uint64_t policy,
+                                                  int lane)
+{
+    const int shift = p.log2_pieces, place = lane >> shift, piece = lane & ((1 << shift) - 1),
+              page = batch.first + place, bytes = k_bytes + v_bytes;
+    const int32_t entry = __shfl_sync(~0u, pages, ((batch.first << shift) + lane) % 32);
+    const uint32_t mine = (batch.before + (uint32_t)place) % PAGES_IN_FLIGHT;
+    const int at = place < batch.fit ? batch.head + place * bytes : (place - batch.fit) * bytes;
+    const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * page);
+    const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
+    if (place < batch.count && piece == 0)
+        pipe.offset[mine] = (uint32_t)at;
+    /*
+     * Half pages are copied whole, because K and V of masked tokens are read too and must be
+     * finite.
+     */
+    const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
+    const int groups = (tokens + 7) / 8 - group;
+    if (shift == 0)
+        copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, group, groups,
+                   pipe.full + 8 * mine, policy, lane, batch.count);
+    else
+        copy_pieces(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes,
+                    groups_of(entry, piece, shift, group, groups), groups, pipe.full + 8 * mine,
+                    policy, lane, 1 << shift, batch.count);
+}
+
+/*
  * Copies all pages of the CTA in batches, one lane per page or piece. The bookkeeping of a page
  * takes longer than the copy of a small page.
  */
@@ -150,9 +218,9 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
         return;
     const kvd_decode_segment *list = p.work.list + first.next;
     const uint64_t policy = read_once_policy();
-    /* The lanes hold the numbers of 32 / pieces pages. */
-    const int ring = p.ring_bytes, shift = p.log2_pieces, pieces = 1 << shift, held = 32 >> shift,
-              place = lane >> shift, piece = lane & (pieces - 1);
+    /* The lanes hold the numbers of 32 / pieces pages, unless tokens are copied alone. */
+    const int ring = p.ring_bytes, held = 32 >> p.log2_pieces;
+    const bool tokens_alone = copies_tokens(p);
     /* The ring holds pages oldest .. n - 1 of this CTA, from byte `tail` to byte `head`. */
     uint32_t n = 0, oldest = 0;
     int head = 0, tail = 0;
@@ -175,12 +243,15 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
         const int v_bytes = 2 * KVD_PAGE_TOKENS * p.args.map.d_v[s.head];
         const int bytes = k_bytes + v_bytes, count = pages_of(s.n_tokens);
         const char *pool = (const char *)p.args.pool + 2 * (size_t)p.args.map.kv_offset[s.head];
-        int batch = min((int)BATCH, held);
+        int batch = tokens_alone ? 1 : min((int)BATCH, held);
         while (BATCHES * batch * bytes > ring && batch > 1)
             batch /= 2;
         for (int j0 = 0; j0 < count; j0 += batch) {
             const int now = min(batch, count - j0);
-            if (j0 && (j0 & (held - 1)) == 0)
+            int32_t token[KVD_PAGE_TOKENS / 8] = {};
+            if (tokens_alone)
+                load_tokens(p, s, j0, lane, token);
+            else if (j0 && (j0 & (held - 1)) == 0)
                 pages = load_pages(p, s, j0, lane);
             /* Number of pages that fit before the end of the ring buffer. */
             int fit;
@@ -209,27 +280,16 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
                 if (oldest != n)
                     tail = (int)pipe.offset[oldest % PAGES_IN_FLIGHT];
             }
-            const int32_t entry = __shfl_sync(~0u, pages, ((j0 << shift) + lane) % 32);
-            const uint32_t mine = (n + (uint32_t)place) % PAGES_IN_FLIGHT;
-            const int at = place < fit ? head + place * bytes : (place - fit) * bytes;
-            const int tokens = min(KVD_PAGE_TOKENS, s.n_tokens - KVD_PAGE_TOKENS * (j0 + place));
-            const char *from =
-                pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
-            if (place < now && piece == 0)
-                pipe.offset[mine] = (uint32_t)at;
-            /*
-             * Half pages are copied whole, because K and V of masked tokens are read too and must
-             * be finite.
-             */
-            const int group = j0 + place ? 0 : s.skip / (8 * GROUPS) * GROUPS;
-            const int groups = (tokens + 7) / 8 - group;
-            if (shift == 0)
-                copy_pages(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes, group, groups,
-                           pipe.full + 8 * mine, policy, lane, now);
-            else
-                copy_pieces(pipe.ring + (uint32_t)at, from, k_bytes, v_bytes,
-                            groups_of(entry, piece, shift, group, groups), groups,
-                            pipe.full + 8 * mine, policy, lane, pieces, now);
+            if (tokens_alone) {
+                const uint32_t mine = n % PAGES_IN_FLIGHT, at = (uint32_t)(fit ? head : 0);
+                if (lane == 0)
+                    pipe.offset[mine] = at;
+                copy_tokens(pipe.ring + at, pool, token, 2 * (size_t)p.args.map.page_elements,
+                            k_bytes, v_bytes, pipe.full + 8 * mine, lane);
+            } else {
+                copy_batch(p, pipe, s, pool, pages, {j0, now, fit, head, n}, k_bytes, v_bytes,
+                           policy, lane);
+            }
             if (lane == 0 && n == 0)
                 stamp(p, AT_FIRST_COPY);
             n += (uint32_t)now;
@@ -498,7 +558,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
         asm volatile("bar.sync 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
         produce(p, pipe, first, lane);
     } else {
-        /* These loads take longer than the initialisation of the barriers, so they start first. */
+        const int full_arrivals = copies_tokens(p) ? (int)TOKENS_ARRIVALS : (int)FULL_ARRIVALS;
+        /* The loads take longer than the initialisation of the barriers. */
         const int4 count_next = load_now4(cta);
         const int32_t word = load_now((const int32_t *)&cta->first_segment + lane % 8);
         /*
@@ -506,7 +567,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
          * some.
          */
         for (int i = lane * WARPS + warp; i < N_BARRIERS; i += 32 * WARPS)
-            pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? (int)FULL_ARRIVALS
+            pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? full_arrivals
                                                  : i < 2 * PAGES_IN_FLIGHT ? 32 * (8 / GROUPS)
                                                                            : 32 * WARPS);
 #if __CUDA_ARCH__ >= 900
@@ -555,9 +616,8 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
         args->max_pages < 1 || args->n_ctas < 1 || args->n_ctas > 1024 || !args->kv_len ||
         !args->workspace || map->n_kv_heads < 1 || map->n_heads > KVD_HEADS_MAX || map->group < 1 ||
         map->group > KVD_GROUP_MAX || map->window < 0 ||
-        (args->second_len && (map->n_kv_heads % 2 || map->window)) ||
-        (args->piece_tokens && args->piece_tokens != 8 && args->piece_tokens != 16 &&
-         args->piece_tokens != 32))
+        (args->second_len && (map->n_kv_heads % 2 || map->window)) || args->piece_tokens < 0 ||
+        args->piece_tokens >= KVD_PAGE_TOKENS || args->piece_tokens & (args->piece_tokens - 1))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }

@@ -27,9 +27,9 @@ typedef struct {
     const int32_t *kv_len;     /* device [batch], >= 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
     /*
-     * 8, 16 or 32: page_table is [batch][max_pages * n] and lists pieces of this number of tokens,
-     * with n = 64 / piece_tokens. Entry x is piece x % n of page x / n of the pool. Not supported
-     * with ctas_per_task. 0: page_table lists pages.
+     * A power of 2 below 64: page_table is [batch][max_pages * n] and lists pieces of this number
+     * of tokens, with n = 64 / piece_tokens. Entry x is piece x % n of page x / n of the pool. Not
+     * supported with ctas_per_task. 0: page_table lists pages.
      */
     int32_t piece_tokens;
     /*

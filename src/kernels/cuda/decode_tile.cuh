@@ -88,6 +88,41 @@ typedef struct {
     int from, to, groups;
 } piece_groups;
 
+/* Arrivals that the barrier `full` of a page expects whose tokens are copied by copy_tokens. */
+enum { TOKENS_ARRIVALS = 33 };
+
+/*
+ * All lanes together copy a page token by token. Lane l passes the places token[i] in the pool of
+ * tokens 8 i + l % 8 of the page, counted in tokens; -1 copies zeros. `from` is the KV head in page
+ * 0 of the pool.
+ */
+static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from,
+                                                   const int32_t (&token)[KVD_PAGE_TOKENS / 8],
+                                                   size_t page_bytes, int k_bytes, int v_bytes,
+                                                   uint32_t full, int lane)
+{
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < KVD_PAGE_TOKENS / 8; i++) {
+        const int t = max(token[i], 0), bytes = token[i] < 0 ? 0 : 16;
+        const char *const page = from + (size_t)(t / KVD_PAGE_TOKENS) * page_bytes;
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+            const int start = part ? k_bytes : 0, each = (part ? v_bytes : k_bytes) / 8;
+            const char *const row = page + start + t % KVD_PAGE_TOKENS / 8 * each + t % 8 * 16;
+            const uint32_t place = to + (uint32_t)(start + i * each + lane % 8 * 16);
+            for (int block = lane / 8 * 128; block < each; block += 512)
+                asm volatile(
+                    "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place + (uint32_t)block),
+                    "l"(row + block), "r"(bytes)
+                    : "memory");
+        }
+    }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+    if (lane == 0)
+        pipe_arrive(full);
+}
+
 /* Arrivals that the barrier `full` of a page expects. The copy of the page completes on `full`. */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };

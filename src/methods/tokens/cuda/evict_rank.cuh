@@ -213,25 +213,24 @@ template <int HALVES, int BLOCKS> struct step_queries {
 };
 
 /*
- * Multiplies the queries by 16 keys of width d, the first of which is at `keys` and has a number
- * that is a multiple of 8. acc[half][c] belongs to query head 8 half + 2 (lane % 4) + c % 2 and to
- * key lane / 4 + 8 (c / 2). The order of dimensions is permuted in queries and keys, so that a lane
- * reads 16 bytes at once.
+ * Multiplies the queries by 16 keys of width d. `low` and `high` are the addresses of dimensions 8
+ * (lane % 4) of keys number lane / 4 and lane / 4 + 8. acc[half][c] belongs to query head 8 half +
+ * 2 (lane % 4) + c % 2 and to key lane / 4 + 8 (c / 2). The order of dimensions is permuted in
+ * queries and keys, so that a lane reads 16 bytes at once.
  */
 template <int HALVES, int BLOCKS>
-static __device__ __forceinline__ void step_products(const uint16_t *keys, int d,
-                                                     const step_queries<HALVES, BLOCKS> &q,
+static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
+                                                     int d, const step_queries<HALVES, BLOCKS> &q,
                                                      float (&acc)[HALVES][4])
 {
-    const int lane = (int)threadIdx.x % 32, quad = lane % 4;
-    const uint16_t *const k0 = keys + quad * 64 + lane / 4 * 8;
+    const int quad = (int)threadIdx.x % 4;
     uint4 lo[BLOCKS], hi[BLOCKS];
 #pragma unroll
     for (int k = 0; k < BLOCKS; k++) {
         lo[k] = hi[k] = make_uint4(0, 0, 0, 0);
         if ((4 * k + quad) * 8 < d) {
-            lo[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256);
-            hi[k] = *reinterpret_cast<const uint4 *>(k0 + k * 256 + 8 * d);
+            lo[k] = *reinterpret_cast<const uint4 *>(low + k * 256);
+            hi[k] = *reinterpret_cast<const uint4 *>(high + k * 256);
         }
     }
 #pragma unroll

@@ -106,10 +106,11 @@ __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const he
                                          const step_queries<HALVES, BLOCKS> &q, int e,
                                          float (&acc)[HALVES][4])
 {
-    const int d = a.map.d_qk[w.g];
-    step_products(w.pool + (size_t)w.page[e / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
-                      e % KVD_PAGE_TOKENS / 8 * 8 * d,
-                  d, q, acc);
+    const int d = a.map.d_qk[w.g], lane = (int)threadIdx.x % 32;
+    const uint16_t *const k = w.pool +
+                              (size_t)w.page[e / KVD_PAGE_TOKENS] * (size_t)a.map.page_elements +
+                              e % KVD_PAGE_TOKENS / 8 * 8 * d + lane % 4 * 64 + lane / 4 * 8;
+    step_products(k, k + 8 * d, d, q, acc);
 }
 
 template <int HALVES, int BLOCKS>

@@ -44,15 +44,7 @@ static bool varies(const selection *e)
     return kvd_selection_varies(&e->rule);
 }
 
-static bool copies(const selection *e)
-{
-    return !kvd_selection_in_place(&e->rule);
-}
-
-/*
- * Returns the bytes of side information for the tokens of a page in one layer, from which steps
- * choose tokens.
- */
+/* Returns the bytes by which steps choose among the tokens of a page in one layer. */
 static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
@@ -255,19 +247,20 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 static kvd_decode_args decode_args(const selection *e, size_t steps)
 {
     const kvd_paged_cache *const c = e->method.cache;
-    return (kvd_decode_args){.dtype = KVD_BF16,
-                             .map = e->one,
-                             .batch = (int32_t)(steps * e->kv),
-                             .max_pages = (int32_t)(copies(e) ? e->row_pages : e->max_pages),
-                             .kv_len = e->len,
-                             .live = e->heads,
-                             .page_table = e->to.table,
-                             .piece_tokens = kvd_selection_piece(&e->rule),
-                             .q = c->q_steps,
-                             .lse = e->lse,
-                             .n_sinks = c->share->n_heads,
-                             .n_ctas = c->n_sms,
-                             .workspace = e->workspace};
+    return (kvd_decode_args){
+        .dtype = KVD_BF16,
+        .map = e->one,
+        .batch = (int32_t)(steps * e->kv),
+        .max_pages = (int32_t)(kvd_selection_has_shadow(e) ? e->row_pages : e->max_pages),
+        .kv_len = e->len,
+        .live = e->heads,
+        .page_table = e->to.table,
+        .piece_tokens = kvd_selection_piece(&e->rule),
+        .q = c->q_steps,
+        .lse = e->lse,
+        .n_sinks = c->share->n_heads,
+        .n_ctas = c->n_sms,
+        .workspace = e->workspace};
 }
 
 static int plan(const selection *e, const kvd_decode_args *a, cudaStream_t stream, kvd_err *err)
@@ -329,7 +322,7 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
     kvd_selected to = e->to;
     kvd_decode_args a = decode_args(e, r->steps);
     to.q = m->cache->q_steps;
-    a.pool = copies(e) ? to.rows : s.pool;
+    a.pool = kvd_selection_has_shadow(e) ? to.rows : s.pool;
     a.o = out;
     a.sinks = kvd_paged_cache_sinks(m->cache, r->layer);
     return choose(e, &s, &to, &a, r, err) ||
@@ -473,7 +466,7 @@ static int make_work(selection *e, kvd_err *err)
                           (looks_up(e) || kvd_selection_has_shadow(e) ? (size_t)e->one.group
                            : kvd_selection_is_late(e)                 ? 2
                                                                       : 1);
-    const size_t tables = e->rows * (copies(e) ? e->row_pages : most);
+    const size_t tables = e->rows * (kvd_selection_has_shadow(e) ? e->row_pages : most);
     return (e->to.score = kvd_device_new(m, scores * sizeof *e->to.score, what, err)) &&
                    (e->to.chosen =
                         kvd_device_new(m, e->rows * most * sizeof *e->to.chosen, what, err)) &&
@@ -483,7 +476,7 @@ static int make_work(selection *e, kvd_err *err)
                    (e->workspace = kvd_device_new(m, work, "work lists of attention", err)) &&
                    !kvd_device_zero(e->workspace, work, what, err) &&
                    !kvd_device_zero(e->to.table, tables * sizeof *e->to.table, what, err) &&
-                   (!copies(e) || !make_rows(e, err)) &&
+                   (!kvd_selection_has_shadow(e) || !make_rows(e, err)) &&
                    ((!recalls(e) && !kvd_selection_is_late(e)) || !make_sums(e, err)) &&
                    (!varies(e) || !make_read(e, err)) && (!looks_up(e) || !make_codes(e, err)) &&
                    (!kvd_selection_has_shadow(e) || !kvd_selection_shadow_work(e, err))

@@ -13,7 +13,8 @@ namespace
 enum {
     BOUND = 128,
     SCORE = 256,
-    SCORE_PAGES = 64,
+    WARP_PAGES = 8,
+    SCORE_PAGES = WARP_PAGES * SCORE / 32,
     SUM = 256,
     CHOOSE = 512,
     COPY = 256,
@@ -169,16 +170,59 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
 }
 
 /*
- * Computes the scores of selection pages. With KVD_READ_BOUNDS, a score is the sum over channels
- * and query heads of max(q low, q high). It is computed as rise high + fall low, where rise and
- * fall are the sums of the positive and of the negative q.
+ * Computes the scores of the selection pages first .. first + WARP_PAGES - 1 below `end`. One warp:
+ * a lane has every 32nd piece of 8 numbers of the bounds. CHUNKS is the number of its pieces.
+ */
+template <int CHUNKS>
+__device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
+                                            const float *fall, int b, int g, int first, int end,
+                                            float *score)
+{
+    const int d = s.map.d_qk[0], lane = (int)threadIdx.x % 32;
+    float sum[WARP_PAGES] = {};
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+        const int at = 8 * (lane + 32 * k);
+        const bool there = at < 2 * d;
+        const float4 *const from = reinterpret_cast<const float4 *>(at < d  ? fall + at
+                                                                    : there ? rise + at - d
+                                                                            : fall);
+        const float4 low = from[0], high = from[1];
+        const float factor[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        float x[8];
+        uint4 w[WARP_PAGES];
+#pragma unroll
+        for (int u = 0; u < WARP_PAGES; u++)
+            w[u] = there && first + u < end
+                       ? *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(s.bounds) +
+                                                          bounds_at(s, b, g, first + u) + at)
+                       : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int u = 0; u < WARP_PAGES; u++) {
+            unpack(w[u], x);
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                sum[u] = fmaf(factor[e], x[e], sum[u]);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < WARP_PAGES; u++) {
+        sum[u] = over_warp(sum[u]);
+        if (lane == u && first + u < end)
+            score[first + u] = sum[u];
+    }
+}
+
+/*
+ * With KVD_READ_BOUNDS, the sum over the query heads of max(q low, q high) is `rise` high + `fall`
+ * low, where rise and fall are the sums of the positive and of the negative q.
  */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
-    __shared__ float rise[KVD_WIDTH_MAX], fall[KVD_WIDTH_MAX];
-    const int d = s.map.d_qk[0], kv = s.map.n_kv_heads, g = (int)blockIdx.y, b = (int)blockIdx.z,
-              me = (int)threadIdx.x;
+    __shared__ __align__(16) float rise[KVD_WIDTH_MAX], fall[KVD_WIDTH_MAX];
+    const int kv = s.map.n_kv_heads, g = (int)blockIdx.y, b = (int)blockIdx.z,
+              warp = (int)threadIdx.x / 32;
     if (s.slot[b] >= s.n_slots)
         return;
     const int n = s.kv_len[b], first = (int)blockIdx.x * SCORE_PAGES;
@@ -190,22 +234,10 @@ __global__ void __launch_bounds__(SCORE)
     factors(s, to.q, b, g, rise, fall);
     float *const score =
         to.score + ((size_t)b * (size_t)kv + (size_t)g) * most_of(s) * (clusters ? 2 : 1);
-    const int end = min(first + SCORE_PAGES, old);
-    for (int i = first + me / 32; i < end; i += SCORE / 32) {
-        const uint16_t *const low = static_cast<const uint16_t *>(s.bounds) + bounds_at(s, b, g, i);
-        float sum = 0;
-        for (int j = me % 32 * 2; j < d; j += 64) {
-            const uint32_t x = *reinterpret_cast<const uint32_t *>(low + j),
-                           y = *reinterpret_cast<const uint32_t *>(low + d + j);
-            sum = fmaf(rise[j], __uint_as_float(y << 16), sum);
-            sum = fmaf(fall[j], __uint_as_float(x << 16), sum);
-            sum = fmaf(rise[j + 1], __uint_as_float(y & 0xffff0000u), sum);
-            sum = fmaf(fall[j + 1], __uint_as_float(x & 0xffff0000u), sum);
-        }
-        sum = over_warp(sum);
-        if (me % 32 == 0)
-            score[i] = sum;
-    }
+    if (s.map.d_qk[0] <= KVD_WIDTH_NARROW)
+        score_pages<1>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
+    else
+        score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
 /*
@@ -269,7 +301,6 @@ __global__ void __launch_bounds__(CHOOSE)
     const size_t row = (size_t)b * (size_t)kv + (size_t)g, most = most_of(s),
                  wanted = kvd_selection_wanted(&s.rule, (size_t)small);
     const float *const score = to.score + 2 * row * most, *const outer = score + most;
-    const bool in_place = kvd_selection_in_place(&s.rule);
     const unsigned long long above =
         threshold_of<CHOOSE>([outer](int i) { return key_of(outer[i], i); }, large,
                              (size_t)(s.rule.first * (double)large), bin);
@@ -288,10 +319,10 @@ __global__ void __launch_bounds__(CHOOSE)
         int all;
         const int at = place + select_place<CHOOSE>(stays, &all);
         place += all;
-        if (stays)
+        if (stays) {
             to.chosen[row * most + (size_t)at] = i;
-        if (stays && in_place)
             to.table[row * most + (size_t)at] = piece_of(s, b, g, i);
+        }
     }
     if (threadIdx.x > 0)
         return;
@@ -311,7 +342,7 @@ __global__ void __launch_bounds__(CHOOSE)
     const size_t row = (size_t)b * (size_t)kv + (size_t)g, most = most_of(s);
     const int old = p.all - p.newest;
     const float *const score = to.score + row * most;
-    const bool some = scores(p), in_place = kvd_selection_in_place(&s.rule);
+    const bool some = scores(p);
     unsigned long long least = p.chosen > 0 ? 0 : ~0ull;
     if (some)
         least =
@@ -324,10 +355,10 @@ __global__ void __launch_bounds__(CHOOSE)
         int all;
         const int at = place + select_place<CHOOSE>(stays, &all);
         place += all;
-        if (stays)
+        if (stays) {
             to.chosen[row * most + (size_t)at] = i;
-        if (stays && in_place)
             to.table[row * most + (size_t)at] = piece_of(s, b, g, i);
+        }
     }
 }
 
@@ -477,9 +508,9 @@ __global__ void __launch_bounds__(RECALL)
                   const float *lse)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, lane = (int)threadIdx.x % 32,
-              quad = lane % 4, in_page = (int)threadIdx.x / 32 * 16,
-              first = (int)blockIdx.x * KVD_PAGE_TOKENS + in_page, i = first + lane / 4 + 8 * quad,
-              d = s.map.d_qk[0], group = s.map.group;
+              quad = lane % 4,
+              first = (int)blockIdx.x * KVD_PAGE_TOKENS + (int)threadIdx.x / 32 * 16,
+              i = first + lane / 4 + 8 * quad, d = s.map.d_qk[0], group = s.map.group;
     if (s.slot[b] >= s.n_slots)
         return;
     const size_t row = (size_t)b * (size_t)s.map.n_kv_heads + (size_t)g;
@@ -490,12 +521,15 @@ __global__ void __launch_bounds__(RECALL)
     const step_queries<HALVES, KVD_WIDTH_NARROW / 32> q(static_cast<const uint16_t *>(to.q) +
                                                             (size_t)b * (size_t)s.map.q_pitch,
                                                         s.map.q_offset + g * group, group, d);
+    const int32_t *const table = to.table + row * most_of(s);
+    const auto key = [&](int place) {
+        const int t = table[min(place, m - 1)];
+        return static_cast<const uint16_t *>(s.pool) +
+               (size_t)(t / KVD_PAGE_TOKENS) * (size_t)(KVD_PAGE_TOKENS * (d + s.map.d_v[0])) +
+               piece(t, quad, d);
+    };
     float acc[HALVES][4], p[2] = {0, 0};
-    step_products(static_cast<const uint16_t *>(to.rows) +
-                      (row * (size_t)to.row_pages + blockIdx.x) *
-                          (size_t)(KVD_PAGE_TOKENS * (d + s.map.d_v[0])) +
-                      in_page * d,
-                  d, q, acc);
+    step_products(key(first + lane / 4), key(first + lane / 4 + 8), d, q, acc);
 #pragma unroll
     for (int h = 0; h < HALVES; h++)
 #pragma unroll
@@ -550,10 +584,9 @@ extern "C" cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32
 extern "C" cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                             cudaStream_t stream)
 {
-    const bool copies = !kvd_selection_in_place(&s->rule),
-               recent = s->rule.ranking == KVD_READ_RECENT;
+    const bool recent = s->rule.ranking == KVD_READ_RECENT;
     if (!fits(s) || !s->page_table || !s->pool || (recent ? !s->recent : !s->bounds) || !to->q ||
-        !to->score || !to->chosen || kvd_selection_varies(&s->rule) || (!copies && !to->table))
+        !to->score || !to->chosen || !to->table || kvd_selection_varies(&s->rule))
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
                    most = (unsigned)s->max_pages * (unsigned)(KVD_PAGE_TOKENS / s->rule.page);
@@ -563,17 +596,16 @@ extern "C" cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_se
         score_kernel<<<dim3((most + SCORE_PAGES - 1) / SCORE_PAGES, kv, batch), SCORE, 0, stream>>>(
             *s, *to);
     choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *to);
-    return copies ? kvd_selection_gather(s, to, stream) : cudaGetLastError();
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                               cudaStream_t stream)
 {
     const kvd_read_rule *const r = &s->rule;
-    const bool copies = !kvd_selection_in_place(r);
     if (!fits(s) || r->ranking != KVD_READ_CLUSTERS || r->large < (int32_t)r->page ||
         r->large % (int32_t)r->page || !s->page_table || !s->pool || !s->bounds || !to->q ||
-        !to->score || !to->chosen || !to->len || !to->read || (!copies && !to->table))
+        !to->score || !to->chosen || !to->len || !to->read || !to->table)
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
                    most = (unsigned)s->max_pages * (unsigned)(KVD_PAGE_TOKENS / r->page),
@@ -584,7 +616,7 @@ extern "C" cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_
     score_kernel<<<dim3((most + SCORE_PAGES - 1) / SCORE_PAGES, kv, batch), SCORE, 0, stream>>>(
         *s, *to);
     cluster_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *to);
-    return copies ? kvd_selection_gather(s, to, stream) : cudaGetLastError();
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
@@ -619,7 +651,7 @@ extern "C" cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_se
 extern "C" cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
                                             const float *lse, cudaStream_t stream)
 {
-    if (!recalls(s) || !to->q || !to->chosen || !to->len || !to->rows || to->row_pages < 1 || !lse)
+    if (!recalls(s) || !to->q || !to->chosen || !to->len || !to->table || to->row_pages < 1 || !lse)
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch;
     forget_kernel<<<dim3((unsigned)s->max_pages, kv, batch), KEYS, 0, stream>>>(*s);

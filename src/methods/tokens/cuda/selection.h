@@ -28,10 +28,9 @@
  * reads follows from the numbers of tokens of the request and its prompt alone, so the attention of
  * all layers has one plan. Otherwise it follows from the choice, and every layer has a plan.
  * Attention treats each KV head as a request, whose page_table lists the chosen pages. A page of
- * the cache (64 tokens) that has KV heads of one width is a sequence of pages of one KV head. If
- * `page` is a multiple of 8, attention therefore reads the chosen pages in place, as pages or
- * pieces of pages (kvd_decode_args.piece_tokens), except with KVD_READ_LANDMARKS. Otherwise their
- * rows are copied to `rows` first.
+ * the cache (64 tokens) that has KV heads of one width is a sequence of pages of one KV head, and
+ * attention reads the chosen selection pages in place, as pages or pieces of pages
+ * (kvd_decode_args.piece_tokens). With KVD_READ_LANDMARKS their rows are copied to `rows` first.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
@@ -117,16 +116,16 @@ typedef struct {
     int32_t *chosen;
     /*
      * [batch * n_kv_heads][max_pages * 64 / page]: pages or pieces of `page` tokens that attention
-     * reads. Written only if kvd_selection_in_place: the pages are those of the pool, counted by KV
+     * reads. Not written with KVD_READ_LANDMARKS. The pages are those of the pool, counted by KV
      * head.
      */
     int32_t *table;
     /*
-     * Pages of one KV head, bf16, to which the rows of the chosen selection pages are copied unless
-     * kvd_selection_in_place. Row i has the row_pages pages from page i * row_pages on.
+     * With KVD_READ_LANDMARKS: pages of one KV head, bf16, to which the rows of the chosen
+     * selection pages are copied. Row i has the row_pages pages from page i * row_pages on.
      */
     void *rows;
-    int32_t row_pages;
+    int32_t row_pages; /* largest number of pages of tokens that a KV head reads */
     /*
      * Device [batch * n_kv_heads]: number of tokens that are read. It is an output if the choice
      * determines how many tokens are read (kvd_selection_varies), otherwise an input.
@@ -243,7 +242,7 @@ cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_sel
  */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
-/* Copies the rows of the tokens in `chosen` to `rows`. The functions that choose call it. */
+/* Copies the rows of the tokens in `chosen` to `rows`. kvd_selection_choose_landmarks calls it. */
 cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
 
@@ -315,16 +314,10 @@ KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
 }
 
-/* Returns true if attention reads the chosen selection pages in the pages of the cache. */
-KVD_ON_BOTH static inline bool kvd_selection_in_place(const kvd_read_rule *r)
-{
-    return r->page % 8 == 0 && (r->ranking == KVD_READ_BOUNDS || r->ranking == KVD_READ_CLUSTERS);
-}
-
 /* Returns the number of tokens per entry of the page table, for kvd_decode_args.piece_tokens. */
 KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
 {
-    return kvd_selection_in_place(r) && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
+    return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
 /* Returns the number of small clusters that are chosen of n, without the first and the last. */

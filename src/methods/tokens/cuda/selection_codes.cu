@@ -251,8 +251,11 @@ __global__ void __launch_bounds__(CHOOSE)
         int all;
         const int at = place + select_place<CHOOSE>(stays, &all);
         place += all;
-        if (stays)
+        if (stays) {
             chosen[at] = i;
+            to.table[row * most + (size_t)at] =
+                (int32_t)head_page(s, b, g, i) * KVD_PAGE_TOKENS + i % KVD_PAGE_TOKENS;
+        }
     }
     if (threadIdx.x == 0) {
         to.len[row] = place;
@@ -287,7 +290,7 @@ extern "C" cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_se
                                             const kvd_selected *to, cudaStream_t stream)
 {
     if (!looks_up(s, c) || !c->product || !to->read || !to->q || !to->score || !to->chosen ||
-        !to->len)
+        !to->table || !to->len)
         return cudaErrorInvalidValue;
     const unsigned kv = (unsigned)s->map.n_kv_heads, batch = (unsigned)s->batch,
                    ctas = ((unsigned)c->size + PRODUCT - 1) / PRODUCT;
@@ -296,5 +299,5 @@ extern "C" cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_se
     score_kernel<<<dim3(((unsigned)s->max_pages * KVD_PAGE_TOKENS + SCORE - 1) / SCORE, kv, batch),
                    SCORE, 0, stream>>>(*s, *c, *to);
     choose_kernel<<<dim3(kv, batch), CHOOSE, 0, stream>>>(*s, *c, *to);
-    return kvd_selection_gather(s, to, stream);
+    return cudaGetLastError();
 }
