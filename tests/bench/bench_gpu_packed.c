@@ -184,7 +184,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     x->d = (kvd_packed_decode_args){.q = q,
                                     .sketched = q,
                                     .o = o,
-                                    .pages_before = ones((size_t)(batch + 2) * 4),
+                                    .pages_before = ones((size_t)(batch + 1) * 4),
                                     .partial = ones(kvd_packed_decode_bytes(n_sms)),
                                     .n_ctas = n_sms};
     check(kvd_packed_decode_plan(a, &x->d, NULL), "plan");

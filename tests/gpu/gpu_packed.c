@@ -810,21 +810,30 @@ static void close_bench(bench *w)
 
 typedef struct {
     kvd_packed_decode_args args;
-    uint16_t *o; /* attention outputs on the host, [N][heads][d] */
-    size_t bytes;
+    uint16_t *o, *rows; /* attention outputs on the host, [N][heads][d], and rows of the device */
+    size_t bytes;       /* of the outputs on the device, [N][o_pitch] */
 } decoder;
 
 static decoder make_decoder(const bench *w)
 {
-    decoder x = {.bytes = (size_t)(N * N_KV * w->t->group * w->t->d) * 2};
-    x.o = need(x.bytes);
+    const kvd_attn_map *const map = &w->a.map;
+    const size_t heads = (size_t)map->n_heads, d = (size_t)w->t->d,
+                 q_bytes = N * (size_t)map->q_pitch * sizeof(uint16_t);
+    uint16_t *const q = need(q_bytes);
+    for (size_t i = 0; i < N * heads; i++)
+        memcpy(q + i / heads * (size_t)map->q_pitch + map->q_offset[i % heads], w->q + i * d,
+               (size_t)w->width.of[0][i % heads / (size_t)map->group] * sizeof *q);
+    decoder x = {.bytes = N * (size_t)map->o_pitch * sizeof *x.o};
+    x.o = need(N * heads * d * sizeof *x.o);
+    x.rows = need(x.bytes);
     x.args = (kvd_packed_decode_args){
-        .q = on_device(w->q, x.bytes),
+        .q = on_device(q, q_bytes),
         .o = on_device(NULL, x.bytes),
-        .pages_before = zeros((N + 2) * 4),
+        .pages_before = zeros((N + 1) * 4),
         .sinks = w->sink ? on_device(w->sink, (size_t)w->config.n_heads * 4) : NULL,
         .partial = on_device(NULL, kvd_packed_decode_bytes(5)),
         .n_ctas = 5};
+    free(q);
     return x;
 }
 
@@ -832,6 +841,7 @@ static void free_decoder(decoder *x)
 {
     device_free(x->args.q, x->args.o, x->args.pages_before, x->args.sinks, x->args.partial);
     free(x->o);
+    free(x->rows);
 }
 
 static void run_decoder(const bench *w, decoder *x, int step)
@@ -840,7 +850,12 @@ static void run_decoder(const bench *w, decoder *x, int step)
     check(cudaMemset(x->args.o, 0xff, x->bytes), "poison");
     check(kvd_packed_decode_plan(&w->a, &x->args, NULL), "plan");
     check(kvd_packed_decode(&w->a, &x->args, NULL), "attention");
-    check(cudaMemcpy(x->o, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
+    check(cudaMemcpy(x->rows, x->args.o, x->bytes, cudaMemcpyDeviceToHost), "attention");
+    const kvd_attn_map *const map = &w->a.map;
+    const size_t heads = (size_t)map->n_heads, d = (size_t)w->t->d;
+    for (size_t i = 0; i < N * heads; i++)
+        memcpy(x->o + i * d, x->rows + i / heads * (size_t)map->o_pitch + map->o_offset[i % heads],
+               (size_t)map->d_v[i % heads / (size_t)map->group] * sizeof *x->o);
 }
 
 /*
@@ -924,7 +939,8 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
 static void test_narrow(void)
 {
     static const widths unequal = {{{17, 64, 33, 64}, {49, 5, 64, 16}}},
-                        equal = {{{61, 61, 61, 61}, {50, 50, 50, 50}}};
+                        equal = {{{61, 61, 61, 61}, {50, 50, 50, 50}}},
+                        wide = {{{128, 97, 16, 80}, {112, 128, 30, 64}}};
     static const test_case cases[] = {
         {"kivi,bits=4,group=32,residual=32", 64, LEN(1, 31, 32, 33, 64, 65, 200), 3, 0, 4, false},
         {"kivi,bits=3,group=16,residual=16", 64, LEN(1, 15, 16, 31, 33, 65, 130), 18, 0, 4, false},
@@ -945,6 +961,14 @@ static void test_narrow(void)
         test(&cases[i], &unequal, (layer_kind){0});
         test(&cases[i], &equal, (layer_kind){0});
     }
+    static const test_case of_128[] = {{"kivi,bits=4,group=32,residual=32", 128,
+                                        LEN(1, 31, 64, 65, 200, 700, 1000), 3, 0, 4, false},
+                                       {"kivi,bits=2,group=64,residual=64", 128,
+                                        LEN(1, 63, 64, 127, 128, 700, 900), 3, 0, 8, false},
+                                       {"kivi,bits=3,group=16,residual=0", 128,
+                                        LEN(1, 15, 16, 17, 64, 500, 700), 17, 0, 1, false}};
+    for (size_t i = 0; i < sizeof of_128 / sizeof *of_128; i++)
+        test(&of_128[i], &wide, (layer_kind){0});
 }
 
 /* Tests layers with a sliding window and attention sinks. */

@@ -401,7 +401,7 @@ static void test(const test_case *t)
     const kvd_packed_decode_args d = {.q = q,
                                       .sketched = kept(&w, NULL, bytes),
                                       .o = kept(&w, NULL, bytes),
-                                      .pages_before = kept_zeros(&w, (N + 2) * sizeof(int32_t)),
+                                      .pages_before = kept_zeros(&w, (N + 1) * sizeof(int32_t)),
                                       .partial = kept(&w, NULL, kvd_packed_decode_bytes(CTAS)),
                                       .n_ctas = CTAS};
     if (!kvd_packed_decodes(&w.a)) {

@@ -24,9 +24,9 @@ typedef struct {
     uint32_t *counts;
     uint32_t *host_counts; /* pinned host copy of `counts` */
     /*
-     * Prefix sums of the requests' page counts, device [max_slices + 2], in layers without a window
-     * [0] and with one [1]. NULL: the model has no such layers, or attention reads restored bf16
-     * pages instead of quantised pages.
+     * Prefix sums of the requests' page counts, device [max_slices + 1], in layers without a
+     * window [0] and with one [1]. NULL: attention reads restored bf16 pages instead of quantised
+     * pages, or there are no such layers.
      */
     int32_t *pages_before[2];
     float *partial;
@@ -581,7 +581,7 @@ static int choose_attention(packed *k, kvd_err *err)
     }
     m->plan_steps = plan_steps;
     m->attend_steps = attend_steps;
-    const size_t sums = (c->batch->max_slices + 2) * sizeof **k->pages_before;
+    const size_t sums = (c->batch->max_slices + 1) * sizeof **k->pages_before;
     for (int near = 0; near < 1 + (c->window > 0); near++)
         if (!(k->pages_before[near] = kvd_device_new(&k->memory, sums, what, err)))
             return -1;

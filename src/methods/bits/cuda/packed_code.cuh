@@ -1,4 +1,4 @@
-/* Device functions shared by packed_code.cu, packed_code_token.cuh and packed_gear.cu. */
+/* Device functions shared by packed_code.cu, packed_code_values.cuh and packed_gear.cu. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_CUH
 

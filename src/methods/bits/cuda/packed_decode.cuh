@@ -43,12 +43,14 @@ __device__ __forceinline__ int token_of(int m, int i, int lane)
 /*
  * Computes the attention scores, times log2(e), of the bf16 tokens `coded` .. left - 1 of the page.
  */
-template <int UNITS>
-__device__ __forceinline__ void ring_scores(const packed_params &p, const uint16_t *ring, int b,
-                                            int g, int coded, int left, float (&s)[4][4], int lane)
+template <class PAGE>
+__device__ __forceinline__ void ring_scores(const packed_params &p, const cursor &at, int coded,
+                                            int left, float (&s)[4][4], int lane)
 {
-    const uint16_t *const from = query_of(p, b, g, lane), *const rows =
-                                                              ring + lane / 4 * 8 + lane % 4 * 2;
+    const int units = k_units<PAGE>(at);
+    const uint16_t *const from = query_of(p, at.b, at.g, lane), *const rows = ring_of(p, at) +
+                                                                              lane / 4 * 8 +
+                                                                              lane % 4 * 2;
     const bool there = lane / 4 < p.a.map.group;
 #pragma unroll
     for (int m = 0; m < 4; m++) {
@@ -56,12 +58,14 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const uint16
             continue;
         float sum[4] = {};
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            const uint16_t *const k = rows + 2 * m * 128 * UNITS + 128 * u;
+        for (int u = 0; u < PAGE::UNITS; u++) {
+            if (u >= units)
+                break;
+            const uint16_t *const k = rows + 2 * m * 128 * units + 128 * u;
             uint32_t a[4], q[2];
 #pragma unroll
             for (int r = 0; r < 4; r++)
-                a[r] = *reinterpret_cast<const uint32_t *>(k + r % 2 * 128 * UNITS + r / 2 * 64);
+                a[r] = *reinterpret_cast<const uint32_t *>(k + r % 2 * 128 * units + r / 2 * 64);
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 q[h] = there ? *reinterpret_cast<const uint32_t *>(from + 16 * u + 8 * h) : 0;
@@ -169,26 +173,29 @@ __device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
 
 /* Adds V^T P^T (values times probabilities) of the bf16 tokens `coded` .. left - 1 of the page. */
 template <class PAGE>
-__device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int left,
-                                            const uint32_t (&prob)[8], state<PAGE::UNITS> &st,
-                                            int lane)
+__device__ __forceinline__ void ring_values(const packed_params &p, const cursor &at, int coded,
+                                            int left, const uint32_t (&prob)[8],
+                                            state<PAGE::UNITS> &st, int lane)
 {
-    constexpr int UNITS = PAGE::UNITS;
-    const uint16_t *const rows = ring + lane / 4 * 8 + lane % 4 * 2;
+    const int units = v_units<PAGE>(at);
+    const uint16_t *const rows =
+        ring_of(p, at) + KVD_PAGE_TOKENS * 16 * k_units<PAGE>(at) + lane / 4 * 8 + lane % 4 * 2;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         if (16 * k + 16 <= coded || 16 * k >= left)
             continue;
         const bool second = 16 * k + 8 < left;
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) {
+        for (int u = 0; u < PAGE::UNITS; u++) {
             uint32_t a[4];
+            if (u >= units)
+                break;
 #pragma unroll
             for (int r = 0; r < 4; r++) {
                 a[r] =
                     exchanged(r < 2 || second
                                   ? *reinterpret_cast<const uint32_t *>(
-                                        rows + (2 * k + r / 2) * 128 * UNITS + (2 * u + r % 2) * 64)
+                                        rows + (2 * k + r / 2) * 128 * units + (2 * u + r % 2) * 64)
                                   : 0);
                 if (PAGE::factor(r) != 1)
                     a[r] = times_bf16(a[r], PAGE::factor(r));
@@ -202,7 +209,7 @@ __device__ __forceinline__ void ring_values(const uint16_t *ring, int coded, int
 __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int b, int head)
 {
     return static_cast<__nv_bfloat16 *>(p.d.o) + (size_t)b * (size_t)p.a.map.o_pitch +
-           head * p.width;
+           p.a.map.o_offset[head];
 }
 
 /*
@@ -225,7 +232,7 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
                                            state<PAGE::UNITS> &st, float factor, float *slot,
                                            int lane)
 {
-    const int group = p.a.map.group, column = lane % 4 * 2;
+    const int group = p.a.map.group, column = lane % 4 * 2, units = v_units<PAGE>(at);
     float sum[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -255,14 +262,16 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
                     make_float2(st.max[e], sum[e]);
 #pragma unroll
             for (int i = 0; i < 2 * PAGE::UNITS; i++)
-                to[8 * i] = st.o[i / 2][i % 2 * 2 + e];
+                if (i / 2 < units)
+                    to[8 * i] = st.o[i / 2][i % 2 * 2 + e];
         } else {
             const int head = at.g * group + column + e;
             __nv_bfloat16 *const to = output_of(p, at.b, head) + lane / 4;
             const float over = 1 / (sum[e] + sink_term(p, head, st.max[e]));
 #pragma unroll
             for (int i = 0; i < 2 * PAGE::UNITS; i++)
-                to[8 * i] = __float2bfloat16_rn(st.o[i / 2][i % 2 * 2 + e] * over);
+                if (i / 2 < units)
+                    to[8 * i] = __float2bfloat16_rn(st.o[i / 2][i % 2 * 2 + e] * over);
         }
     }
 }
@@ -297,23 +306,6 @@ __device__ __forceinline__ float sum_of_head(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-/*
- * Starts the copy of the newest token from the ring buffer to shared memory, K [width] and then V
- * [width] in bf16, if the token is in this page.
- */
-template <int UNITS>
-__device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
-                                            int lane)
-{
-    const int t = at.m - 1 - KVD_PAGE_TOKENS * at.page;
-    if (t >= KVD_PAGE_TOKENS || lane >= 4 * UNITS)
-        return;
-    const uint16_t *const from = ring_of(p, at) +
-                                 (lane / (2 * UNITS) * KVD_PAGE_TOKENS + t / 8 * 8) * 16 * UNITS +
-                                 lane % (2 * UNITS) * 64 + t % 8 * 8;
-    copy_16(to + 16 * (uint32_t)lane, from);
 }
 
 /* Adds the newest token, which copy_newest has copied to `row`. */
@@ -356,8 +348,9 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
  * - outputs: factor by which sums of values are too small.
  * - ZEROS: if true, the values have zero points or middles.
  * - NEWEST: if true, all tokens but the newest are quantised.
- * - skipped and others (if NEWEST): skipped returns how many of the page's first tokens scores and
- *   values leave out; others adds these tokens.
+ * - UNEVEN: if true, heads have different widths. UNITS is then the largest number of blocks.
+ * - skipped, others (if NEWEST): number of the page's first tokens that scores and values do not
+ *   process, and the function that adds these tokens.
  */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
@@ -365,7 +358,6 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
                                             const char *codes, const char *next,
                                             state<PAGE::UNITS> &st, int lane)
 {
-    constexpr int UNITS = PAGE::UNITS;
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
     float s[4][4];
     uint32_t prob[8];
@@ -402,9 +394,9 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
     if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else
-        w.begin(1, codes + p.parts.v);
+        w.begin(1, codes + parts_of<PAGE>(p, at).v, v_units<PAGE>(at));
     if (keys < left)
-        ring_scores<UNITS>(p, ring_of(p, at), at.b, at.g, keys, left, s, lane);
+        ring_scores<PAGE>(p, at, keys, left, s, lane);
     if (unseen > 0 || left < KVD_PAGE_TOKENS)
         hide(s, unseen, left, lane);
     soften(st, s);
@@ -412,12 +404,11 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         probabilities<PAGE::BF>(s, 0, coded, prob, lane);
         page.values(p, at, stage, w, codes, next, prob, st, lane);
     } else {
-        w.begin(0, next);
+        w.begin(0, next, next_units<PAGE>(at));
     }
     if (coded < left) {
         probabilities<true>(s, coded, left, prob, lane);
-        ring_values<PAGE>(ring_of(p, at) + KVD_PAGE_TOKENS * 16 * UNITS, coded, left, prob, st,
-                          lane);
+        ring_values<PAGE>(p, at, coded, left, prob, st, lane);
     }
 }
 
@@ -428,8 +419,8 @@ __global__ void __launch_bounds__(32 * PAGE::WARPS, 1)
     extern __shared__ __align__(128) char smem[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
               me = warp * (int)gridDim.x + (int)blockIdx.x;
-    const int each = p.d.pages_before[p.a.n + 1], from = me * each,
-              to = min(from + each, p.d.pages_before[p.a.n] * p.a.map.n_kv_heads);
+    const int each = weight_per_warp(p), from = me * each,
+              to = min(from + each, p.d.pages_before[p.a.n] * p.weights);
     char *const mine = smem + p.shared_bytes + warp * (2 * p.stage_bytes + p.scratch_bytes);
     char *const stages = mine + p.scratch_bytes;
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(stages);
@@ -437,29 +428,34 @@ __global__ void __launch_bounds__(32 * PAGE::WARPS, 1)
     cursor at = {};
     const char *codes = NULL, *next = NULL;
     typename PAGE::words w;
-    if (from < to) {
+    if (from < to)
         at = seek(p, from, lane);
+    const bool works = from < to && at.place < to;
+    if (works) {
         prefetch_head(p, at, lane);
         codes = codes_of(p, at);
         PAGE::copy(p, at, codes, address, lane);
-        w.begin(0, codes);
+        w.begin(0, codes, k_units<PAGE>(at));
         if (PAGE::NEWEST)
             copy_newest<PAGE::UNITS>(p, at, address + (uint32_t)p.newest_at, lane);
-        else if (to - from <= SHORT)
-            prefetch_rings(p, at, to - from, lane);
+        else if (to - at.place <= SHORT * at.weight)
+            prefetch_rings(p, at, to, lane);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     page.ready(p, smem, mine);
-    if (from >= to)
+    if (!works)
         return;
     state<PAGE::UNITS> st;
     bool begins = true;
     int start = at.page, stage = 0;
 #pragma unroll 1
-    for (int x = from; x < to; x++, stage ^= 1) {
+    for (; at.place < to; stage ^= 1) {
         cursor ahead = at;
+        const bool ends = at.place + at.weight >= to;
         next = codes;
-        if (x + 1 < to) {
+        if (ends) {
+            ahead.place = to;
+        } else {
             advance(p, ahead, lane);
             next = codes_of(p, ahead);
             const uint32_t copy = address + (uint32_t)((stage ^ 1) * p.stage_bytes);
@@ -476,9 +472,10 @@ __global__ void __launch_bounds__(32 * PAGE::WARPS, 1)
         }
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncwarp();
+        at.next_units = ahead.k_units;
         attend_page(p, at, page, stages + stage * p.stage_bytes, w, codes, next, st, lane);
         __syncwarp();
-        if (at.page + 1 == at.pages || x + 1 == to) {
+        if (at.page + 1 == at.pages || ends) {
             const bool opens = start == first_page(p, at), whole = opens && at.page + 1 == at.pages;
             put_result<PAGE>(p, at, st, page.outputs(),
                              whole ? NULL

@@ -1,8 +1,8 @@
 /*
- * Attention of decode steps that reads quantised pages directly. Supported are heads of 64 or 128
- * dimensions, at most 8 query heads per KV head, and these codes:
+ * Attention of decode steps that reads quantised pages directly. Supported are at most 8 query
+ * heads per KV head, heads of 64 or of 128 dimensions, and these codes:
  *
- * kivi, comet          2, 3, 4 or 8 bits
+ * kivi, comet          2, 3, 4 or 8 bits; kivi with 2, 3 or 4 bits also with heads of any widths
  * kvquant, turboquant  2, 3 or 4 bits
  * fp8, mxfp4, nvfp4    all
  *
@@ -23,8 +23,8 @@ typedef struct {
     const void *sketched;
     void *o; /* device [n][o_pitch] bf16 */
     /*
-     * Device [n + 2], filled by kvd_packed_decode_plan. Element i <= n is the number of pages that
-     * requests before request i read; the last element is the number of pages per warp.
+     * Device [n + 1], filled by kvd_packed_decode_plan: the number of pages that requests before
+     * request i read.
      */
     int32_t *pages_before;
     /*
@@ -47,8 +47,7 @@ bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
 /*
  * Fills d->pages_before. The caller must call it once per iteration, for all layers with the same
- * window. n, kv_len, live, pages_before and n_ctas must be those of the later calls of
- * kvd_packed_decode.
+ * window. n, kv_len, live and pages_before must be those of the later calls of kvd_packed_decode.
  */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);

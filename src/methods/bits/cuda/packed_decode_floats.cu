@@ -60,8 +60,8 @@ template <class F, int N> struct floats_page {
      */
     static constexpr int UNITS = N, WARPS = FLOATS_WARPS, B = F::BITS,
                          UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
-    static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true;
-    /* Factor by which float16 operands are smaller than the numbers that the codes represent. */
+    static constexpr bool BF = F::BLOCK > 0, ZEROS = false, NEWEST = true, UNEVEN = false;
+    /* Factor by which float16 operands are smaller than the numbers that they represent. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;

@@ -22,7 +22,7 @@ enum { TURNS = 3 * 256 };
 
 template <int B, int N> struct levels_page {
     static constexpr int UNITS = N, WARPS = 8, D = 16 * N;
-    static constexpr bool BF = false, ZEROS = true, NEWEST = true;
+    static constexpr bool BF = false, ZEROS = true, NEWEST = true, UNEVEN = false;
     typedef words_ahead<B, N, true> words;
     const char *table; /* table of quantisation levels in shared memory */
     /*

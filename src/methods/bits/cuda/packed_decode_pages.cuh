@@ -14,7 +14,6 @@ enum { FLOATS_WARPS = 12 };
 /* Members that every kernel reads come first, so that they share few lines of constant memory. */
 struct kvd_packed_decode_params {
     float scale_log2;
-    int32_t width; /* dimensions of every head of Q, K, V and O */
     int32_t warps, slot_floats;
     /*
      * Bytes of shared memory. stage_bytes: copy of a page, of which the newest token starts at
@@ -27,8 +26,14 @@ struct kvd_packed_decode_params {
      * of the number of blocks of 16 dimensions that share a scale of values.
      */
     int32_t k_shift, v_shift;
-    int32_t n_listed;       /* number of a page's key outliers that are copied to shared memory */
-    kvd_packed_parts parts; /* sizes of the parts of a page, equal for all heads */
+    int32_t n_listed; /* number of a page's key outliers that are copied to shared memory */
+    /*
+     * True if heads have different widths. A page of a head then has the weight page_weight in the
+     * division among warps, otherwise 1. `weights` is the sum over the KV heads.
+     */
+    bool uneven;
+    int32_t weights;
+    kvd_packed_parts parts; /* layout of all heads unless `uneven` */
     kvd_packed_decode_args d;
     kvd_packed_args a;
 };
@@ -38,8 +43,10 @@ typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 /*
  * The functions that end with _kernel return the attention kernel for a kind of codes, or NULL if
  * there is none. The functions that end with _lay_out set the sizes of that kernel's shared memory
- * and its largest number of warps.
+ * and its largest number of warps. `uneven` is true if the heads do not all have 64 or all have 128
+ * dimensions, which only codes with equal steps may.
  */
+kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_turned_kernel(const kvd_packed_args *a);
@@ -60,21 +67,35 @@ enum {
      * are then in the range of float16.
      */
     TOP = 6,
-    LAZY = 2
+    LAZY = 2,
+    /* Time of a page that does not depend on its width, in times of a block of 16 dimensions. */
+    PAGE_COST = 2
 };
 
 typedef kvd_packed_decode_params packed_params;
 
 /*
- * Position of a warp in the list of all pages. The warp is at page `page` of request b and KV head
- * g, and reads this request's pages up to pages - 1. m is the number of tokens of the request; the
- * first `keys` keys and `values` values are quantised. `number` is a page number of the page table:
- * lane i holds that of page i of an aligned group of 32 pages.
+ * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request,
+ * which reads its pages first_page .. pages - 1. m is the request's number of tokens; the first
+ * `keys` keys and `values` values are quantised. `number` has the page numbers of 32 pages from a
+ * multiple of 32 on, one per lane. `place` is the sum of the weights of all pages before this one.
  */
 struct cursor {
-    int b, g, page, pages, m, keys, values, number;
+    int b, g, page, pages, m, keys, values, number, place, weight;
     const char *head; /* codes of the KV head in page 0 of the pool */
+    /*
+     * Layout of the head, and its numbers of blocks of 16 dimensions of K and of V; that of K of
+     * the warp's next page. Kernels for heads of one width do not use them.
+     */
+    kvd_packed_parts parts;
+    int k_units, v_units, next_units;
 };
+
+/* Returns the weight of a page of KV head g, which rises with its time. */
+__device__ __host__ __forceinline__ int page_weight(const packed_params &p, int g)
+{
+    return p.uneven ? (p.a.map.d_qk[g] + p.a.map.d_v[g]) / 16 + PAGE_COST : 1;
+}
 
 __device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at, int lane)
 {
@@ -82,9 +103,45 @@ __device__ __forceinline__ void load_numbers(const packed_params &p, cursor &at,
     at.number = i < at.pages ? page_number(p.a, at.b, i) : 0;
 }
 
-__device__ __forceinline__ const char *head_of(const packed_params &p, int g)
+/* Returns the weight of the run of pages of a warp. */
+__device__ __forceinline__ int weight_per_warp(const packed_params &p)
 {
-    return p.a.codes + (size_t)g * (size_t)p.parts.bytes;
+    const int warps = p.d.n_ctas * p.warps;
+    return (p.d.pages_before[p.a.n] * p.weights + warps - 1) / warps;
+}
+
+/* Sets the members of the cursor that depend on its KV head. */
+__device__ __forceinline__ void begin_head(const packed_params &p, cursor &at)
+{
+    const int d_qk = p.a.map.d_qk[at.g], d_v = p.a.map.d_v[at.g];
+    at.head = p.a.codes + p.a.head_at[at.g];
+    at.weight = page_weight(p, at.g);
+    at.parts = kvd_packed_parts_of(&p.a.form, d_qk, d_v);
+    at.k_units = d_qk / 16;
+    at.v_units = d_v / 16;
+}
+
+/* Return the layout of the cursor's head, and its numbers of blocks of 16 dimensions. */
+template <class PAGE>
+__device__ __forceinline__ const kvd_packed_parts &parts_of(const packed_params &p,
+                                                            const cursor &at)
+{
+    return PAGE::UNEVEN ? at.parts : p.parts;
+}
+
+template <class PAGE> __device__ __forceinline__ int k_units(const cursor &at)
+{
+    return PAGE::UNEVEN ? at.k_units : PAGE::UNITS;
+}
+
+template <class PAGE> __device__ __forceinline__ int v_units(const cursor &at)
+{
+    return PAGE::UNEVEN ? at.v_units : PAGE::UNITS;
+}
+
+template <class PAGE> __device__ __forceinline__ int next_units(const cursor &at)
+{
+    return PAGE::UNEVEN ? at.next_units : PAGE::UNITS;
 }
 
 /*
@@ -95,8 +152,7 @@ __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const
 {
     const size_t page = (size_t)p.a.slot[at.b] * (size_t)p.a.ring_pages +
                         (size_t)((uint32_t)at.page % (uint32_t)p.a.ring_pages);
-    return p.a.ring + page * (size_t)p.a.map.page_elements +
-           (size_t)at.g * (size_t)(2 * KVD_PAGE_TOKENS * p.width);
+    return p.a.ring + page * (size_t)p.a.map.page_elements + p.a.map.kv_offset[at.g];
 }
 
 /*
@@ -122,29 +178,10 @@ __device__ __forceinline__ void begin_request(const packed_params &p, cursor &at
     at.values = values_coded(p.a, at.m - 1);
 }
 
-__device__ cursor seek(const packed_params &p, int x, int lane)
-{
-    const int heads = p.a.map.n_kv_heads;
-    int lo = 0, hi = p.a.n - 1;
-    while (lo < hi) {
-        const int mid = (lo + hi + 1) / 2;
-        if (p.d.pages_before[mid] * heads <= x)
-            lo = mid;
-        else
-            hi = mid - 1;
-    }
-    cursor at = {lo, 0, 0, 0, 0, 0, 0, 0, NULL};
-    begin_request(p, at);
-    const int y = x - p.d.pages_before[lo] * heads, read = at.pages - first_page(p, at);
-    at.g = (int)((uint32_t)y / (uint32_t)read);
-    at.head = head_of(p, at.g);
-    at.page = first_page(p, at) + y - at.g * read;
-    load_numbers(p, at, lane);
-    return at;
-}
-
+/* Moves to the next page. After the last page, the cursor may not be used. */
 __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int lane)
 {
+    at.place += at.weight;
     if (++at.page == at.pages) {
         if (++at.g == p.a.map.n_kv_heads) {
             at.g = 0;
@@ -153,7 +190,7 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
             begin_request(p, at);
         }
         at.page = first_page(p, at);
-        at.head = head_of(p, at.g);
+        begin_head(p, at);
         load_numbers(p, at, lane);
     } else if (at.page % 32 == 0) {
         load_numbers(p, at, lane);
@@ -161,17 +198,49 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
 }
 
 /*
- * Starts loading the queries of a KV head into L2, and the ranges of its key channels if its codes
- * have any.
+ * Returns the first page whose place is at least x. If there is none, `place` alone is set, to the
+ * sum of all weights.
+ */
+__device__ cursor seek(const packed_params &p, int x, int lane)
+{
+    int lo = 0, hi = p.a.n - 1;
+    while (lo < hi) {
+        const int mid = (lo + hi + 1) / 2;
+        if (p.d.pages_before[mid] * p.weights <= x)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    cursor at = {};
+    at.b = lo;
+    begin_request(p, at);
+    const int read = at.pages - first_page(p, at);
+    at.place = p.d.pages_before[lo] * p.weights;
+    while (at.g + 1 < p.a.map.n_kv_heads && at.place + read * page_weight(p, at.g) <= x)
+        at.place += read * page_weight(p, at.g++);
+    begin_head(p, at);
+    const int skipped = (x - at.place + at.weight - 1) / at.weight, page = min(skipped, read - 1);
+    at.page = first_page(p, at) + page;
+    at.place += page * at.weight;
+    load_numbers(p, at, lane);
+    if (skipped > page)
+        advance(p, at, lane);
+    return at;
+}
+
+/*
+ * Starts loading the queries of a KV head, and the ranges of its key channels if there are any,
+ * into L2.
  */
 __device__ __forceinline__ void prefetch_head(const packed_params &p, const cursor &at, int lane)
 {
-    const int heads = p.a.map.group;
+    const int heads = p.a.map.group, width = p.a.map.d_qk[at.g];
     const uint16_t *const q = static_cast<const uint16_t *>(p.d.q) +
-                              (size_t)at.b * (size_t)p.a.map.q_pitch + at.g * heads * p.width;
-    if (64 * lane < heads * p.width)
+                              (size_t)at.b * (size_t)p.a.map.q_pitch +
+                              p.a.map.q_offset[at.g * heads];
+    if (64 * lane < heads * width)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(q + 64 * lane));
-    if (p.a.range && 16 * lane < p.width)
+    if (p.a.range && 16 * lane < width)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(
             p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width + 32 * lane));
 }
@@ -197,20 +266,23 @@ __device__ __forceinline__ void prefetch_ring(const packed_params &p, const curs
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
     if (min(at.keys, at.values) >= first + left)
         return;
-    const int bytes = 16 * p.width, keys = max(at.keys - first, 0) / 8,
-              values = max(at.values - first, 0) / 8, end = (left + 7) / 8;
+    const int k_bytes = 16 * p.a.map.d_qk[at.g], v_bytes = 16 * p.a.map.d_v[at.g],
+              keys = max(at.keys - first, 0) / 8, values = max(at.values - first, 0) / 8,
+              end = (left + 7) / 8;
     const char *const from = reinterpret_cast<const char *>(ring_of(p, at));
-    prefetch_bytes(from + keys * bytes, (end - keys) * bytes, lane);
-    prefetch_bytes(from + (8 + values) * bytes, (end - values) * bytes, lane);
+    prefetch_bytes(from + keys * k_bytes, (end - keys) * k_bytes, lane);
+    prefetch_bytes(from + 8 * k_bytes + values * v_bytes, (end - values) * v_bytes, lane);
 }
 
-__device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at, int n, int lane)
+/* Does the same for all pages before place `to`. */
+__device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at, int to, int lane)
 {
 #pragma unroll 1
-    for (int i = 0; i < n; i++) {
+    for (;;) {
         prefetch_ring(p, at, lane);
-        if (i + 1 < n)
-            advance(p, at, lane);
+        if (at.place + at.weight >= to)
+            return;
+        advance(p, at, lane);
     }
 }
 
@@ -218,6 +290,23 @@ __device__ __forceinline__ void prefetch_rings(const packed_params &p, cursor at
 __device__ __forceinline__ void copy_16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/*
+ * Starts the copy of the newest token from the ring buffer to shared memory, K [width] and then V
+ * [width] in bf16, if the token is in this page.
+ */
+template <int UNITS>
+__device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
+                                            int lane)
+{
+    const int t = at.m - 1 - KVD_PAGE_TOKENS * at.page;
+    if (t >= KVD_PAGE_TOKENS || lane >= 4 * UNITS)
+        return;
+    const uint16_t *const from = ring_of(p, at) +
+                                 (lane / (2 * UNITS) * KVD_PAGE_TOKENS + t / 8 * 8) * 16 * UNITS +
+                                 lane % (2 * UNITS) * 64 + t % 8 * 8;
+    copy_16(to + 16 * (uint32_t)lane, from);
 }
 
 /* Starts the copy of `bytes` bytes to shared memory, 16 bytes per lane at a time. */
@@ -292,21 +381,25 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
     }
-    __device__ __forceinline__ void begin(int side, const char *from)
+    /* The operand has `units` blocks, N unless AHEAD is N. */
+    __device__ __forceinline__ void begin(int side, const char *from, int units = N)
     {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
-            load(i, unit(side, i), from);
+            if (unit(side, i) < units)
+                load(i, unit(side, i), from);
     }
     /*
-     * Loads the next words into the registers of block i, whose words are used up. `same` is the
-     * address of the operand of block i (K or V), `next` is the address of the operand after it.
+     * Loads the next words into the registers of block i, which are no longer needed. `same` is the
+     * address of the current operand (K or V), `next` that of the operand after it, of `units`
+     * blocks.
      */
-    __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next)
+    __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
+                                          int units = N)
     {
         if (i + AHEAD < N)
             load(i, unit(side, i + AHEAD), same);
-        else
+        else if (unit(1 - side, i + AHEAD - N) < units)
             load(i, unit(1 - side, i + AHEAD - N), next);
     }
 };
@@ -334,7 +427,7 @@ __device__ __forceinline__ const uint16_t *query_in(const packed_params &p, cons
                                                     int b, int g, int lane)
 {
     return static_cast<const uint16_t *>(queries) + (size_t)b * (size_t)p.a.map.q_pitch +
-           (g * p.a.map.group + lane / 4) * p.width + lane % 4 * 2;
+           p.a.map.q_offset[g * p.a.map.group] + lane / 4 * p.a.map.d_qk[g] + lane % 4 * 2;
 }
 
 __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int b, int g, int lane)
@@ -362,9 +455,10 @@ template <int UNITS> struct queries {
     float unit[2];
 };
 
+/* Loads the first `units` blocks of 16 dimensions. The others become 0. */
 template <int UNITS>
 __device__ void load_queries(const packed_params &p, const void *queries_of_all, int b, int g,
-                             int lane, queries<UNITS> &q)
+                             int lane, queries<UNITS> &q, int units = UNITS)
 {
     const uint16_t *const from = query_in(p, queries_of_all, b, g, lane);
     const bool there = lane / 4 < p.a.map.group;
@@ -372,7 +466,7 @@ __device__ void load_queries(const packed_params &p, const void *queries_of_all,
 #pragma unroll
     for (int i = 0; i < 2 * UNITS; i++) {
         uint32_t &w = q.half[i / 2][i % 2];
-        w = there ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
+        w = there && i / 2 < units ? *reinterpret_cast<const uint32_t *>(from + 8 * i) : 0;
         most = fmaxf(most, fmaxf(fabsf(bf16_of(w, 0)), fabsf(bf16_of(w, 1))));
     }
     /* the division is exact, because unit is a power of two */

@@ -51,7 +51,7 @@ __device__ __forceinline__ void signs_of(const uint32_t (&w)[B], int m, uint32_t
 /* Reads the quantised pages of turboquant with B-bit codes and heads of 16 N dimensions. */
 template <int B, int N, bool SKETCH> struct turned_page {
     static constexpr int UNITS = N, WARPS = n_warps<SKETCH>;
-    static constexpr bool BF = false, ZEROS = false, NEWEST = true;
+    static constexpr bool BF = false, ZEROS = false, NEWEST = true, UNEVEN = false;
     typedef words_ahead<B, N, false> words;
     const char *table; /* table of quantisation levels, in shared memory */
     uint32_t column;   /* offset of this lane's column in the table of quantisation levels */
