@@ -1120,6 +1120,8 @@ int main(int argc, char **argv)
          false},
         {"turboquant,bits=2.25,group=64", 256, LEN(1, 62, 63, 64, 65, 127, 200), 4, 0.02, 2, false},
         {"hetero", 128, LEN(1, 2, 63, 64, 65, 127, 200), 3, 0, 4, false},
+        {"hetero,k=4,v=7", 64, LEN(1, 62, 63, 64, 65, 300, 700), 3, 0, 8, false},
+        {"hetero,k=3,v=2", 128, LEN(1, 2, 15, 16, 17, 64, 500), 3, 0, 1, false},
         {"hetero,k=16,v=1", 80, LEN(1, 7, 8, 9, 64, 66, 130), 3, 0, 2, false},
         {"hetero,k=11,v=16", 16, LEN(1, 7, 8, 9, 62, 63, 64), 4, 0, 2, false},
         {"rotatekv", 128, LEN(1, 19, 20, 21, 64, 65, 200), 3, 0.02, 4, false},

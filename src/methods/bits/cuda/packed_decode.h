@@ -4,6 +4,7 @@
  *
  * kivi, comet          2, 3, 4 or 8 bits; kivi with 2, 3 or 4 bits also with heads of any widths
  * kvquant, turboquant  2, 3 or 4 bits
+ * hetero               up to 8 bits
  * fp8, mxfp4, nvfp4    all
  *
  * The newest tokens are read in bf16 from the ring buffer of the request's slot.

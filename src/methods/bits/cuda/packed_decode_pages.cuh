@@ -51,6 +51,8 @@ kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_turned_kernel(const kvd_packed_args *a);
 void kvd_packed_turned_lay_out(kvd_packed_decode_params *p);
+kvd_packed_decode_kernel kvd_packed_rows_kernel(const kvd_packed_args *a);
+void kvd_packed_rows_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a);
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p);
 

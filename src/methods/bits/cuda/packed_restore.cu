@@ -416,20 +416,11 @@ restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
 {
     const int bits = o.a.gear.of.bits, r = lane / 4, c = lane % 4, i = 8 * u + r;
     const uint32_t scale = s.scale[i];
-    uint32_t plane[8], right[PAIRS + 1], code[2] = {0, 0};
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        plane[j] = j < bits ? planes[j] >> 2 * c : 0;
+    uint32_t right[PAIRS + 1], code[2];
 #pragma unroll
     for (int q = 0; q < PAIRS; q++)
         right[q] = s.right[i * PAIRS + q];
-        /* Byte k of code[e] becomes the code of token 8 k + 2 c + e, bit by bit. */
-#pragma unroll
-    for (int j = 7; j >= 0; j--)
-        if (j < bits)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                code[e] = 2 * code[e] + (plane[j] >> e & 0x01010101u);
+    pairs_of_planes<8>(planes, bits, c, code);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         float y[2];

@@ -205,9 +205,25 @@ static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, i
 }
 
 /*
- * Offset of the numbers that raised_byte and raised_pair return: they return RAISED + x instead of
- * x.
+ * Unpacks 8 of 32 codes of at most MOST <= 8 bits, of which planes[j] has bit j: those of numbers
+ * 8 k + 2 c + e, which become byte k of code[e].
  */
+template <int MOST>
+static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, int bits, int c,
+                                                       uint32_t (&code)[2])
+{
+    code[0] = code[1] = 0;
+#pragma unroll
+    for (int j = MOST - 1; j >= 0; j--)
+        if (j < bits) {
+            const uint32_t plane = planes[j] >> 2 * c;
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                code[e] = 2 * code[e] + (plane >> e & 0x01010101u);
+        }
+}
+
+/* Is added to the numbers that raised_byte and raised_pair return. */
 static constexpr float RAISED = 1 << 23;
 
 /* Returns RAISED + (byte e of x) as a float. The sum is exact. */
