@@ -2,8 +2,8 @@
  * Attention of decode steps on codes of single tokens (hetero), as in packed_decode.cu, for K and
  * V = s code + zero per token.
  *
- * A page's codes are bit planes over 32 channels of a token. Shifts and masks make pairs of adjacent
- * channels of them, whose bit patterns are float16 numbers that are too small by 2^24.
+ * A page's codes are bit planes over 32 channels of a token. Shifts and masks make pairs of
+ * adjacent channels, whose bit patterns are float16 numbers that are too small by a factor 2^24.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 
