@@ -321,4 +321,32 @@ TEST(test_near_llama)
     assert_true(kvd_config_window(&c, 0) == 0 && kvd_config_window(&c, 1) == 9);
 }
 
+/* Entries of config.json of mistralai/Ministral-3-3B-Base-2512 */
+static const char mistral3[] =
+    "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\","
+    "\"image_token_index\":10,\"text_config\":{" SIZES(
+        2) "\"bos_token_id\":1,\"eos_token_id\":2,\"head_dim\":128,\"model_type\":\"ministral3\","
+           "\"rope_parameters\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":16.0,"
+           "\"llama_4_scaling_beta\":0.1,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
+           "\"original_max_position_embeddings\":16384,\"rope_theta\":1000000.0,"
+           "\"rope_type\":\"yarn\",\"type\":\"yarn\"},\"sliding_window\":null,"
+           "\"tie_word_embeddings\":true},\"vision_config\":{\"model_type\":\"pixtral\"}}";
+
+TEST(test_mistral3)
+{
+    const kvd_config c = accept(mistral3);
+    assert_string_equal(c.family, "mistral3");
+    assert_true(c.d_head == 128 && c.tied_head && c.bos_id == 1 && c.eos_id == 2);
+    assert_true(c.rope_scaling == KVD_ROPE_YARN && c.rope_attention_factor == 1);
+    /* Beyond the original context, queries have another factor. */
+    assert_int_equal(c.max_positions, 16384);
+    refuse_config(mistral3, "\"ministral3\"", "\"mistral\"",
+                  "'llama_4_scaling_beta' is not known for rope type 'yarn'");
+    refuse_config(mistral3, "\"ministral3\"", "\"ministral4\"",
+                  "text_config: model_type is 'ministral4', only 'mistral' and 'ministral3'");
+    refuse_config(mistral3, "\"head_dim\":128",
+                  "\"quantization_config\":{\"quant_method\":\"fp8\"}",
+                  "text_config: 'quantization_config' is set");
+}
+
 TEST_MAIN(NULL, NULL)

@@ -198,6 +198,9 @@ static void test_names_without_base(void **state)
          * tensor of its own.
          */
         {"llama-biases", "\"model\\.", "      \"", NULL},
+        /* Names as Transformers 4.52 and later may write them. */
+        {"mistral3", "\"language_model\\.model\\.",
+         "\"model.language_model./g;s/\"language_model\\.lm_head/               \"lm_head", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",
          "tensor 'decoder.layers.0.fc1.bias' is not part of this opt model of 2 layers"},
         {"opt-before", "\"model\\.decoder\\.embed", "      \"decoder.embed",

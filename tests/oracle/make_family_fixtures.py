@@ -129,7 +129,8 @@ def record(model, family):
 @torch.no_grad()
 def make(outdir, name, seed, family, config, n, dtype):
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    auto = transformers.AutoModelForImageTextToText if config.model_type == "mistral3" else transformers.AutoModelForCausalLM
+    model = auto.from_config(config)
     for key, w in model.named_parameters():
         if w.ndim > 1:
             w.normal_(0, 0.2)
@@ -145,7 +146,7 @@ def make(outdir, name, seed, family, config, n, dtype):
     model.to(dtype).save_pretrained(folder)
     if os.path.exists(os.path.join(folder, "generation_config.json")):
         os.remove(os.path.join(folder, "generation_config.json"))
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+    model = auto.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager",
         **(dict(experts_implementation="eager") if hasattr(config, "num_experts_per_tok") else {})).eval()
     if name.endswith("mxfp4"):
@@ -243,6 +244,12 @@ def gemma3_with_vision(**kw):
                   patch_size=14)
     return transformers.Gemma3Config(text_config=gemma("Gemma3TextConfig", **kw).to_dict(), vision_config=vision,
                                      mm_tokens_per_image=4, image_token_index=79, boi_token_index=77, eoi_token_index=78)
+
+def mistral3(**kw):
+    vision = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=28, patch_size=14, head_dim=8,
+                  model_type="pixtral")
+    text = small("Ministral3Config", **kw)
+    return transformers.Mistral3Config(text_config=text.to_dict(), vision_config=vision, image_token_index=79, tie_word_embeddings=False)
 
 GEMMA3_ROPE = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
                    sliding_attention=dict(rope_type="default", rope_theta=1e4))
@@ -430,6 +437,10 @@ MODELS = {
     "minicpm": ("granite", 40, F32, lambda: small(
         "GraniteConfig", embedding_multiplier=12.0, logits_scaling=2.0, residual_multiplier=1.4 / 2 ** 0.5, attention_multiplier=0.5,
         tie_word_embeddings=True)),
+    # Mistral Small 3.1 and Ministral 3: a vision model next to it, and factors of queries beyond the original context
+    "mistral3": ("ministral3", 45, BF16, lambda: mistral3(
+        head_dim=6, rope_parameters=dict(YARN, original_max_position_embeddings=64, rope_theta=1e4, llama_4_scaling_beta=0.1, mscale=1.0,
+                                         mscale_all_dim=1.0))),
 }
 
 if __name__ == "__main__":

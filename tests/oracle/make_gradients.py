@@ -129,9 +129,10 @@ for name in sys.argv[3:] or sorted(os.listdir(sys.argv[1])):
     folder = os.path.join(sys.argv[1], name)
     config = granite(folder) if name == "minicpm" else transformers.AutoConfig.from_pretrained(folder)
     experts = hasattr(config, "num_experts_per_tok")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
+    auto = transformers.AutoModelForImageTextToText if name == "mistral3" else transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(
         folder, config=config, dtype=torch.float64, attn_implementation="eager", **(dict(experts_implementation="eager") if experts else {})).eval()
-    family = type(model).__module__.split(".")[-2]
+    family = "ministral3" if name == "mistral3" else type(model).__module__.split(".")[-2]
     record(model, family)
     ids = [int(i) for i in load_file(os.path.join(folder, "expected.safetensors"))["id"]]
     both = [gradients(model, family, x) for x in (ids, ids[:20][::-1])]

@@ -128,14 +128,16 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 /*
  * Translates the model's tensor name `name` to the name in the safetensors files, writes it to
  * `out` and returns out. For c->base "language_model.model.", "model.x" becomes
- * "language_model.model.x", and "lm_head.weight" becomes "language_model.lm_head.weight".
+ * "language_model.model.x", and "lm_head.weight" becomes "language_model.lm_head.weight". With
+ * "model.language_model.", "lm_head.weight" keeps its name.
  */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
     const char *base = kvd_family_of(&c->config)->base;
     const size_t len = strlen(base), stored = strlen(c->base);
-    const int outer =
-        stored > len && strcmp(c->base + stored - len, base) == 0 ? (int)(stored - len) : 0;
+    const bool inside = stored > len && strcmp(c->base + stored - len, base) == 0 &&
+                        c->base[stored - len - 1] == '.';
+    const int outer = inside ? (int)(stored - len) : 0;
     if (strncmp(name, base, len) == 0)
         (void)snprintf(out, size, "%s%s", c->base, name + len);
     else

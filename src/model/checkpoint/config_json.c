@@ -77,6 +77,19 @@ int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err)
     return 0;
 }
 
+const json_t *kvd_cfg_text_config(const json_t *root, kvd_err *err)
+{
+    const json_t *const text = kvd_cfg_member(root, "text_config");
+    if (!json_is_object(text)) {
+        kvd_fail(err, "'text_config' is missing or not an object");
+        return NULL;
+    }
+    if (!kvd_cfg_refuse_set(text, "quantization_config", err))
+        return text;
+    (void)kvd_in(err, "text_config");
+    return NULL;
+}
+
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_size(root, "num_hidden_layers", &c->n_layers, err) ||

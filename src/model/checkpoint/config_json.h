@@ -30,6 +30,12 @@ int kvd_cfg_positive_or(const json_t *root, const char *key, double *out, kvd_er
 int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err);
 
 /*
+ * Returns text_config, the configuration of the language model in a multimodal config.json. Returns
+ * NULL with *err if it is missing or its weights are quantised.
+ */
+const json_t *kvd_cfg_text_config(const json_t *root, kvd_err *err);
+
+/*
  * Reads num_hidden_layers, num_attention_heads, hidden_size, vocab_size and
  * max_position_embeddings, all of which are required.
  */
@@ -88,7 +94,8 @@ int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config
 /* Bits of the argument `types` of kvd_cfg_rope. */
 enum {
     KVD_CFG_ROPE_ALL = (1 << KVD_ROPE_YARN << 1) - 1,
-    KVD_CFG_ROPE_PARTIAL = 1 << KVD_ROPE_YARN << 1
+    KVD_CFG_ROPE_PARTIAL = 1 << KVD_ROPE_YARN << 1,
+    KVD_CFG_ROPE_QUERY_SCALE = KVD_CFG_ROPE_PARTIAL << 1
 };
 
 /*
@@ -98,7 +105,9 @@ enum {
  *   original  default of the key original_max_position_embeddings; 0: required. YaRN's
  *             default is max_position_embeddings, as in the Hugging Face library
  *   types     scalings that the family supports, as bits 1 << kvd_rope_scaling, and
- *             KVD_CFG_ROPE_PARTIAL if it supports partial_rotary_factor
+ *             KVD_CFG_ROPE_PARTIAL if it supports partial_rotary_factor. With
+ *             KVD_CFG_ROPE_QUERY_SCALE, a yarn model may have llama_4_scaling_beta, and
+ *             max_positions becomes at most the original context, where that factor is 1
  */
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 

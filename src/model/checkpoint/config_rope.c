@@ -147,6 +147,9 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
     json_object_foreach((json_t *)(uintptr_t)rope, key, value)
     {
         bool ok = json_is_null(value) || (is_dynamic(type) && strcmp(key, "factor") == 0);
+        ok |= types & KVD_CFG_ROPE_QUERY_SCALE && c->rope_scaling == KVD_ROPE_YARN &&
+              (strcmp(key, "llama_4_scaling_beta") == 0 ||
+               strcmp(key, "max_position_embeddings") == 0);
         for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
             ok |= strcmp(key, known[i].key) == 0 && known[i].types >> c->rope_scaling & 1u;
         if (!ok)
@@ -243,6 +246,10 @@ static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_c
     if (read_original(root, rope, original, c, err) ||
         kvd_cfg_bool(rope, "truncate", &c->rope_truncate, err))
         return -1;
+    /* Beyond this length, queries have a factor of their own, which is not computed. */
+    if (kvd_cfg_member(rope, "llama_4_scaling_beta") &&
+        c->max_positions > c->rope_original_positions)
+        c->max_positions = c->rope_original_positions;
     const struct {
         const char *key;
         double *value;

@@ -8,14 +8,17 @@
 #include "model/checkpoint/families/families.h"
 
 static const kvd_family *const families[] = {
-    &kvd_family_llama,       &kvd_family_mistral,    &kvd_family_qwen2,     &kvd_family_qwen3,
-    &kvd_family_phi3,        &kvd_family_opt,        &kvd_family_falcon,    &kvd_family_gemma2,
-    &kvd_family_gemma3_text, &kvd_family_gemma3,     &kvd_family_mixtral,   &kvd_family_qwen2_moe,
-    &kvd_family_qwen3_moe,   &kvd_family_olmo2,      &kvd_family_olmo3,     &kvd_family_glm4,
-    &kvd_family_glm,         &kvd_family_starcoder2, &kvd_family_gpt_oss,   &kvd_family_deepseek_v2,
-    &kvd_family_deepseek_v3, &kvd_family_gemma,      &kvd_family_ministral, &kvd_family_seed_oss,
-    &kvd_family_ernie4_5,    &kvd_family_internlm3,  &kvd_family_smollm3,   &kvd_family_granite,
-    &kvd_family_minicpm,     &kvd_family_exaone4};
+    &kvd_family_llama,      &kvd_family_mistral,     &kvd_family_qwen2,
+    &kvd_family_qwen3,      &kvd_family_phi3,        &kvd_family_opt,
+    &kvd_family_falcon,     &kvd_family_gemma2,      &kvd_family_gemma3_text,
+    &kvd_family_gemma3,     &kvd_family_mixtral,     &kvd_family_qwen2_moe,
+    &kvd_family_qwen3_moe,  &kvd_family_olmo2,       &kvd_family_olmo3,
+    &kvd_family_glm4,       &kvd_family_glm,         &kvd_family_starcoder2,
+    &kvd_family_gpt_oss,    &kvd_family_deepseek_v2, &kvd_family_deepseek_v3,
+    &kvd_family_gemma,      &kvd_family_ministral,   &kvd_family_seed_oss,
+    &kvd_family_ernie4_5,   &kvd_family_internlm3,   &kvd_family_smollm3,
+    &kvd_family_granite,    &kvd_family_minicpm,     &kvd_family_exaone4,
+    &kvd_family_ministral3, &kvd_family_mistral3};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 size_t kvd_family_count(void)

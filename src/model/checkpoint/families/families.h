@@ -31,12 +31,21 @@ extern const kvd_family kvd_family_smollm3;
 extern const kvd_family kvd_family_granite;
 extern const kvd_family kvd_family_minicpm;
 extern const kvd_family kvd_family_exaone4;
+extern const kvd_family kvd_family_ministral3;
+extern const kvd_family kvd_family_mistral3;
 extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
 
 /*
- * Numbers of tensors in kvd_llama_stored: without Qwen3's norms of Q and K, and with these norms,
- * which are the last two tensors.
+ * Prefixes of tensor names in multimodal files: those of the language model, as published
+ * (Transformers up to 4.51) and as saved by Transformers 4.52 or later, and those of the other
+ * models. NULL ends each list.
+ */
+extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
+
+/*
+ * Numbers of tensors in kvd_llama_stored without and with Qwen3's norms of Q and K, which are the
+ * last two.
  */
 enum { KVD_LLAMA_STORED = 12, KVD_QWEN3_STORED = 14 };
 extern const kvd_stored kvd_llama_stored[KVD_QWEN3_STORED];

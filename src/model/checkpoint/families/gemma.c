@@ -136,10 +136,10 @@ static int read_gemma3_text(const json_t *root, kvd_config *c, kvd_err *err)
 
 static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    const json_t *text = kvd_cfg_member(root, "text_config");
-    if (!json_is_object(text))
-        return kvd_fail(err, "'text_config' is missing or not an object");
-    if (kvd_cfg_refuse_set(text, "quantization_config", err) || read_gemma3_text(text, c, err))
+    const json_t *const text = kvd_cfg_text_config(root, err);
+    if (!text)
+        return -1;
+    if (read_gemma3_text(text, c, err))
         return kvd_in(err, "text_config");
     if (c->logit_softcap > 0)
         return kvd_fail(err,
@@ -190,21 +190,17 @@ const kvd_family kvd_family_gemma3_text = {
     .n_stored = sizeof stored / sizeof stored[0],
 };
 
-/*
- * Prefixes of tensor names in multimodal files: as published (Transformers up to 4.51), and as
- * saved by Transformers 4.52 or later.
- */
-static const char *const other_bases[] = {"language_model.model.", "model.language_model.", NULL};
-static const char *const other_models[] = {"vision_tower.", "multi_modal_projector.",
-                                           "model.vision_tower.", "model.multi_modal_projector.",
-                                           NULL};
+const char *const kvd_multimodal_bases[] = {"language_model.model.", "model.language_model.", NULL};
+const char *const kvd_multimodal_models[] = {"vision_tower.", "multi_modal_projector.",
+                                             "model.vision_tower.", "model.multi_modal_projector.",
+                                             NULL};
 
 const kvd_family kvd_family_gemma3 = {
     .name = "gemma3",
     .architecture = "Gemma3ForConditionalGeneration",
     .read = read_gemma3,
-    .other_bases = other_bases,
-    .other_models = other_models,
+    .other_bases = kvd_multimodal_bases,
+    .other_models = kvd_multimodal_models,
     KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],

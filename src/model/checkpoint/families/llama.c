@@ -4,6 +4,7 @@
  * Seed-OSS, ERNIE 4.5, InternLM3, SmolLM3, Granite and MiniCPM.
  */
 #include <math.h>
+#include <string.h>
 
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
@@ -109,6 +110,69 @@ const kvd_family kvd_family_ministral = {
     .name = "ministral",
     .architecture = "MinistralForCausalLM",
     .read = read_ministral,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/* Reads Ministral 3, which multiplies queries beyond the original context by a factor. */
+
+static int read_ministral3(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    int window = 0;
+    if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 8, 128, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        (window && kvd_cfg_set_window(c, window, 0, err)) ||
+        kvd_cfg_layer_types(root, window, false, c, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL | KVD_CFG_ROPE_QUERY_SCALE, c, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    return 0;
+}
+
+const kvd_family kvd_family_ministral3 = {
+    .name = "ministral3",
+    .architecture = "Ministral3ForCausalLM",
+    .read = read_ministral3,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/* Reads the multimodal models around Mistral (Mistral Small 3.1 and 3.2) and Ministral 3. */
+
+static int read_mistral3(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    const json_t *const text = kvd_cfg_text_config(root, err);
+    const json_t *const type = kvd_cfg_member(text, "model_type");
+    const char *const name = type ? json_string_value(type) : "mistral";
+    if (!text)
+        return -1;
+    const bool third = name && strcmp(name, "ministral3") == 0;
+    if (!third && (!name || strcmp(name, "mistral") != 0))
+        return kvd_fail(err,
+                        "text_config: model_type is '%s', only 'mistral' and 'ministral3' are "
+                        "supported in this model",
+                        name ? name : "not a string");
+    if (third ? read_ministral3(text, c, err) : read_mistral(text, c, err))
+        return kvd_in(err, "text_config");
+    const int bos = c->bos_id, eos = c->eos_id;
+    if (kvd_cfg_head_and_tokens(root, c->tied_head, c, err))
+        return -1;
+    c->bos_id = c->bos_id < 0 ? bos : c->bos_id;
+    c->eos_id = c->eos_id < 0 ? eos : c->eos_id;
+    return 0;
+}
+
+const kvd_family kvd_family_mistral3 = {
+    .name = "mistral3",
+    .architecture = "Mistral3ForConditionalGeneration",
+    .read = read_mistral3,
+    .other_bases = kvd_multimodal_bases,
+    .other_models = kvd_multimodal_models,
     KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,
