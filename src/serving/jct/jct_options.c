@@ -140,7 +140,9 @@ static const kvd_option options[] = {
      .help = "Split prompts so that an iteration has at most N tokens"},
     {"max-tokens", .type = KVD_OPT_WHOLE, KVD_INTO(T, max_tokens), .low = 1, .high = 1 << 24,
      .otherwise = "8192 tokens",
-     .help = "Largest number of prompt tokens in one iteration; a longer prompt runs alone"},
+     .help =
+         "Largest number of prompt tokens in one iteration without --chunk; a longer prompt runs "
+         "alone"},
     {"max-batch", .type = KVD_OPT_WHOLE, KVD_INTO(T, max_batch), .low = 1, .high = 65535,
      .otherwise = "the largest --batch, 64 with --requests",
      .help = "Largest number of requests that run at the same time"},

@@ -116,7 +116,9 @@ static const kvd_option options[] = {
      .help = "Largest number of requests that a replica runs at the same time"},
     {"max-tokens", .type = KVD_OPT_WHOLE, KVD_INTO(T, limits.max_tokens), .low = 1, .high = 1 << 30,
      KVD_GIVEN(T, max_tokens_given), .initial = "8192", .unit = "tokens",
-     .help = "Largest number of prompt tokens in one iteration; a longer prompt runs alone"},
+     .help =
+         "Largest number of prompt tokens in one iteration without --chunk; a longer prompt runs "
+         "alone"},
     {"chunk", .type = KVD_OPT_WHOLE, KVD_INTO(T, limits.chunk), .high = 1 << 30,
      KVD_GIVEN(T, chunk_given), .initial = "0", .unit = "tokens: prompts run whole",
      .help = "Split prompts so that an iteration has at most N tokens"},
