@@ -1,6 +1,5 @@
 #include "serving/batching.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 const char *const kvd_admission_name[KVD_ADMISSIONS + 1] = {"whole", "stored", NULL};
@@ -110,35 +109,43 @@ static uint64_t pages_for(uint64_t tokens)
  * Returns the pages that a request takes in layers with a window if it takes n pages in the other
  * layers.
  */
-static uint64_t window_pages(const kvd_batcher *b, uint64_t n)
+static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
-    return n < b->limits.window_share ? n : b->limits.window_share;
+    return n < l->window_share ? n : l->window_share;
 }
 
 static void take_pages(kvd_batcher *b, runner *r, uint64_t n)
 {
     b->pages_used += n;
-    b->window_pages_used += window_pages(b, r->pages + n) - window_pages(b, r->pages);
+    b->window_pages_used +=
+        window_pages(&b->limits, r->pages + n) - window_pages(&b->limits, r->pages);
     r->pages += n;
 }
 
 static void free_pages(kvd_batcher *b, const runner *r)
 {
     b->pages_used -= r->pages;
-    b->window_pages_used -= window_pages(b, r->pages);
+    b->window_pages_used -= window_pages(&b->limits, r->pages);
 }
 
 /* Returns true if a request with `has` pages can take n more while `spare` pages stay free. */
 static bool fits(const kvd_batcher *b, uint64_t has, uint64_t n, uint64_t spare)
 {
     return n + spare <= b->limits.pages - b->pages_used &&
-           window_pages(b, has + n) - window_pages(b, has) <=
+           window_pages(&b->limits, has + n) - window_pages(&b->limits, has) <=
                b->limits.window_pages - b->window_pages_used;
 }
 
 static uint64_t pages_of(const kvd_request *r)
 {
     return pages_for((uint64_t)r->input + r->output);
+}
+
+bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *request)
+{
+    const uint64_t n = pages_of(request);
+    return request->input && request->output && n <= limits->pages &&
+           window_pages(limits, n) <= limits->window_pages;
 }
 
 /*
@@ -161,12 +168,13 @@ int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err)
     if (pages_of(r) > b->limits.pages)
         return kvd_fail(err, "request %u: %u + %u tokens take %llu pages, there are %zu", request,
                         r->input, r->output, (unsigned long long)pages_of(r), b->limits.pages);
-    if (window_pages(b, pages_of(r)) > b->limits.window_pages)
+    if (window_pages(&b->limits, pages_of(r)) > b->limits.window_pages)
         return kvd_fail(err,
                         "request %u: %u + %u tokens take %llu pages in layers with a window, there "
                         "are %zu",
                         request, r->input, r->output,
-                        (unsigned long long)window_pages(b, pages_of(r)), b->limits.window_pages);
+                        (unsigned long long)window_pages(&b->limits, pages_of(r)),
+                        b->limits.window_pages);
     if (b->tail == b->requests->n)
         return kvd_fail(err, "request %u: more arrivals than the %zu requests", request,
                         b->requests->n);

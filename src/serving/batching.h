@@ -24,6 +24,8 @@
 #ifndef KVD_SERVING_BATCHING_H
 #define KVD_SERVING_BATCHING_H
 
+#include <stdbool.h>
+
 #include "engine/limits.h"
 #include "methods/iteration.h"
 #include "serving/requests.h"
@@ -39,6 +41,9 @@ typedef struct kvd_batcher kvd_batcher;
 kvd_batcher *kvd_batcher_new(const kvd_requests *requests, const kvd_batching_limits *limits,
                              kvd_err *err);
 void kvd_batcher_free(kvd_batcher *b);
+
+/* Returns true if the request fits into an empty cache. */
+bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *request);
 
 /*
  * Tells the batcher that a request arrived. Requests must be added in the order of their arrival.

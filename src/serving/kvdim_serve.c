@@ -201,10 +201,21 @@ static void print_new_rows(service *v)
     fflush(stdout);
 }
 
+/* Says the arrival rate of a simulation. The rate of requests that arrive together is 0. */
+static const char *at_rate(double rate, char text[64])
+{
+    if (!(rate > 0))
+        return "with all requests at one time";
+    (void)snprintf(text, 64, "at %.4g requests a second", rate);
+    return text;
+}
+
 static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p, double bound)
 {
     const kvd_simulated *const s = &p->simulated;
     const double share = (double)s->extrapolated / (double)s->iterations;
+    char text[64];
+    const char *const at = at_rate(p->rate, text);
     v->n_beyond += s->extrapolated > 0;
     if (share > v->worst_share) {
         v->worst_share = share;
@@ -220,23 +231,21 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
             "is within the bound, that of a longer trace is not\n",
             program, a->method, p->rate, p->served_rate, p->requests);
     if (s->preempted)
-        fprintf(stderr,
-                "%s: %s: at %.4g requests a second %zu preemptions, %zu tokens computed again\n",
-                program, a->method, p->rate, s->preempted, s->recomputed);
+        fprintf(stderr, "%s: %s: %s %zu preemptions, %zu tokens computed again\n", program,
+                a->method, at, s->preempted, s->recomputed);
     if (s->refused)
-        fprintf(stderr, "%s: %s: %zu of %zu requests refused at %.4g a second, the first: %s\n",
-                program, a->method, s->refused, p->requests, p->rate, s->refusal.msg);
+        fprintf(stderr, "%s: %s: %zu of %zu requests refused %s, the first: %s\n", program,
+                a->method, s->refused, p->requests, at, s->refusal.msg);
 }
 
 static void warn_of_extrapolation(service *v, const char *method)
 {
+    char text[64];
     if (v->n_beyond)
-        fprintf(
-            stderr,
-            "%s: %s: %zu points EXTRAPOLATE beyond the measured costs, at %.4g requests a second in %.3g "
-            "%% of the "
-            "iterations\n",
-            program, method, v->n_beyond, v->worst_rate, 100 * v->worst_share);
+        fprintf(stderr,
+                "%s: %s: %zu points EXTRAPOLATE beyond the measured costs, %s in %.3g %% of the "
+                "iterations\n",
+                program, method, v->n_beyond, at_rate(v->worst_rate, text), 100 * v->worst_share);
     v->n_beyond = 0;
     v->worst_share = 0;
 }

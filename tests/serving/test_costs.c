@@ -324,6 +324,9 @@ TEST(test_refused)
     x.setting.gpus = 1;
     x.facts.cache_bytes = INFINITY;
     assert_int_equal(jct_fixture_piece(&x, 64, 0, 1, &err), 0);
+    x.facts.cache_bytes = 64e6;
+    x.setting.method = "nobody together";
+    assert_int_equal(jct_fixture_prompts(&x, 0, 64, 1, &err), 0);
     assert_int_equal(jct_fixture_end(&x, path, &run, &err), 0);
     refused("none", -1, "measured on 1 and on 2 GPUs: say which with --gpus");
     refused("none", 4, "no row of kind iteration on 4 GPUs");
@@ -337,6 +340,7 @@ TEST(test_refused)
     refused("later", -1, "rows 46 and 47 differ in bytes_per_token: 100000 and nan");
     refused("cards", -1, "row 48: -3 GPUs");
     refused("endless", -1, "row 49: a cache of inf bytes");
+    refused("nobody together", -1, "row 50: batch 0, expected at least 1");
     kvd_costs *c = kvd_costs_load(path, "none", 2, &err);
     assert_non_null(c);
     assert_int_equal(kvd_costs_gpus(c), 2);

@@ -136,6 +136,8 @@ static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
     if (!(p.u >= 1 && p.u <= 1e12 && p.v >= 0 && p.v <= 1e12 && p.seconds > 0 && p.seconds < 1e9))
         return kvd_fail(err, "row %zu: %s %g, %s %g, %g seconds", row, piece ? "piece" : "batch",
                         p.u, piece ? "before" : "context", p.v, p.seconds);
+    if (!(real(s, row, BATCH) >= 1))
+        return kvd_fail(err, "row %zu: batch %g, expected at least 1", row, real(s, row, BATCH));
     t->point[t->n_points++] = p;
     return 0;
 }

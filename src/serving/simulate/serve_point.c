@@ -24,12 +24,13 @@ static void release(samples *s)
     free(s->gap_block);
 }
 
-static int allocate(samples *s, const kvd_requests *q, kvd_err *err)
+static int allocate(samples *s, const kvd_requests *q, const kvd_batching_limits *limits,
+                    kvd_err *err)
 {
     memset(s, 0, sizeof *s);
     s->n = q->n;
     for (size_t i = 0; i < q->n; i++)
-        s->n_gaps += q->request[i].output - 1;
+        s->n_gaps += kvd_simulate_gaps(limits, &q->request[i]);
     s->served = calloc(q->n, sizeof *s->served);
     s->x = calloc(q->n, sizeof *s->x);
     s->block = calloc(q->n, 1);
@@ -42,8 +43,9 @@ static int allocate(samples *s, const kvd_requests *q, kvd_err *err)
         q->n / 2 < KVD_LATENCY_BLOCKS ? (q->n > 1 ? q->n / 2 : 1) : KVD_LATENCY_BLOCKS;
     for (size_t i = 0, at = 0; i < q->n; i++) {
         s->block[i] = (uint8_t)(i * blocks / q->n);
-        memset(s->gap_block + at, s->block[i], q->request[i].output - 1);
-        at += q->request[i].output - 1;
+        const size_t gaps = kvd_simulate_gaps(limits, &q->request[i]);
+        memset(s->gap_block + at, s->block[i], gaps);
+        at += gaps;
     }
     return 0;
 }
@@ -114,7 +116,7 @@ int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, 
     samples all;
     memset(out, 0, sizeof *out);
     out->rate = rate;
-    int status = allocate(&all, requests, err) ||
+    int status = allocate(&all, requests, &s->limits, err) ||
                  kvd_simulate(requests, &s->limits, s->costs, s->replicas, s->route, all.served,
                               all.gap, &out->simulated, err);
     if (!status && out->simulated.refused == requests->n)

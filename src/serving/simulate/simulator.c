@@ -115,8 +115,6 @@ static void arrive(simulation *s, uint32_t i)
         s->out->refusal = why;
     s->served[i] = (kvd_served){
         .arrival = NAN, .start = NAN, .first = NAN, .end = NAN, .longest_gap = NAN, .replica = -1};
-    for (uint32_t k = 1; s->gap && k < s->requests->request[i].output; k++)
-        s->gap[s->gap_at[i]++] = NAN;
 }
 
 static void token_out(simulation *s, const kvd_slice *slice, double now)
@@ -207,12 +205,17 @@ static int prepare(simulation *s, const kvd_batching_limits *limits, kvd_err *er
         if (!isfinite(s->requests->request[i].arrival))
             return kvd_fail(err, "request %zu arrives at %g s", i, s->requests->request[i].arrival);
         s->gap_at[i] = at;
-        at += s->requests->request[i].output - 1;
+        at += kvd_simulate_gaps(limits, &s->requests->request[i]);
     }
     for (int r = 0; r < s->n; r++)
         if (!(s->replica[r].batcher = kvd_batcher_new(s->requests, limits, err)))
             return -1;
     return 0;
+}
+
+size_t kvd_simulate_gaps(const kvd_batching_limits *limits, const kvd_request *request)
+{
+    return kvd_batching_fits(limits, request) ? request->output - 1 : 0;
 }
 
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,

@@ -49,10 +49,16 @@ typedef struct {
 } kvd_simulated;
 
 /*
+ * Returns the number of gaps between the tokens of a request: its output tokens - 1, or 0 if the
+ * request is refused because it does not fit into an empty cache.
+ */
+size_t kvd_simulate_gaps(const kvd_batching_limits *limits, const kvd_request *request);
+
+/*
  * Simulates serving n requests on a number of replicas. served [n] receives the times of each
- * request. `gap`, if not NULL, receives output - 1 gaps between tokens for every request, one
- * request after another, in seconds; NaN for refused requests. Fails if memory runs out, on limits
- * that no batcher accepts, and if the user interrupts.
+ * request. `gap`, if not NULL, receives kvd_simulate_gaps gaps between tokens for every request,
+ * one request after another, in seconds. Fails if memory runs out, on limits that no batcher
+ * accepts, and if the user interrupts.
  */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,
                  const kvd_costs *costs, int replicas, kvd_route route, kvd_served *served,
