@@ -14,6 +14,9 @@ V ?= 0
 
 KVD_VERSION := 1.0.0
 
+# make separates names at spaces, and a .pc file its flags.
+$(foreach v,BUILD PREFIX,$(if $(word 2,$($(v))),$(error $(v) is '$($(v))', expected one folder without spaces)))
+
 comma := ,
 # $(call step,CC,FILE) at the start of a recipe line prints "  CC    FILE" in place of the command.
 step = $(if $(filter 1,$(V)),,@printf '  %-5s %s\n' '$(1)' '$(2)' && )
@@ -336,30 +339,31 @@ format:
 man: $(PROGS)
 	@BUILD=$(BUILD) sh scripts/man.sh
 
-share := $(DESTDIR)$(PREFIX)/share/kvdim
+# Quoted for the shell, because DESTDIR may have spaces.
+root  := '$(DESTDIR)$(PREFIX)'
+share := $(root)/share/kvdim
 install: all man
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(share)
-	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(patsubst %,$(BUILD)/man/%.1,$(notdir $(PROGS))) $(DESTDIR)$(PREFIX)/share/man/man1
-	install -d $(DESTDIR)$(PREFIX)/share/man/man3
-	install -m 644 $(BUILD)/man/kvdim-attention.3 $(DESTDIR)$(PREFIX)/share/man/man3
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/kvdim
-	install -m 644 include/kvdim/*.h $(DESTDIR)$(PREFIX)/include/kvdim
-	install -m 755 $(ATTN_SO) $(DESTDIR)$(PREFIX)/lib
-	install -m 644 $(ATTN_A) $(DESTDIR)$(PREFIX)/lib
-	ln -sf $(notdir $(ATTN_SO)) $(DESTDIR)$(PREFIX)/lib/libkvdim-attention.so
+	install -d $(root)/bin $(root)/share/man/man1 $(root)/share/man/man3 $(share)
+	install -m 755 $(PROGS) $(root)/bin
+	install -m 644 $(patsubst %,$(BUILD)/man/%.1,$(notdir $(PROGS))) $(root)/share/man/man1
+	install -m 644 $(BUILD)/man/kvdim-attention.3 $(root)/share/man/man3
+	install -d $(root)/lib/pkgconfig $(root)/include/kvdim
+	install -m 644 include/kvdim/*.h $(root)/include/kvdim
+	install -m 755 $(ATTN_SO) $(root)/lib
+	install -m 644 $(ATTN_A) $(root)/lib
+	ln -sf $(notdir $(ATTN_SO)) $(root)/lib/libkvdim-attention.so
 	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' 'Name: kvdim-attention' 'Description: attention on KV caches whose heads have unequal widths' \
 	  'Version: $(KVD_VERSION)' 'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lkvdim-attention' \
-	  'Libs.private: $(if $(filter 1,$(OPENMP)),-fopenmp) $(ATTN_LIBS)' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/kvdim-attention.pc
+	  'Libs.private: $(if $(filter 1,$(OPENMP)),-fopenmp) $(ATTN_LIBS)' >$(root)/lib/pkgconfig/kvdim-attention.pc
 	cp -r data/paper data/widths plots $(share)/
 
 # Removes the files that install copies, by name, and then the folders of share/kvdim that are empty.
+installed = $(addprefix bin/,$(notdir $(PROGS))) $(patsubst %,share/man/man1/%.1,$(notdir $(PROGS))) share/man/man3/kvdim-attention.3 \
+  $(addprefix lib/,$(notdir $(ATTN_SO)) libkvdim-attention.so libkvdim-attention.a pkgconfig/kvdim-attention.pc) $(wildcard include/kvdim/*.h) \
+  $(patsubst data/%,share/kvdim/%,$(shell find data/paper data/widths -type f)) $(addprefix share/kvdim/,$(shell find plots -type f))
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(notdir $(PROGS)))
-	rm -f $(patsubst %,$(DESTDIR)$(PREFIX)/share/man/man1/%.1,$(notdir $(PROGS))) $(DESTDIR)$(PREFIX)/share/man/man3/kvdim-attention.3
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(addprefix lib/,$(notdir $(ATTN_SO)) libkvdim-attention.so libkvdim-attention.a pkgconfig/kvdim-attention.pc) $(wildcard include/kvdim/*.h))
-	if [ -d $(DESTDIR)$(PREFIX)/include/kvdim ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/include/kvdim; fi
-	rm -f $(patsubst data/%,$(share)/%,$(shell find data/paper data/widths -type f)) $(addprefix $(share)/,$(shell find plots -type f))
+	if [ -d $(root) ]; then cd $(root) && rm -f $(installed); fi
+	if [ -d $(root)/include/kvdim ]; then rmdir --ignore-fail-on-non-empty $(root)/include/kvdim; fi
 	if [ -d $(share) ]; then find $(share) -depth -type d -empty -delete; fi
 
 # One entry per source file, from the same flags that build it.
@@ -370,5 +374,6 @@ compile_commands.json: Makefile
 
 clean:
 	rm -rf build build-asan build-fuzz demo compile_commands.json
+	$(if $(filter build build-asan,$(BUILD)),,@echo "kept '$(BUILD)': remove a build folder of another name yourself")
 
 -include $(shell find $(BUILD) $(BUILD)-fuzz -name '*.d' 2>/dev/null)

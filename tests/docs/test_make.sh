@@ -69,11 +69,12 @@ else bad "make bench without CUDA includes no header of CUDA" "$(cat "$D/benches
 
 # ---- install, uninstall --------------------------------------------------------------------------
 # Files of others stay: next to the programs, next to the man pages and in kvdim's own folder.
-p=$D/root/opt/kvdim
+root="$D/a root" # a folder with a space
+p=$root/opt/kvdim
 mkdir -p "$p/bin" "$p/share/man/man1" "$p/share/kvdim/widths"
 touch "$p/bin/kvdim-mine" "$p/share/man/man1/other.1" "$p/share/kvdim/widths/mine.csv"
-(cd "$D/root" && find . -type f | sort) >"$D/before"
-target() { make -o all -o man CUDA=0 MPI=0 BUILD="$B" DESTDIR="$D/root" PREFIX=/opt/kvdim "$1" >"$D/out" 2>&1; }
+(cd "$root" && find . -type f | sort) >"$D/before"
+target() { make -o all -o man CUDA=0 MPI=0 BUILD="$B" DESTDIR="$root" PREFIX=/opt/kvdim "$1" >"$D/out" 2>&1; }
 if sh scripts/man.sh >"$D/out" 2>&1 && target install; then
   n=0
   for f in "$B"/bin/kvdim-*; do
@@ -86,9 +87,13 @@ if sh scripts/man.sh >"$D/out" 2>&1 && target install; then
   then ok "install"; else bad "install" "$n programs" "$(cat "$D/out")"; fi
 else bad "install" "$(cat "$D/out")"; fi
 target uninstall || bad "uninstall" "$(cat "$D/out")"
-(cd "$D/root" && find . -type f | sort) >"$D/after"
+(cd "$root" && find . -type f | sort) >"$D/after"
 if cmp -s "$D/before" "$D/after"; then ok "uninstall removes what install put there, and nothing else"
 else bad "uninstall removes what install put there, and nothing else" "$(diff "$D/before" "$D/after")"; fi
 [ ! -e "$p/share/kvdim/paper" ] && [ ! -e "$p/share/kvdim/plots" ] && ok "uninstall leaves no empty folder" || bad "uninstall leaves no empty folder"
+for v in BUILD PREFIX; do
+  make -n $v='a b' >"$D/out" 2>&1; rc=$?
+  [ $rc -eq 2 ] && grep -qF "$v is 'a b', expected one folder without spaces" "$D/out" && ok "no spaces in $v" || bad "no spaces in $v" "$(cat "$D/out")"
+done
 rm -r "$p/share/kvdim"
 if target uninstall; then ok "uninstall of nothing"; else bad "uninstall of nothing" "$(cat "$D/out")"; fi
