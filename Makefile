@@ -54,9 +54,10 @@ no_enum  := $(shell $(CC) -Werror -Wenum-float-conversion -x c -fsyntax-only /de
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion $(no_enum) $(if $(filter 1,$(WERROR)),-Werror)
 # clang has OpenMP only with libomp-dev; without it everything runs on one thread.
 OPENMP   ?= $(shell echo 'int x;' | $(CC) -fopenmp -include omp.h -x c -fsyntax-only - >/dev/null 2>&1 && echo 1 || echo 0)
-CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) $(WARN)
-CPPFLAGS := -Isrc -Iinclude -I$(BUILD)/gen $(patsubst -I%,-isystem %,$(extra_inc) $(hdf5_inc) $(blas_inc))
-LDLIBS   := -Wl,--as-needed $(extra_lib) $(filter -L%,$(hdf5_lib)) $(hdf5_hl) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lutf8proc -lxxhash -lcsv -lz -ldl -lpthread -lm
+# CFLAGS, CPPFLAGS and LDFLAGS of the user are added to these.
+override CFLAGS := -std=c11 -D_GNU_SOURCE $(OPT) $(if $(filter 1,$(OPENMP)),-fopenmp,-Wno-unknown-pragmas) $(WARN) $(CFLAGS)
+override CPPFLAGS := -Isrc -Iinclude -I$(BUILD)/gen $(patsubst -I%,-isystem %,$(extra_inc) $(hdf5_inc) $(blas_inc)) $(CPPFLAGS)
+LDLIBS   := -Wl,--as-needed $(LDFLAGS) $(extra_lib) $(filter -L%,$(hdf5_lib)) $(hdf5_hl) $(hdf5_lib) $(blas_lib) -llapacke $(blas_lib) -ljansson -lpcre2-8 -lutf8proc -lxxhash -lcsv -lz -ldl -lpthread -lm
 
 # A .cu file is compiled for sm_80 and sm_90a; one named *_sm90.cu uses Hopper's own instructions and is compiled for it alone.
 # --Werror turns ptxas's advice (a wgmma that is serialised, C7510 and its kin) into an error.
@@ -64,12 +65,12 @@ NVFLAGS  := -std=c++17 -O3 -lineinfo -Isrc -I$(BUILD)/gen -Xcompiler -fPIC,-Wall
 SM90     := -gencode arch=compute_90a,code=sm_90a
 SM80     := -gencode arch=compute_80,code=sm_80
 ifeq ($(CUDA),1)
-CPPFLAGS += -DKVD_CUDA=1 -isystem $(CUDA_HOME)/include
+override CPPFLAGS += -DKVD_CUDA=1 -isystem $(CUDA_HOME)/include
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -lstdc++
 endif
 
 ifeq ($(MPI),1)
-CPPFLAGS += -DKVD_MPI=1 $(patsubst -I%,-isystem %,$(filter -I%,$(MPI_FLAGS)))
+override CPPFLAGS += -DKVD_MPI=1 $(patsubst -I%,-isystem %,$(filter -I%,$(MPI_FLAGS)))
 LDLIBS   += $(filter -L% -l% -Wl%,$(MPI_FLAGS))
 endif
 
@@ -115,7 +116,7 @@ all: $(PROGS) $(ATTN_SO) $(ATTN_A)
 $(BUILD)/gen/common/version.h: FORCE
 	@mkdir -p $(@D)
 	@printf '#define KVD_VERSION "$(KVD_VERSION)"\n#define KVD_GIT_REVISION "%s"\n#define KVD_CFLAGS "%s"\n#define KVD_DATADIR "%s"\n' \
-	  "$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)" "$(CFLAGS)" \
+	  "$$({ [ -e .git ] && git describe --always --dirty --abbrev=12 2>/dev/null; } || echo unknown)" "$(CFLAGS)" \
 	  "$(PREFIX)/share/kvdim" >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
@@ -159,7 +160,7 @@ $(BUILD)/pic/%.o: src/%.c $(BUILD)/flags | $(BUILD)/headers $(BUILD)/gen/common/
 $(ATTN_SO): $(attn_obj)
 	@mkdir -p $(@D)
 	@echo '{ global: kvdim_*; local: *; };' >$(BUILD)/lib/exports.map
-	$(call step,LD,$@)$(CC) $(CFLAGS) -shared -Wl,-soname,$(@F) $(if $(findstring sanitize,$(OPT)),,-Wl$(comma)-z$(comma)defs) -Wl,--version-script=$(BUILD)/lib/exports.map $^ $(ATTN_LIBS) -o $@
+	$(call step,LD,$@)$(CC) $(CFLAGS) -shared -Wl,-soname,$(@F) $(if $(findstring sanitize,$(CFLAGS)),,-Wl$(comma)-z$(comma)defs) -Wl,--version-script=$(BUILD)/lib/exports.map $^ $(LDFLAGS) $(ATTN_LIBS) -o $@
 	@ln -sf $(@F) $(@:.$(ATTN_ABI)=)
 $(ATTN_A): $(attn_obj)
 	@mkdir -p $(@D)
@@ -241,7 +242,7 @@ help:
 	@echo 'make uninstall      removes from PREFIX and DESTDIR what make install put there'
 	@echo 'make compile_commands.json   for editors'
 	@echo 'make clean'
-	@echo 'variables: CUDA=0|1 MPI=0|1 EXTRA_PREFIX=DIR OPT="-O2 -g" CC=... BUILD=build'
+	@echo 'variables: CUDA=0|1 MPI=0|1 EXTRA_PREFIX=DIR OPT="-O2 -g" CC=... BUILD=build CFLAGS= CPPFLAGS= LDFLAGS= (added)'
 	@echo '           V=1 (print whole commands) WERROR=1 (warnings are errors; set where CI is set)'
 
 found:

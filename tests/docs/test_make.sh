@@ -20,6 +20,15 @@ is "a warning stops continuous integration" "$(errors CI=true)" 2 CI=true
 is "WERROR=1" "$(errors WERROR=1)" 2 WERROR=1
 is "WERROR=0 in continuous integration" "$(errors CI=true WERROR=0)" 0 WERROR=0
 
+# ---- flags of the user are added -------------------------------------------------------------------
+added() { # VARIABLE PATTERN: the command that matches has the flag, and those of the build
+  env -u CFLAGS -u CPPFLAGS -u LDFLAGS make -n V=1 CUDA=0 MPI=0 BUILD="$D/u" "$1=-DMINE" "$D/u/bin/kvdim-fit" >"$D/out" 2>&1
+  grep -E -- "$2" "$D/out" | grep -qE -- '-std=c11 -D_GNU_SOURCE.* -DMINE|-Isrc .* -DMINE|-DMINE .*-ljansson' && ok "$1 is added" || bad "$1 is added" "$(tail -3 "$D/out")"
+}
+added CFLAGS '-c src/common/err.c'
+added CPPFLAGS '-c src/common/err.c'
+added LDFLAGS '-o .*/bin/kvdim-fit'
+
 # ---- a missing header, a missing compiler --------------------------------------------------------
 # A compiler that does not find the headers named in $LACKS.
 cat >"$D/cc" <<'EOF'
