@@ -3,6 +3,8 @@
     python3 cut_llama.py MODEL SPECTRUM RATES [--point N] [--prompt TEXT] [--steps N] [--device cuda]
 
 MODEL is a Llama folder, SPECTRUM a file of kvdim-spectrum (pairs qk and vw), RATES one of kvdim-fit.
+The packages torch, transformers (4.56 or later) and h5py are needed, and libkvdim-attention.so.1:
+installed by make install, or named by --library.
 The script generates greedily with the uncut model of Transformers and with the library, at full
 width and at the widths of point N, and prints how the logits differ, bytes per token and times.
 """
@@ -129,6 +131,10 @@ def main():
     lib.kvdim_last_error.restype = ctypes.c_char_p
     assert lib.kvdim_attention_abi() == 1, "this script is for version 1 of the binary interface"
     model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.bfloat16).to(a.device).eval()
+    for block in model.model.layers:
+        if type(block.self_attn) is not LlamaAttention:
+            raise SystemExit(f"{a.model}: attention is {type(block.self_attn).__name__}, "
+                             "expected LlamaAttention: only Llama models can be cut by this script")
     ids = AutoTokenizer.from_pretrained(a.model)(a.prompt, return_tensors="pt").input_ids.to(a.device)
     plain, steps, seconds = generate(model, ids, None, a.steps, True)
     print(f"Transformers: {seconds * 1e3:.1f} ms per step")
