@@ -200,13 +200,14 @@ static void warn_of_bytes(const kvd_rows *rows)
                              kvd_row_real(rows, i, "element_bytes"),
                      stored = kvd_row_real(rows, i, "bytes_per_token_stored"),
                      read = kvd_row_real(rows, i, "bytes_per_token_read");
-        const char *const method = kvd_row_text(rows, i, "method");
+        const char *const method = kvd_row_text(rows, i, "method"), *const settings = kvd_row_text(
+                                                                        rows, i, "settings");
         if (strcmp(method, "none") && strcmp(kvd_row_text(rows, i, "purpose"), "weights") &&
             stored >= whole && read >= whole)
             fprintf(stderr,
-                    "%s: warning: '%s' (%s) saved nothing: it stored %.6g bytes per token and read "
+                    "%s: warning: '%s'%s%s saved nothing: it stored %.6g bytes per token and read "
                     "%.6g, the uncompressed cache has %.6g\n",
-                    program, method, kvd_row_text(rows, i, "settings"), stored, read, whole);
+                    program, method, *settings ? " with " : "", settings, stored, read, whole);
     }
 }
 

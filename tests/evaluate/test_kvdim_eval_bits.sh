@@ -1,5 +1,6 @@
 #!/bin/sh
-# kvdim-eval with methods of the bits axis that code by formats, rotations and entropy: bytes, losses, compositions, refusals.
+# kvdim-eval with methods of the bits axis that code by formats, rotations and entropy, and xquant: bytes, losses, compositions, refusals; the
+# bytes of methods of all axes.
 . tests/lib/cases.sh
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 -q"
 export OMP_WAIT_POLICY=passive
@@ -88,9 +89,47 @@ fails "a low level of more bits" "'hetero' gives entries at the low level as man
 fails "salient tokens of fewer bits" "high = 2 bits of salient tokens is below low = 4" --method zipcache,high=2,low=4
 fails "heads that no group divides" "heads = 3 does not divide the 2 KV heads of the model" --calibration "$D/d.h5" --method palu,heads=3
 fails "heads that no rotation has" "heads = 4 is not a power of two that divides the 2 KV heads of the model" --calibration "$D/d.h5" --method rotatekv,heads=4
-if rows --method comet,group=1 --method comet && [ "$(grep -c "saved nothing" "$D/err")" = 1 ] && grep -q "'comet' (comet.bits=4,comet.group=1,comet.symmetric=1) saved nothing: it stored 3840 bytes per token" "$D/err"
+if rows --method comet,group=1 --method comet && [ "$(grep -c "saved nothing" "$D/err")" = 1 ] && grep -q "'comet' with comet.bits=4,comet.group=1,comet.symmetric=1 saved nothing: it stored 3840 bytes per token" "$D/err"
 then ok "a row that saves nothing is said"; else not_ok "a row that saves nothing is said" "$(cat "$D/err")"; fi
 
 fails "a scale without calibration" "'fp8' needs activations of calibration text: give --calibration" --method fp8,scale=1
 $EVAL -o "$D/none.h5" --method fp8 --sweep 3 >"$D/out" 2>"$D/err"
 [ $? -eq 2 ] && grep -q "method 'fp8' has no key that trades bytes for quality" "$D/err" && ok "a sweep of a fixed width" || not_ok "a sweep of a fixed width" "$(cat "$D/err")"
+
+# ---- xquant: many bits give the model in every family, bytes to the bit, generation, and what it is not combined with ----
+awk 'BEGIN { s = 1; for (i = 0; i < 2; i++) { for (j = 0; j < 40; j++) { s = (s * 16807) % 2147483647; printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"
+# Biases, norms of K by head and over all heads, a norm after the branch, windows, no RoPE, one KV head, routed experts.
+for f in llama-biases mistral-window qwen3-mqa olmo2-mha opt-before opt-after falcon-40b gemma3-text glm-half qwen3-moe-norm gpt-oss; do
+  if "$B/bin/kvdim-eval" tests/data/families/$f --ids "$D/ids.csv" --seq-len 40 --prompt 10 --method xquant,bits=16/2,group=8 -q --json -o "$D/e.h5" >"$D/e.json" 2>"$D/err" &&
+     values kl "$D/e.json" | awk 'NR == 2 { many = $1 } NR == 3 { few = $1 } END { exit !(NR == 3 && many < 2e-5 && few > 30 * many && few > 1e-6) }'
+  then ok "$f: 16 bits are the model"; else not_ok "$f: 16 bits are the model" "$(values kl "$D/e.json")" "$(cat "$D/err")"; fi
+done
+
+# X has as many numbers as K and V of this model: 8 bits and two scales of 32 bits per 256 numbers
+if $EVAL --cache f16 --method xquant,latent=0,bits=8/4/2 --method xquant,group=16,bits=8/4/2 --json -o "$D/a.h5" >"$D/a.json" 2>"$D/err" && values cache_share "$D/a.json" >"$D/c" && values kl "$D/a.json" >"$D/k" && paste -d' ' "$D/c" "$D/k" >"$D/rows" &&
+   awk 'function at(x, y) { return x > y - 1e-9 && x < y + 1e-9 } NR > 1 && NR < 5 { bits = 16 / 2 ^ (NR - 1); ok += at($1, (bits + 64 / 256) / 16) } NR == 2 || NR == 5 { ok += $2 < 0.001; kl = $2; next } NR > 2 { ok += $2 > 4 * kl; kl = $2 } END { exit !(NR == 7 && ok == 9) }' "$D/rows"
+then ok "bytes and losses"; else not_ok "bytes and losses" "$(cat "$D/rows" "$D/err")"; fi
+if $EVAL --cache f16 --method xquant,latent=0 --target 0.95 -o "$D/t.h5" 2>"$D/err" && $EVAL --cache f16 --method xquant,latent=0,keep_layers=1:1,bits=2 --prompt 100 -o "$D/t.h5" 2>>"$D/err"; then ok "a search, and whole layers"; else not_ok "a search, and whole layers" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-tasks" data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 --prompt 40 --generate 20 --method xquant,latent=0,bits=16 --method xquant,group=16,bits=1 -q --json -o "$D/g.h5" >"$D/g.json" 2>"$D/err" &&
+   values exact "$D/g.json" | awk 'NR == 2 { many = $1 } NR == 3 { few = $1 } END { exit !(NR == 3 && many == 1 && few < 1) }'
+then ok "generation"; else not_ok "generation" "$(values exact "$D/g.json")" "$(cat "$D/err")"; fi
+fails "another axis" "codes all heads of a layer together: it cannot be combined" --method h2o+xquant --prompt 100
+if "$B/bin/kvdim-jct" data/models/kvdim-6m --input-len 20 --output-len 4 --repeats 1 --device cpu --method xquant,group=8 -q -o "$D/jct.h5" 2>"$D/err"; then ok "the timing engine"; else not_ok "the timing engine" "$(cat "$D/err")"; fi
+
+# ---- bytes of every method whose bytes do not depend on the text, by the formulas of docs/methods.md ----
+set -- --method none,h2o,heavy=0.13,recent=9,d2o,heavy=0.2,recent=5,keyformer,keys=0.2,recent=7,streaming,sink=3,recent=0.17 \
+  --method tova,budget=0.23,scissorhands,budget=0.21,recent=0.07,drop=5,scissorhands,budget=50,recent=3,drop=7 \
+  --method snapkv,budget=0.23,window=7,kvcrush,budget=0.31,window=7,ems,budget=0.11,window=7,threshold=-1 \
+  --method adakv,budget=0.23,window=7,cake,budget=0.23,window=7,pyramidkv,budget=0.5,window=7,knorm,budget=0.37,keydiff,budget=11 \
+  --method expectedattention,budget=0.37,kvzip,budget=0.37,prefixkv,budget=0.37,elasticcache,budget=0.37,elasticcache,budget=13 \
+  --method quest,budget=0.23,page=7,quest,budget=9,page=5,alisa,budget=0.23,history=3,a2ats,size=100,local=5,sink=2,budget=5 \
+  --method kivi,bits=3,group=8,residual=16,kivi,bits=2,group=7,residual=0,hetero,k=5,v=3,fp8,mxfp4,nvfp4,comet,bits=3,group=9 \
+  --method comet,bits=3,group=16,symmetric=0,turboquant,bits=3,turboquant,bits=3,qjl=0,turboquant,bits=2.5,group=9 \
+  --method turboquant,bits=2.3,group=16,qjl=0,zipcache,block=13,zipcache,block=13,share=0.37,high=8,low=3 \
+  --method gear,buffer=7,group=9,outliers=0.1,gear,buffer=7,group=9,rank=0,rank2=0,outliers=0.3,bits=4,rotatekv,sink=3,group=16 \
+  --method rotatekv,sink=60,group=40,bits=4,allot,bits=2.5,sink=3,xquant,bits=3,group=9,xquant,bits=3,group=100,latent=0 \
+  --method vidkv,group=5,residual=10,vidkv,group=7,residual=7,k=1.3,ternary=0,think,p=0.3,window=7,strawman,p=0.3 \
+  --method palu,p=0.37,heads=1,palu,p=0.41,heads=2,xkv,layers=2,xkv,layers=4,rank_k=5,rank_v=0.03
+if $B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt -q --tokens 101 --seq-len 101 --prompt 47 --cache f16 --calibration "$D/d.h5" --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err" &&
+   $PYTHON tests/oracle/method_bytes.py "$D/a.json" 47 101 6 2 64 256 >"$D/rows" 2>&1 && [ ! -s "$D/rows" ] && [ "$(grep -c '"method"' "$D/a.json")" = 54 ]
+then ok "bytes by formula"; else not_ok "bytes by formula" "$(cat "$D/rows" "$D/err")"; fi
