@@ -205,8 +205,8 @@ static void warn_of_bytes(const kvd_rows *rows)
         if (strcmp(method, "none") && strcmp(kvd_row_text(rows, i, "purpose"), "weights") &&
             stored >= whole && read >= whole)
             fprintf(stderr,
-                    "%s: warning: '%s'%s%s saved nothing: it stored %.6g bytes per token and read "
-                    "%.6g, the uncompressed cache has %.6g\n",
+                    "%s: warning: '%s'%s%s: NOTHING SAVED: it stored %.6g bytes per token and read "
+                    "%.6g, an uncompressed cache has %.6g\n",
                     program, method, *settings ? " with " : "", settings, stored, read, whole);
     }
 }
