@@ -156,13 +156,14 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *poin
     return 0;
 }
 
-double kvd_accuracy_saving(const kvd_accuracy *a, size_t row)
+double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read)
 {
     const kvd_rows *const r = a->rows;
     const double whole = kvd_row_real(r, row, "bytes_per_token_dense") *
                          kvd_row_real(r, row, "stored_element_bytes") /
                          kvd_row_real(r, row, "element_bytes");
-    return 1 - kvd_row_real(r, row, "bytes_per_token_stored") / whole;
+    return 1 -
+           kvd_row_real(r, row, read ? "bytes_per_token_read" : "bytes_per_token_stored") / whole;
 }
 
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row)

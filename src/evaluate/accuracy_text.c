@@ -69,6 +69,7 @@ const char *kvd_accuracy_target_line(const char *name, const char *key, const ch
 {
     const size_t size = 2 * KVD_ACCURACY_LINE;
     const bool tells = kvd_target_tells(t->surely_kept.saving, t->surely_lost.saving);
+    const char *const bytes = t->reads ? "fewer bytes read" : "of the bytes saved";
     char sure[120] = "", again[120] = "";
     if (!tells)
         snprintf(sure, sizeof sure, "; cannot tell: no 95 %% interval limits it");
@@ -82,19 +83,16 @@ const char *kvd_accuracy_target_line(const char *name, const char *key, const ch
                  "\n%.40s: not monotone, kept again beyond the miss, last at %s = %.4g", name, key,
                  t->last_kept.value);
     if (isnan(t->kept.value))
-        snprintf(line, size,
-                 "%s misses %g of %s from the first %s = %.4g on, %.1f %% of the bytes saved%s",
-                 name, t->target, what, key, t->misses.value, 100 * t->misses.saving, sure);
+        snprintf(line, size, "%s misses %g of %s from the first %s = %.4g on, %.1f %% %s%s", name,
+                 t->target, what, key, t->misses.value, 100 * t->misses.saving, bytes, sure);
     else if (isnan(t->misses.value))
-        snprintf(line, size,
-                 "%s keeps %g of %s at every %s tried, up to %.4g, %.1f %% of the bytes saved%s",
-                 name, t->target, what, key, t->kept.value, 100 * t->kept.saving, sure);
+        snprintf(line, size, "%s keeps %g of %s at every %s tried, up to %.4g, %.1f %% %s%s", name,
+                 t->target, what, key, t->kept.value, 100 * t->kept.saving, bytes, sure);
     else
         snprintf(line, size,
-                 "%s keeps %g of %s up to %s = %.4g (missed at %.4g), %.1f %% of the bytes "
-                 "saved%s; %zu points%s",
+                 "%s keeps %g of %s up to %s = %.4g (missed at %.4g), %.1f %% %s%s; %zu points%s",
                  name, t->target, what, key, t->kept.value, t->misses.value, 100 * t->kept.saving,
-                 sure, t->n_points, again);
+                 bytes, sure, t->n_points, again);
     return line;
 }
 

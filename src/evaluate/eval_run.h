@@ -44,8 +44,11 @@ int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *poin
                      const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err);
 
-/* Returns 1 - stored bytes / bytes that the uncompressed cache of this run would have stored. */
-double kvd_accuracy_saving(const kvd_accuracy *a, size_t row);
+/*
+ * Returns 1 - stored bytes / bytes that the uncompressed cache of this run would have stored. If
+ * `read`, bytes that a step reads take the place of stored bytes (kvd_method_selects).
+ */
+double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);

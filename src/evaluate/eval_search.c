@@ -15,7 +15,7 @@ static int measure(void *ctx, const kvd_method_target *t, const kvd_point *point
     if (kvd_eval_one(v, "target-search", point, v->full_rank_error[t->method - v->cfg->in.method],
                      &row, err))
         return -1;
-    out->saving = kvd_accuracy_saving(&v->accuracy, row);
+    out->saving = kvd_accuracy_saving(&v->accuracy, row, kvd_method_selects(t->method));
     out->share = kvd_accuracy_top1_share(&v->accuracy, row);
     return of_text ? kvd_eval_text_shares(v, row, of_text, err) : 0;
 }
@@ -202,15 +202,17 @@ int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *e
                           base->name, t->rate.name);
     if (!status) {
         const size_t whole = t->whole;
+        const bool reads = kvd_method_selects(base);
         sample[0] = (kvd_target_sample){0, 0, 0, {1, 1, 1}};
         for (size_t i = 0; i < c.n; i++)
             sample[i + whole] =
                 (kvd_target_sample){.x = c.x[i],
                                     .value = value_of(v, t, maker_of(v, t, c.row[i]), c.row[i]),
-                                    .saving = kvd_accuracy_saving(&v->accuracy, c.row[i]),
+                                    .saving = kvd_accuracy_saving(&v->accuracy, c.row[i], reads),
                                     .share = kvd_accuracy_top1_share(&v->accuracy, c.row[i])};
         kvd_target_read(sample, c.n + whole, v->cfg->target, &t->found);
         t->found.n_points -= whole;
+        t->found.reads = reads;
     }
     free(sample);
     release(&c);

@@ -523,8 +523,10 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
      * row is the mean.
      */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
-    out->saving = 1 - kvd_row_real(rows_of(v), row, "free_cache_share") *
-                          (double)kvd_dtype_bytes(KVD_F16) / (double)kvd_dtype_bytes(in->cache);
+    const char *const share =
+        kvd_method_selects(t->method) ? "free_read_share" : "free_cache_share";
+    out->saving = 1 - kvd_row_real(rows_of(v), row, share) * (double)kvd_dtype_bytes(KVD_F16) /
+                          (double)kvd_dtype_bytes(in->cache);
     return 0;
 }
 

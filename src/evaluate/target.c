@@ -56,6 +56,7 @@ void kvd_target_read(const kvd_target_sample *s, size_t n, double target, kvd_ta
         out->surely_lost = hi < n ? end_at(&s[hi]) : nowhere;
     }
     out->n_points = n;
+    out->reads = false;
 }
 
 typedef struct {
@@ -433,10 +434,13 @@ int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, doubl
         return kvd_fail(err,
                         "method '%s': --target searches %s, so dims need p= or r=", t->method->name,
                         t->rate.name);
-    return (t->rate.p && largest_p(t, &axis.largest, err)) ||
-                   kvd_target_search(&axis, target, &t->found, of_text, err)
-               ? -1
-               : 0;
+    if ((t->rate.p && largest_p(t, &axis.largest, err)) ||
+        kvd_target_search(&axis, target, &t->found, of_text, err))
+        return -1;
+    t->found.reads = kvd_method_selects(t->method);
+    for (size_t i = 0; of_text && i < n_texts; i++)
+        of_text[i].reads = t->found.reads;
+    return 0;
 }
 
 static bool equal(double a, double b)

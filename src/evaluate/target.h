@@ -30,7 +30,11 @@ typedef struct {
      * parameter.
      */
     double x, value;
-    double saving; /* 1 - stored bytes / bytes of the uncompressed cache in this number type */
+    /*
+     * 1 - bytes / bytes of the uncompressed cache in this number type: stored bytes or, of methods
+     * that select (kvd_method_selects), bytes that a step reads.
+     */
+    double saving;
     kvd_interval share;
 } kvd_target_sample;
 
@@ -56,6 +60,7 @@ typedef struct {
     /* 1 if no evaluated setting that compresses more than `misses` keeps the target, else 0. */
     int monotone;
     size_t n_points;
+    bool reads; /* true: savings are of bytes that a step reads */
 } kvd_target;
 
 /*

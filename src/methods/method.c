@@ -372,6 +372,11 @@ bool kvd_method_is_none(const kvd_method *m)
     return !m->dims && !kvd_plan_beyond_widths(&m->plan);
 }
 
+bool kvd_method_selects(const kvd_method *m)
+{
+    return m->plan.tokens && m->plan.tokens->select;
+}
+
 bool kvd_method_has_sides(const kvd_method *m)
 {
     return !isnan(m->p_side[0]);

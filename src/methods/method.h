@@ -104,6 +104,8 @@ bool kvd_method_has_sides(const kvd_method *m);
 bool kvd_method_has_low(const kvd_method *m);
 const char *kvd_method_name(const kvd_method *m);
 bool kvd_method_is_none(const kvd_method *m);
+/* Returns true if every step reads some of the stored tokens, which a member chooses. */
+bool kvd_method_selects(const kvd_method *m);
 
 typedef struct {
     const kvd_method_info *info;

@@ -48,8 +48,12 @@ void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size)
 
 double kvd_entry_saving(const kvd_accuracy_entry *e)
 {
-    return 1 - kvd_entry_real(e, "bytes_per_token_stored") * kvd_entry_real(e, "element_bytes") /
-                   kvd_entry_real(e, "bytes_per_token_dense") /
+    kvd_method m;
+    kvd_err unused;
+    const bool read =
+        !kvd_method_parse(kvd_entry_text(e, "method"), &m, &unused) && kvd_method_selects(&m);
+    return 1 - kvd_entry_real(e, read ? "bytes_per_token_read" : "bytes_per_token_stored") *
+                   kvd_entry_real(e, "element_bytes") / kvd_entry_real(e, "bytes_per_token_dense") /
                    kvd_entry_real(e, "stored_element_bytes");
 }
 

@@ -59,7 +59,10 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e);
  * none.
  */
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
-/* Returns 1 - stored bytes / bytes of the uncompressed cache. */
+/*
+ * Returns 1 - bytes / bytes of the uncompressed cache: stored bytes or, of methods that select what
+ * a step reads, the bytes read.
+ */
 double kvd_entry_saving(const kvd_accuracy_entry *e);
 /* A result row of a kvdim/jct, kvdim/kernels or kvdim/serving file, with texts for legends. */
 typedef struct {

@@ -27,6 +27,18 @@ if run --calibration "$D/d.h5" --method alisa --method a2ats,size=64,local=16 --
   then ok "methods that select read less"; else not_ok "methods that select read less" "$(cat "$D/rows")"; fi
 else not_ok "methods that select run" "$(cat "$D/err")"; fi
 
+# The bytes that a step reads follow the budget, the stored bytes do not: a search bisects the budget.
+if $EVAL --cache f16 --method quest,page=8 --target 0.95 --json -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&
+   $PYTHON - "$D/a.json" <<'END' >"$log"
+import json, sys
+a = json.load(open(sys.argv[1]))
+t = a["target"]["quest"]
+read = {r["rate_value"]: 1 - r["bytes_per_token_read"] / r["bytes_per_token_dense"] for r in a["rows"] if r["method"] == "quest"}
+print(t, read)
+sys.exit(not (len(read) > 4 and 0.02 < t["value"] < 0.9 and abs(t["saving"] - read[t["value"]]) < 1e-9 and t["saving"] > 0))
+END
+then ok "a search compares the bytes that a step reads"; else not_ok "a search compares the bytes that a step reads" "$(cat "$log" "$D/err")"; fi
+
 # ---- the guards, and the keys of --sweep and --target -------------------------------------------------------------------
 fails "a threshold that no key reaches" "'kvmerger' dropped and lowered no entry" --method kvmerger,threshold=1
 fails "a budget that holds the prompt" "'prefixkv' dropped and lowered no entry" --method prefixkv,budget=200
