@@ -96,12 +96,8 @@ static const kvd_option options[] = {
     KVD_OPTION_LABEL(I, "from the file names"),
 
     {.help = "Methods"},
-    {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = kvd_inputs_call_method,
-     .repeatable = true,
-     .otherwise =
-         "every method for which the --rates files, or else the --spectrum files, hold the "
-         "matrices",
-     .help = KVD_METHOD_GRAMMAR ". The uncompressed model, none, is always evaluated too"},
+    KVD_OPTION_METHOD(kvd_inputs_call_method, KVD_METHODS_OF_FILES,
+                      ". The uncompressed model, none, is always evaluated too"),
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     KVD_OPTIONS_METHOD_FILES(I),

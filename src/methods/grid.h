@@ -36,6 +36,13 @@ void kvd_method_print_all(void);
     "Method with its parameters, such as zack,p=0.5. NAME+NAME combines methods that shorten "     \
     "different axes of the cache. KEY=A/B/C stands for one method per value. none,zack,p=0.5 is "  \
     "a list of two methods. --list-methods prints all names and parameters"
+#define KVD_OPTION_METHOD(add, usual, more)                                                        \
+    {                                                                                              \
+        "method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = (add), .repeatable = true,  \
+                  .otherwise = usual, .help = KVD_METHOD_GRAMMAR more                              \
+    }
+#define KVD_METHODS_OF_FILES                                                                       \
+    "every method for which the --rates files, or else the --spectrum files, hold the matrices"
 #define KVD_OPTION_ERROR_TABLE(T)                                                                  \
     {                                                                                              \
         "error-table", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, table),                    \

@@ -162,12 +162,6 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->gamma = (float)v->value[GAMMA];
 }
 
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
-{
-    return kvd_evict_once(kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
-                          kvd_tokens_window_rows(v));
-}
-
 static int evict_divide(const kvd_parameter_values *v, const kvd_evict_layers *s,
                         kvd_evict_budget *budget, kvd_err *err)
 {
@@ -189,7 +183,7 @@ static int evict_divide(const kvd_parameter_values *v, const kvd_evict_layers *s
 }
 
 static const kvd_tokens_eviction eviction = {
-    .rule = evict_rule, .budget = evict_budget, .divide = evict_divide};
+    .rule = evict_rule, .budget = kvd_tokens_window_budget, .divide = evict_divide};
 
 const kvd_tokens_method kvd_tokens_cake = {
     .info =

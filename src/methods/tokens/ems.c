@@ -131,13 +131,8 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->most = v->value[MERGE];
 }
 
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
-{
-    return kvd_evict_once(kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
-                          kvd_tokens_window_rows(v));
-}
-
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+static const kvd_tokens_eviction eviction = {.rule = evict_rule,
+                                             .budget = kvd_tokens_window_budget};
 
 const kvd_tokens_method kvd_tokens_ems = {
     .info =

@@ -61,13 +61,8 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->ranking = KVD_EVICT_ODD_KEYS;
 }
 
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
-{
-    return kvd_evict_once(kvd_tokens_budget(v->value[0], r->prompt), 0);
-}
-
 static const kvd_tokens_eviction eviction = {
-    .rule = evict_rule, .budget = evict_budget, .whole_keys = true};
+    .rule = evict_rule, .budget = kvd_tokens_prompt_budget, .whole_keys = true};
 
 const kvd_tokens_method kvd_tokens_keydiff = {
     .info =

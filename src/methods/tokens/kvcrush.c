@@ -103,13 +103,8 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->anchor = 1 + (int32_t)v->value[ANCHOR];
 }
 
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
-{
-    return kvd_evict_once(kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
-                          kvd_tokens_window_rows(v));
-}
-
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+static const kvd_tokens_eviction eviction = {.rule = evict_rule,
+                                             .budget = kvd_tokens_window_budget};
 
 const kvd_tokens_method kvd_tokens_kvcrush = {
     .info =

@@ -100,16 +100,8 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->sink = (int32_t)v->value[SINK];
 }
 
-/*
- * Returns the budget of a request: the mean number of tokens per KV head. All KV heads of all
- * layers share their budgets.
- */
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
-{
-    return kvd_evict_once(kvd_tokens_budget(v->value[BUDGET], r->prompt), 0);
-}
-
-static const kvd_tokens_eviction eviction = {.rule = evict_rule, .budget = evict_budget};
+static const kvd_tokens_eviction eviction = {.rule = evict_rule,
+                                             .budget = kvd_tokens_prompt_budget};
 
 const kvd_tokens_method kvd_tokens_kvzip = {
     .info =

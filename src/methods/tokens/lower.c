@@ -3,8 +3,6 @@
  * bits or dimensions (KVD_LEVEL_LOW). They never return to full precision, since their exact
  * numbers are lost.
  */
-#include <string.h>
-
 #include "methods/tokens/tokens.h"
 
 enum { HEAVY, RECENT };
@@ -29,14 +27,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
 {
-    const kvd_parameter_values *const v = self;
-    const size_t heavy = kvd_tokens_budget(v->value[HEAVY], p->n_expected);
-    const size_t recent = kvd_tokens_budget(v->value[RECENT], p->n_expected);
-    const size_t old = p->n > recent ? p->n - recent : 0;
-    memcpy(state, p->mass, p->n * sizeof(double));
-    if (kvd_tokens_keep_top(p->mass, old, heavy, level, err))
+    if (kvd_tokens_h2o.prompt(self, state, p, level, err))
         return -1;
-    for (size_t i = 0; i < old; i++)
+    for (size_t i = 0; i < p->n; i++)
         level[i] = level[i] == KVD_LEVEL_DROPPED ? KVD_LEVEL_LOW : level[i];
     return 0;
 }

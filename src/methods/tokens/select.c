@@ -30,6 +30,11 @@ int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup
     return 0;
 }
 
+kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_once(kvd_tokens_budget(v->value[0], r->prompt), 0);
+}
+
 int kvd_tokens_open_shaped(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err)
 {
@@ -114,6 +119,12 @@ void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
 {
     rule->window = (int32_t)v->value[KVD_WINDOW_ROWS];
     rule->smooth = (int32_t)v->value[KVD_WINDOW_KERNEL];
+}
+
+kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
+{
+    return kvd_evict_once(kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
+                          kvd_tokens_window_rows(v));
 }
 
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, const kvd_prompt_attention *p)

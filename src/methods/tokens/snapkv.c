@@ -33,14 +33,8 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
     return status;
 }
 
-static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
-{
-    return kvd_evict_once(kvd_tokens_budget(v->value[KVD_WINDOW_BUDGET], r->prompt),
-                          kvd_tokens_window_rows(v));
-}
-
 static const kvd_tokens_eviction eviction = {.rule = kvd_tokens_window_rule,
-                                             .budget = evict_budget};
+                                             .budget = kvd_tokens_window_budget};
 
 const kvd_tokens_method kvd_tokens_snapkv = {
     .info =

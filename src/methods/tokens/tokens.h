@@ -262,6 +262,13 @@ int kvd_tokens_check_budget(const char *key, double value, kvd_err *err);
 int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err);
 
+/*
+ * Implements `budget` of evictions that drop tokens once, after the prompt, if the first parameter
+ * of the method is `budget`.
+ */
+kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
+                                          const kvd_evict_request *r);
+
 typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
@@ -296,6 +303,9 @@ int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup
                            kvd_err *err);
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v);
 void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule);
+/* Implements `budget` of evictions that drop tokens once and keep the last `window` tokens. */
+kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v,
+                                          const kvd_evict_request *r);
 /*
  * Returns the number of prompt tokens before the last `window` ones. The last `window` ones always
  * stay.

@@ -95,8 +95,7 @@ static const kvd_option options[] = {
          "--spectrum (see --spread)"},
 
     {.help = "Methods"},
-    {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = add_methods, .repeatable = true,
-     .otherwise = "none", .help = KVD_METHOD_GRAMMAR},
+    KVD_OPTION_METHOD(add_methods, "none", ""),
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     KVD_OPTIONS_METHOD_FILES(T),

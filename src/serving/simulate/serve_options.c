@@ -61,12 +61,9 @@ static const kvd_option options[] = {
      .help =
          "Measured times of engine iterations (kvdim-jct --iterations). Several files must have "
          "the same model, GPU and settings, and each method must be in one of them"},
-    {"method", .type = KVD_OPT_CALL, .arg = KVD_METHOD_ARG, .call = add_methods, .repeatable = true,
-     .otherwise = "all",
-     .help = KVD_METHOD_GRAMMAR
-     ". Each must be in a --costs file, with equal parameters. NAME@stock and "
-     "NAME@papers are methods that kvdim-jct measured with that "
-     "--attention"},
+    KVD_OPTION_METHOD(add_methods, "all",
+                      ". Each must be in a --costs file, with equal parameters. NAME@stock and "
+                      "NAME@papers are methods that kvdim-jct measured with that --attention"),
     KVD_OPTION_PLUGIN,
     KVD_OPTION_LIST_METHODS,
     {"gpus", .type = KVD_OPT_WHOLE, KVD_INTO(T, gpus), .high = 1024,
