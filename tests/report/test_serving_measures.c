@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "report/measures/ledger.h"
 #include "report/measures/measures.h"
 #include "unit.h"
 
@@ -262,6 +263,100 @@ TEST(test_short_memory)
     is(&r, "serving-throughput-leankv-over-none", "arxiv", 2, (const double[]){1.5, 1.2});
     is(&r, "serving-running-leankv-over-none", "arxiv", 2, (const double[]){2.5, 2.4});
     kvd_rows_free(rows);
+}
+
+static kvd_verdict judged(const kvd_verdict_rule *rule, const kvd_measured *value,
+                          const kvd_measured *trend)
+{
+    kvd_verdict verdict;
+    kvd_err err = {""};
+    assert_int_equal(kvd_verdict_judge(rule, value, trend, &verdict, &err), 0);
+    return verdict;
+}
+
+/*
+ * Tests the fraction of loads (request rates relative to the highest) at which a value is between
+ * two limits. Values are interpolated linearly between measured loads. Loads at which the queue of
+ * requests grows never count.
+ */
+TEST(test_share_of_loads)
+{
+    static const struct {
+        double load, value;
+        bool grows;
+    } at[] = {{0.1, 0, false}, {0.4, -30, false}, {0.7, -30, false}, {1, -30, true}};
+    kvd_measured_value v[4];
+    for (int i = 0; i < 4; i++)
+        v[i] = (kvd_measured_value){.value = at[i].value,
+                                    .load = at[i].load,
+                                    .grows = at[i].grows,
+                                    .lo = NAN,
+                                    .hi = NAN,
+                                    .null_lo = NAN,
+                                    .null_hi = NAN};
+    assert_true(fabs(kvd_share_of_loads(v, 3, -INFINITY, -10) - 5 / 9.0) < 1e-9);
+    assert_true(fabs(kvd_share_of_loads(v, 4, -INFINITY, -10) - 5 / 9.0) < 1e-9);
+    assert_true(fabs(kvd_share_of_loads(v, 4, -20, -10) - 1 / 9.0) < 1e-9);
+    assert_true(fabs(kvd_share_of_loads(v, 1, -INFINITY, 10)) < 1e-12);
+    v[3].grows = false;
+    assert_true(fabs(kvd_share_of_loads(v, 4, -INFINITY, 0) - 1) < 1e-9);
+
+    kvd_measured all = {v, 4}, none = {0};
+    kvd_verdict_rule rule = {"loads-at-most", "-10", "loads-at-most", "0", -40, -10};
+    assert_int_equal(judged(&rule, &all, &all), KVD_TREND_HOLDS);
+    rule.limit = "0";
+    assert_int_equal(judged(&rule, &all, &all), KVD_REPRODUCED);
+    /* A value at which the queue of requests grows speaks neither for the claim nor against it. */
+    v[3].grows = true;
+    assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
+    rule.limit = rule.trend_limit = "-10";
+    assert_int_equal(judged(&rule, &all, &all), KVD_NOT_REPRODUCED);
+    rule.limit = rule.trend_limit = "0";
+    /*
+     * If the queue grows at one of the loads, the verdict must be "cannot tell", however small the
+     * part of the loads affected is.
+     */
+    v[2].load = 0.995;
+    assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
+    v[2].load = 0.7;
+    const kvd_measured single = {v + 1, 1};
+    assert_int_equal(judged(&rule, &single, &single), KVD_CANNOT_TELL);
+    rule.limit = rule.trend_limit = "-40";
+    assert_int_equal(judged(&rule, &single, &single), KVD_NOT_REPRODUCED);
+    rule.limit = rule.trend_limit = "0";
+    assert_int_equal(judged(&rule, &none, &none), KVD_NOT_MEASURED);
+    v[3].grows = false;
+    const kvd_measured late = {v + 1, 3};
+    rule.trend_limit = "-40";
+    assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
+}
+
+/*
+ * If the limit of a test is inside the confidence interval of the value, the verdict must be
+ * "cannot tell".
+ */
+TEST(test_intervals)
+{
+    static const struct {
+        double lo, hi;
+        bool grows;
+        kvd_verdict verdict;
+    } want[] = {{0.55, 0.6, false, KVD_REPRODUCED},
+                {0.45, 0.6, false, KVD_CANNOT_TELL},
+                {0.3, 0.45, false, KVD_NOT_REPRODUCED},
+                {0.55, 0.6, true, KVD_CANNOT_TELL}};
+    const kvd_verdict_rule rule = {"within", "0", "", "", 0.5, 0.65};
+    for (size_t i = 0; i < 4; i++) {
+        kvd_measured_value v = {.value = (want[i].lo + want[i].hi) / 2,
+                                .lo = want[i].lo,
+                                .hi = want[i].hi,
+                                .grows = want[i].grows,
+                                .null_lo = NAN,
+                                .null_hi = NAN};
+        const kvd_measured one = {&v, 1}, none = {0};
+        assert_string_equal(kvd_verdict_name[judged(&rule, &one, &none)],
+                            kvd_verdict_name[want[i].verdict]);
+    }
 }
 
 TEST_MAIN(NULL, NULL)
