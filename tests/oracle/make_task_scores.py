@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/data/task_scores.json: scores of answers by the benchmarks' own code; with `texts`,
-tests/data/text_scores.json: scores of pairs of texts for test_text_scores.c.
+tests/data/text_scores.json: scores of pairs of texts for test_task_scores.c.
 
 Usage: make_task_scores.py texts OUT.json
        make_task_scores.py LONGBENCH RULER INFINITEBENCH OUT.json, with clones (bare or not) of
