@@ -129,6 +129,47 @@ static double log_p(const float *x, size_t j)
     return (double)x[j] - top - log(sum);
 }
 
+static void generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
+                     kvd_continued out)
+{
+    kvd_err err = {""};
+    if (kvd_generate(g, plan, c, &out, NULL, NULL, NULL, &err))
+        fail_msg("%s", err.msg);
+}
+
+/* The plan of a method, ready to run. */
+typedef struct {
+    kvd_plan plan;
+    kvd_point *point;
+    size_t n_points;
+} opened;
+
+static void open_method(const char *text, kvd_dtype type, opened *o)
+{
+    kvd_err err = {""};
+    kvd_method m;
+    if (kvd_method_parse(text, &m, &err))
+        fail_msg("%s", err.msg);
+    m.spectrum = m.dims ? &spectrum : NULL;
+    m.spectrum_path = "fixture";
+    if (kvd_points_make(&m, &o->point, &o->n_points, &err))
+        fail_msg("%s: %s", text, err.msg);
+    o->plan = kvd_point_plan(o->point);
+    o->plan.type = type;
+    o->plan.prompt = 1;
+    o->plan.seed = 3;
+    const kvd_method_setup setup = {
+        .config = config, .spectrum = m.spectrum, .calibration = &dump, .seed = 3};
+    if (kvd_plan_open(&o->plan, &setup, &err))
+        fail_msg("%s: %s", text, err.msg);
+}
+
+static void close_method(opened *o)
+{
+    kvd_plan_close(&o->plan);
+    kvd_points_free(o->point, o->n_points);
+}
+
 static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, kvd_err *err)
 {
     return kvd_forward_run(ctx, first, &prompts->hook, -1, NULL, err);
@@ -212,7 +253,6 @@ TEST(longrope_follows_the_text)
     const size_t vocab = (size_t)c->vocab_size;
     const kvd_generator_spec spec = {.max_tokens = 3 * TEXT, .max_len = TEXT};
     const kvd_continuations all = {.n_sequences = N, .offset = at, .id = ids, .end = to};
-    const kvd_continued out = {.token = token, .cost = cost};
     kvd_generator *const g = kvd_generator_new(phi, &spec, &err);
     kvd_forward *const f = kvd_forward_new(phi, TEXT, TEXT, &err);
     kvd_dense_attention dense;
@@ -221,8 +261,7 @@ TEST(longrope_follows_the_text)
                                                            malloc(TEXT * (size_t)c->d_model *
                                                                   sizeof *rows);
     assert_true(g && f && x && rows);
-    if (kvd_generate(g, &plan, &all, &out, NULL, NULL, NULL, &err))
-        fail_msg("%s", err.msg);
+    generate(g, &plan, &all, (kvd_continued){.token = token, .cost = cost});
     for (size_t s = 0; s < N; s++) {
         memcpy(text, ids + at[s], prompt[s] * sizeof *text);
         for (size_t j = 0; j < new[s]; j++) {
@@ -256,37 +295,16 @@ TEST(longrope_follows_the_text)
  */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
-    kvd_err err = {""};
-    kvd_method m;
-    kvd_point *point = NULL;
-    size_t n_points;
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
-    m.spectrum = m.dims ? &spectrum : NULL;
-    m.spectrum_path = "fixture";
-    if (kvd_points_make(&m, &point, &n_points, &err))
-        fail_msg("%s: %s", text, err.msg);
-    kvd_plan plan = kvd_point_plan(point);
-    plan.type = type;
-    plan.prompt = 1;
-    plan.seed = 3;
-    const kvd_method_setup setup = {
-        .config = config, .spectrum = m.spectrum, .calibration = &dump, .seed = 3};
-    if (kvd_plan_open(&plan, &setup, &err))
-        fail_msg("%s: %s", text, err.msg);
+    opened o;
+    open_method(text, type, &o);
     uint32_t token[3 * N_NEW] = {0}, again[3 * N_NEW] = {0}, rank[3 * N_NEW] = {0},
                        whole[ALL + N_NEW];
     double p[3 * N_NEW] = {0}, q[3 * N_NEW] = {0};
     kvd_continuations c = {.n_sequences = PROMPTS, .offset = offset, .id = id, .end = end};
-    if (kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token, .log_p = p}, NULL, NULL,
-                     NULL, &err))
-        fail_msg("%s: %s", text, err.msg);
+    generate(generator, &o.plan, &c, (kvd_continued){.token = token, .log_p = p});
     /* If the generated tokens are given as forced tokens, the same tokens must be predicted. */
     c.forced = token;
-    if (kvd_generate(generator, &plan, &c,
-                     &(kvd_continued){.token = again, .log_p = q, .rank = rank}, NULL, NULL, NULL,
-                     &err))
-        fail_msg("%s: %s", text, err.msg);
+    generate(generator, &o.plan, &c, (kvd_continued){.token = again, .log_p = q, .rank = rank});
     for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
         if (again[i] != token[i] || rank[i] != 1 || fabs(p[i] - q[i]) > 1e-12)
             fail_msg("%s: place %zu: forced %u, rank %u, %g, free %u, %g", text, i, again[i],
@@ -295,8 +313,8 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
         const size_t n = offset[s + 1] - offset[s], vocab = (size_t)config->vocab_size;
         memcpy(whole, id + offset[s], n * sizeof *whole);
         memcpy(whole + n, token + end[s], N_NEW * sizeof *whole);
-        plan.prompt = n;
-        whole_pass(&plan, whole, n + N_NEW);
+        o.plan.prompt = n;
+        whole_pass(&o.plan, whole, n + N_NEW);
         for (size_t j = 0; j < N_NEW; j++) {
             const float *const x = logits + (n + j - 1) * vocab;
             const size_t best = argmax(x);
@@ -310,73 +328,36 @@ static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance
                          p[end[s] + j], mine);
         }
     }
-    kvd_plan_close(&plan);
-    kvd_points_free(point, n_points);
+    close_method(&o);
 }
 
 TEST(every_axis_is_the_whole_sequence)
 {
-    static const char *const exact[] = {"none",
-                                        "zack,p=0.3",
-                                        "balanced,p=0.3",
-                                        "palu",
-                                        "h2o",
-                                        "keyformer",
-                                        "scissorhands",
-                                        "snapkv,window=8",
-                                        "tova",
-                                        "adakv,window=8,budget=8",
-                                        "cake,window=8,budget=8",
-                                        "expectedattention,budget=12",
-                                        "quest,page=4",
-                                        "shadowkv,rank=16,outliers=1,local=1,budget=8",
-                                        "d2o",
-                                        "kvmerger,threshold=0.3,recent=8",
-                                        "prefixkv,budget=12",
-                                        "windowkv,window=8,review=4,layers=2,beta=4,budget=8",
-                                        "kvcrush,window=8,budget=8",
-                                        "ems,window=8,budget=8,threshold=0",
-                                        "elasticcache,budget=12,distance=4",
-                                        "taskkv,window=8,budget=8",
-                                        "mpcache,large=8,small=4,threshold=0.03",
-                                        "alisa,budget=12",
-                                        "tova,keep_layers=1:2",
-                                        "minicache",
-                                        "xkv,layers=2,rank_k=10,rank_v=15",
-                                        "think,window=8",
-                                        "strawman,p=0.25",
-                                        "h2o+zack,p=0.3",
-                                        "h2o+minicache",
-                                        "zdc,p_i=0.1,p_u=0.5",
-                                        "h2o+zdc,p_i=0.1,p_u=0.5"};
-    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
-        same_as_the_whole(exact[i], KVD_F32, 2e-4);
+    char exact[] =
+        "none zack,p=0.3 balanced,p=0.3 palu h2o keyformer scissorhands snapkv,window=8 tova "
+        "adakv,window=8,budget=8 cake,window=8,budget=8 expectedattention,budget=12 "
+        "quest,page=4 shadowkv,rank=16,outliers=1,local=1,budget=8 d2o "
+        "kvmerger,threshold=0.3,recent=8 prefixkv,budget=12 "
+        "windowkv,window=8,review=4,layers=2,beta=4,budget=8 kvcrush,window=8,budget=8 "
+        "ems,window=8,budget=8,threshold=0 elasticcache,budget=12,distance=4 "
+        "taskkv,window=8,budget=8 mpcache,large=8,small=4,threshold=0.03 alisa,budget=12 "
+        "tova,keep_layers=1:2 minicache xkv,layers=2,rank_k=10,rank_v=15 think,window=8 "
+        "strawman,p=0.25 h2o+zack,p=0.3 h2o+minicache zdc,p_i=0.1,p_u=0.5 "
+        "h2o+zdc,p_i=0.1,p_u=0.5";
+    for (char *rest = exact, *text; (text = strsep(&rest, " "));)
+        same_as_the_whole(text, KVD_F32, 2e-4);
 }
 
 TEST(codes_are_the_whole_sequence)
 {
-    static const char *const coded[] = {"kivi,residual=32",
-                                        "gear",
-                                        "zipcache",
-                                        "kvquant",
-                                        "allot",
-                                        "rotatekv",
-                                        "hetero,k=4,v=4",
-                                        "turboquant",
-                                        "cachegen",
-                                        "kvtc,window=16,block=8",
-                                        "vidkv,group=16,residual=16",
-                                        "turboquant,bits=2.5,group=8",
-                                        "leankv,window=16,th=0.3,tl=0.05",
-                                        "mikv",
-                                        "h2o+kivi,heavy=0.3,residual=32",
-                                        "h2o+think+kivi,window=8,residual=32",
-                                        "zack+kvquant,p=0.3",
-                                        "zdc+gear,p_i=0.1,p_u=0.5",
-                                        "palu+kvquant,palu.p=0.3",
-                                        "zack+allot,p=0.3"};
-    for (size_t i = 0; i < sizeof coded / sizeof *coded; i++)
-        same_as_the_whole(coded[i], KVD_F32, 0.1);
+    char coded[] =
+        "kivi,residual=32 gear zipcache kvquant allot rotatekv hetero,k=4,v=4 turboquant "
+        "cachegen kvtc,window=16,block=8 vidkv,group=16,residual=16 "
+        "turboquant,bits=2.5,group=8 leankv,window=16,th=0.3,tl=0.05 mikv "
+        "h2o+kivi,heavy=0.3,residual=32 h2o+think+kivi,window=8,residual=32 "
+        "zack+kvquant,p=0.3 zdc+gear,p_i=0.1,p_u=0.5 palu+kvquant,palu.p=0.3 zack+allot,p=0.3";
+    for (char *rest = coded, *text; (text = strsep(&rest, " "));)
+        same_as_the_whole(text, KVD_F32, 0.1);
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
 
@@ -423,13 +404,11 @@ TEST(none_is_transformers)
     kvd_generator *const g = kvd_generator_new(checkpoint, &spec, &err);
     assert_non_null(g);
     kvd_continuations c = {.n_sequences = SEQUENCES, .offset = at, .id = ids, .end = ends};
-    if (kvd_generate(g, &plan, &c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err))
-        fail_msg("%s", err.msg);
+    generate(g, &plan, &c, (kvd_continued){.token = token});
     for (size_t i = 0; i < SEQUENCES * (size_t)N; i++)
         assert_int_equal(token[i], made[i]);
     c.forced = after;
-    if (kvd_generate(g, &plan, &c, &(kvd_continued){.log_p = p}, NULL, NULL, NULL, &err))
-        fail_msg("%s", err.msg);
+    generate(g, &plan, &c, (kvd_continued){.log_p = p});
     for (size_t i = 0; i < SEQUENCES * (size_t)N; i++)
         assert_true(fabs(p[i] - log_ps[i]) < 1e-4);
     kvd_generator_free(g);
@@ -527,7 +506,6 @@ static void check_questions(size_t ended)
     size_t seen[PROMPTS + 1] = {[PROMPTS] = ended}, fed_end[PROMPTS + 1] = {0};
     kvd_continued_cost cost[PROMPTS];
     progress_seen progress = {0};
-    kvd_err err = {""};
     for (size_t i = 0; i < 3 * PLACES; i++)
         script[i] = i % (PLACES / 2) < QUESTION ? id[i + 7] : KVD_FREE_TOKEN;
     const kvd_continuations c = {.n_sequences = PROMPTS,
@@ -539,9 +517,7 @@ static void check_questions(size_t ended)
                                  .ended_ctx = seen,
                                  .advanced = count_progress,
                                  .advanced_ctx = &progress};
-    const kvd_continued out = {.token = token, .cost = cost};
-    if (kvd_generate(generator, &none, &c, &out, NULL, NULL, NULL, &err))
-        fail_msg("%s", err.msg);
+    generate(generator, &none, &c, (kvd_continued){.token = token, .cost = cost});
     assert_int_equal(seen[0], 2 * ANSWER);
     assert_int_equal(seen[1], 2 + ANSWER);
     assert_int_equal(seen[2], 2);
@@ -569,9 +545,7 @@ static void check_questions(size_t ended)
     assert_int_equal(n, 3 * PLACES - (ANSWER - 2) - 2 * (ANSWER - 1) - 2 * (ended - 1));
     const kvd_continuations all = {
         .n_sequences = PROMPTS, .offset = offset, .id = id, .end = fed_end, .forced = fed};
-    const kvd_continued same = {.token = again};
-    if (kvd_generate(generator, &none, &all, &same, NULL, NULL, NULL, &err))
-        fail_msg("%s", err.msg);
+    generate(generator, &none, &all, (kvd_continued){.token = again});
     for (size_t i = 0; i < n; i++)
         assert_int_equal(again[i], token[at[i]]);
 }
@@ -582,305 +556,36 @@ TEST(questions_in_turn)
     check_questions(2);
 }
 
-typedef struct {
-    uint32_t token[3 * N_NEW];
-    double log_p[3 * N_NEW];
-    /* Cache sizes and times of the whole call, and their sums over the calls of add_step. */
-    kvd_stepwise_account account, stepped;
-    size_t steps;
-    kvd_continued_cost cost[PROMPTS]; /* filled by the function run_short only */
-} divided;
-
-static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
-                    kvd_err *err)
-{
-    divided *const d = ctx;
-    (void)first, (void)err;
-    d->steps += n;
-    kvd_stepwise_account_add(&d->stepped, account);
-    return 0;
-}
-
-static void divide(const kvd_generator_spec *spec, const bool *done, divided *d)
-{
-    kvd_err err = {""};
-    const kvd_plan none = {.type = KVD_F32};
-    const kvd_continuations c = {
-        .n_sequences = PROMPTS, .offset = offset, .id = id, .end = end, .done = done};
-    kvd_generator_spec s = *spec;
-    s.max_tokens = s.max_len = LONGEST;
-    kvd_generator *const g = kvd_generator_new(checkpoint, &s, &err);
-    if (!g || kvd_generate(g, &none, &c, &(kvd_continued){.token = d->token, .log_p = d->log_p},
-                           &d->account, add_step, d, &err))
-        fail_msg("%s", err.msg);
-    kvd_generator_free(g);
-}
-
-static void assert_same(const divided *a, const divided *b)
-{
-    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++) {
-        assert_int_equal(a->token[i], b->token[i]);
-        assert_true(fabs(a->log_p[i] - b->log_p[i]) < 1e-4);
-    }
-    assert_int_equal(a->account.rows, b->account.rows);
-    assert_true(fabs(a->account.payload - b->account.payload) < 0.5);
-    assert_int_equal(b->account.rows, b->stepped.rows);
-}
-
-/* Several threads, in place of several GPUs, must generate the same tokens as one. */
-TEST(several_workers_are_one)
-{
-    static divided one, several;
-    divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
-    assert_int_equal(one.steps, PROMPTS);
-    for (int n = 3; n > 1; n--) {
-        memset(&several, 0, sizeof several);
-        divide(&(kvd_generator_spec){.n_gpus = n}, NULL, &several);
-        assert_int_equal(several.steps, PROMPTS);
-        assert_same(&one, &several);
-    }
-}
-
-/*
- * A generator path (engine or forward pass) that fails in its `fail_at`-th pass. After the failure
- * it can allocate more memory, which `grown` counts.
- */
-typedef struct {
-    kvd_generate_path path;
-    kvd_generate_path *rows;
-    int passes, fail_at, grown;
-} short_path;
-
-static short_path *short_of(kvd_generate_path *p)
-{
-    return (short_path *)(void *)p;
-}
-
-static size_t all_together(const kvd_generate_path *p, const kvd_continuations *c, size_t first)
-{
-    (void)p;
-    return c->n_sequences - first;
-}
-
-static size_t two_fit_after_growth(const kvd_generate_path *p, const kvd_continuations *c,
-                                   size_t first, size_t n)
-{
-    (void)c, (void)first;
-    return ((const short_path *)(const void *)p)->grown && n > 2 ? 2 : n;
-}
-
-static int make_room(kvd_generate_path *p, kvd_err *err)
-{
-    (void)err;
-    short_of(p)->grown++;
-    return short_of(p)->fail_at > 0;
-}
-
-static int short_begin(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err)
-{
-    return short_of(p)->rows->begin(short_of(p)->rows, plan, n, err);
-}
-
-static int short_run(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err)
-{
-    short_path *const s = short_of(p);
-    if (++s->passes == s->fail_at || s->fail_at < 0)
-        return kvd_fail(err, "no room");
-    return s->rows->run(s->rows, b, slot, err);
-}
-
-static int short_read(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *x,
-                      kvd_err *err)
-{
-    return short_of(p)->rows->read(short_of(p)->rows, from, n, token, x, err);
-}
-
-static double short_bits(const kvd_generate_path *p, size_t slot)
-{
-    const short_path *const s = (const short_path *)(const void *)p;
-    return s->rows->bits(s->rows, slot);
-}
-
-static void short_end(kvd_generate_path *p, kvd_stepwise_account *account)
-{
-    short_of(p)->rows->end(short_of(p)->rows, account);
-}
-
-static void add_advance(void *ctx, double n)
-{
-    *(double *)ctx += n;
-}
-
-/*
- * Generates all sequences as one group. The group fails in pass `fail_at`; 0: never. `grown` is the
- * number of times that earlier groups allocated more memory.
- */
-static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
-                     kvd_err *err)
-{
-    const kvd_generator_spec spec = {.n_gpus = 1, .max_tokens = ALL, .max_len = LONGEST};
-    const kvd_plan plan = {.type = KVD_F32};
-    const kvd_continuations c = {.n_sequences = PROMPTS,
-                                 .offset = offset,
-                                 .id = id,
-                                 .end = end,
-                                 .advanced = add_advance,
-                                 .advanced_ctx = advanced};
-    const kvd_continued out = {.token = d->token, .cost = d->cost};
-    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    memset(d, 0, sizeof *d);
-    *advanced = 0;
-    *s = (short_path){.path = {.together = all_together,
-                               .fits = two_fit_after_growth,
-                               .grow = make_room,
-                               .begin = short_begin,
-                               .run = short_run,
-                               .read = short_read,
-                               .bits = short_bits,
-                               .end = short_end},
-                      .rows = kvd_generate_rows(checkpoint, &spec, NULL, err),
-                      .fail_at = fail_at,
-                      .grown = grown};
-    assert_non_null(s->rows);
-    s->path.piece = s->rows->piece;
-    const int status =
-        kvd_generate_group(&s->path, config, &plan, &c, &out, 0, PROMPTS, &lock, &d->account, err);
-    s->rows->free(s->rows);
-    return status;
-}
-
-static void assert_same_groups(const divided *got, const divided *want)
-{
-    assert_memory_equal(got->token, want->token, sizeof got->token);
-    for (size_t i = 0; i < PROMPTS; i++) {
-        assert_int_equal(got->cost[i].steps, want->cost[i].steps);
-        assert_float_equal(got->cost[i].bits, want->cost[i].bits, 0);
-    }
-    assert_int_equal(got->account.rows, want->account.rows);
-}
-
-/*
- * After a failed pass, a group begins again with more memory and in several parts. It must have the
- * results of an undisturbed group.
- */
-TEST(groups_begin_again)
-{
-    static divided want, got;
-    double advanced;
-    short_path s;
-    kvd_err err = {""};
-    assert_int_equal(run_short(0, 0, &want, &advanced, &s, &err), 0);
-    const int passes = s.passes;
-    for (int fail_at = 1; fail_at < N_NEW; fail_at += 4) {
-        assert_int_equal(run_short(fail_at, 0, &got, &advanced, &s, &err), 0);
-        assert_int_equal(s.grown, 1);
-        assert_float_equal(advanced, PROMPTS, 1e-9);
-        assert_same_groups(&got, &want);
-    }
-    /* If an earlier group has allocated more memory, later groups run in parts from the start. */
-    assert_int_equal(run_short(0, 1, &got, &advanced, &s, &err), 0);
-    assert_int_equal(s.grown, 1);
-    assert_true(s.passes > passes);
-    assert_float_equal(advanced, PROMPTS, 1e-9);
-    assert_same_groups(&got, &want);
-    assert_int_equal(run_short(-1, 0, &got, &advanced, &s, &err), -1);
-    assert_string_equal(err.msg, "generating after prompts from 0 on: no room");
-}
-
-TEST(parts_are_the_whole)
-{
-    static divided one, part, both;
-    const bool done[] = {false, true, false};
-    divide(&(kvd_generator_spec){.n_gpus = 1}, NULL, &one);
-    /* Results of a sequence that `done` marks must not be overwritten. */
-    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
-        both.token[i] = 7;
-    divide(&(kvd_generator_spec){.n_gpus = 1}, done, &both);
-    for (size_t i = 0; i < 3 * (size_t)N_NEW; i++)
-        assert_int_equal(both.token[i], i >= end[1] && i < end[2] ? 7 : one.token[i]);
-    assert_int_equal(both.steps, PROMPTS - 1);
-    memset(&both, 0, sizeof both);
-    for (size_t p = 0; p < 2; p++) {
-        memset(&part, 0, sizeof part);
-        divide(&(kvd_generator_spec){.n_gpus = 1, .part = p, .n_parts = 2}, NULL, &part);
-        assert_int_equal(part.steps, p ? 1 : 2);
-        for (size_t s = p; s < PROMPTS; s += 2)
-            for (size_t i = end[s]; i < end[s + 1]; i++) {
-                both.token[i] = part.token[i];
-                both.log_p[i] = part.log_p[i];
-            }
-        kvd_stepwise_account_add(&both.account, &part.account);
-        kvd_stepwise_account_add(&both.stepped, &part.stepped);
-    }
-    assert_same(&one, &both);
-}
-
 #ifdef KVD_CUDA
 /* Returns the reason why the CUDA engine does not support a method, or "" if it does. */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];
-    kvd_err err = {""};
-    kvd_method m;
-    kvd_point *point = NULL;
-    size_t n_points;
-    if (kvd_method_parse(text, &m, &err))
-        fail_msg("%s", err.msg);
-    m.spectrum = m.dims ? &spectrum : NULL;
-    m.spectrum_path = "fixture";
-    if (kvd_points_make(&m, &point, &n_points, &err))
-        fail_msg("%s: %s", text, err.msg);
-    kvd_plan plan = kvd_point_plan(point);
-    plan.type = type;
-    plan.prompt = 1;
-    const kvd_method_setup setup = {
-        .config = config, .spectrum = m.spectrum, .calibration = &dump, .seed = 3};
-    if (kvd_plan_open(&plan, &setup, &err))
-        fail_msg("%s: %s", text, err.msg);
+    opened o;
+    open_method(text, type, &o);
     const kvd_generator_spec s = {.gpu = true, .compute = KVD_BF16, .max_len = 64};
-    assert_true(kvd_generate_engine_runs(c, &s, &plan, why) == !*why);
-    kvd_plan_close(&plan);
-    kvd_points_free(point, n_points);
+    assert_true(kvd_generate_engine_runs(c, &s, &o.plan, why) == !*why);
+    close_method(&o);
     return why;
 }
 
 /* Methods that the CUDA engine does not support must be generated token by token. */
 TEST(paths_on_a_gpu)
 {
-    static const char *const engine[] = {"none",
-                                         "zack,p=0.5",
-                                         "kivi,bits=4,residual=32",
-                                         "h2o",
-                                         "kvquant",
-                                         "comet",
-                                         "allot",
-                                         "gear",
-                                         "hetero",
-                                         "rotatekv",
-                                         "palu",
-                                         "turboquant",
-                                         "turboquant,bits=2.5",
-                                         "zipcache",
-                                         "zack+kivi,p=0.5,residual=32",
-                                         "balanced+kvquant,p=0.3",
-                                         "h2o+zack,p=0.5",
-                                         "keydiff+balanced,p=0.3",
-                                         "quest",
-                                         "taskkv"};
-    static const char *const rows[] = {"kivi,bits=4,group=8,residual=32",
-                                       "zack+turboquant,p=0.5",
-                                       "gear,rank2=9",
-                                       "quest,page=48",
-                                       "quest+zack,p=0.5",
-                                       "h2o+palu",
-                                       "h2o+kivi,residual=32"};
+    char engine[] =
+        "none zack,p=0.5 kivi,bits=4,residual=32 h2o kvquant comet allot gear hetero rotatekv "
+        "palu turboquant turboquant,bits=2.5 zipcache zack+kivi,p=0.5,residual=32 "
+        "balanced+kvquant,p=0.3 h2o+zack,p=0.5 keydiff+balanced,p=0.3 quest taskkv";
+    char rows[] =
+        "kivi,bits=4,group=8,residual=32 zack+turboquant,p=0.5 gear,rank2=9 quest,page=48 "
+        "quest+zack,p=0.5 h2o+palu h2o+kivi,residual=32";
     static const char *const other[] = {"gpt-oss", "gemma2-caps", "olmo2-gqa", "mixtral-full",
                                         "deepseek-v2"};
-    for (size_t i = 0; i < sizeof engine / sizeof *engine; i++)
-        assert_string_equal(why_not(config, engine[i], KVD_BF16), "");
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (!*why_not(config, rows[i], KVD_BF16))
-            fail_msg("%s in the engine", rows[i]);
+    for (char *rest = engine, *text; (text = strsep(&rest, " "));)
+        assert_string_equal(why_not(config, text, KVD_BF16), "");
+    for (char *rest = rows, *text; (text = strsep(&rest, " "));)
+        if (!*why_not(config, text, KVD_BF16))
+            fail_msg("%s in the engine", text);
     assert_string_equal(why_not(config, "none", KVD_F16), "the engine stores bf16 (--cache bf16)");
     /* If the model normalises Q and K after the projection, K cannot be quantised before RoPE. */
     kvd_config normed = *config;
@@ -901,29 +606,29 @@ TEST(paths_on_a_gpu)
 }
 #endif
 
-TEST(refusals)
+static void refused(const kvd_continuations *c, const char *says)
 {
     kvd_err err = {""};
     const kvd_plan plan = {.type = KVD_F32};
-    uint32_t token[3 * N_NEW] = {0}, beyond[3 * N_NEW] = {0};
+    uint32_t token[3 * N_NEW];
+    assert_int_equal(
+        kvd_generate(generator, &plan, c, &(kvd_continued){.token = token}, NULL, NULL, NULL, &err),
+        -1);
+    assert_string_equal(err.msg, says);
+}
+
+TEST(refusals)
+{
+    uint32_t beyond[3 * N_NEW] = {0};
     const size_t far[] = {0, LONGEST, LONGEST + 1, LONGEST + 2}, nothing[] = {0, 0, 1, 2};
     kvd_continuations c = {.n_sequences = PROMPTS, .offset = offset, .id = id, .end = far};
-    assert_int_equal(kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL,
-                                  NULL, NULL, &err),
-                     -1);
-    assert_string_equal(err.msg, "sequence 0: a prompt of 40 tokens and 73 after it, room for 73");
+    refused(&c, "sequence 0: a prompt of 40 tokens and 73 after it, room for 73");
     c.end = nothing;
-    assert_int_equal(kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL,
-                                  NULL, NULL, &err),
-                     -1);
-    assert_string_equal(err.msg, "sequence 0: a prompt of 40 tokens and 0 after it");
+    refused(&c, "sequence 0: a prompt of 40 tokens and 0 after it");
     beyond[5] = 8192;
     c.end = end;
     c.forced = beyond;
-    assert_int_equal(kvd_generate(generator, &plan, &c, &(kvd_continued){.token = token}, NULL,
-                                  NULL, NULL, &err),
-                     -1);
-    assert_string_equal(err.msg, "sequence 0: token id 8192 is not below the vocabulary size 8192");
+    refused(&c, "sequence 0: token id 8192 is not below the vocabulary size 8192");
 }
 
 TEST_MAIN(set_up, tear_down)
