@@ -543,10 +543,10 @@ int main(int argc, char **argv)
                                      {"vidkv,group=16,residual=32", 0.7, 1e-9},
                                      {"turboquant,bits=3.5,qjl=0", 0.6, 1e-9},
                                      {"waterfill,step=0.05,block=64,sink=2", 0.3, 0.01},
-                                     {"xquant,bits=3,group=16", 0.5, 1e-9},
+                                     {"xquant,bits=2,group=64", 0.5, 1e-9},
                                      {"cachegen,bin=0.2,group=8,groups=8,lanes=1", 0.5, 0.01},
                                      {"kvtc,bits=3,window=0,lanes=1", 0.3, 0.01},
-                                     {"mikv", 0.9, 0.2}};
+                                     {"lower+hetero,lk=5,lv=3,heavy=16,recent=16", 0.8, 0.2}};
     static const test_case full[] = {{"kivi,bits=2,group=32,residual=32", 0.5, 1e-9},
                                      {"kivi,bits=4,group=16,residual=64", 0.6, 1e-9},
                                      {"kivi,bits=8,group=64,residual=128", 0.5, 1e-9},
