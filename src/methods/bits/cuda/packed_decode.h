@@ -2,10 +2,11 @@
  * Attention of decode steps that reads quantised pages directly. Supported are at most 8 query
  * heads per KV head, heads of 64 or of 128 dimensions, and these codes:
  *
- * kivi, comet          2, 3, 4 or 8 bits; kivi with 2, 3 or 4 bits also with heads of any widths
+ * kivi                 2, 3, 4 or 8 bits, also with heads of any widths up to 128
+ * comet                2, 3, 4 or 8 bits
  * kvquant, turboquant  2, 3 or 4 bits
  * hetero               up to 8 bits
- * fp8, mxfp4, nvfp4    all
+ * fp8, mxfp4, nvfp4    all, also with heads of any widths up to 128
  *
  * The newest tokens are read in bf16 from the ring buffer of the request's slot.
  */
