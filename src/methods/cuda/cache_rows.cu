@@ -1,7 +1,10 @@
+/* Small kernels of caches: rounds rows to the type of a cache, and writes times of the GPU. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "common/cuda/launch.cuh"
 #include "methods/cuda/cache_rows.h"
+#include "methods/cuda/phase_clock.h"
 
 namespace
 {
@@ -53,6 +56,17 @@ cudaError_t launch(const void *x, size_t ld, kvd_dtype store, size_t n, size_t w
     return cudaGetLastError();
 }
 
+/* One thread writes one number, so the time of this kernel is the launch latency. */
+__global__ void stamp_kernel(unsigned long long *to)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    asm volatile("{ .reg .u64 t; mov.u64 t, %%globaltimer; st.global.u64 [%0], t; }" ::"l"(to)
+                 : "memory");
+}
+
 } // namespace
 
 cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype store, size_t n,
@@ -63,4 +77,12 @@ cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype 
     return type == KVD_F32    ? launch<float>(x, ld, store, n, width, to, stream)
            : type == KVD_BF16 ? launch<__nv_bfloat16>(x, ld, store, n, width, to, stream)
                               : cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t kvd_stamp(unsigned long long *to, cudaStream_t stream)
+{
+    int major = 0;
+    const cudaError_t e = kvd_compute_capability(&major);
+    return e == cudaSuccess ? kvd_launch_early(major >= 9, stamp_kernel, dim3(1), 1, 0, stream, to)
+                            : e;
 }
