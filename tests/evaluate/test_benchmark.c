@@ -343,4 +343,35 @@ TEST(chat_around_turns)
     json_decref(item);
 }
 
+/* RULER's items in the columns of the data set simonjegou/ruler, which kvpress reads. */
+TEST(columns_of_kvpress)
+{
+    kvd_benchmark b;
+    kvd_err err = {""};
+    json_t *const item = json_pack("{ssssssss s[ss] si}", "context", "One two. ", "question",
+                                   "Which?", "answer_prefix", "They are", "task", "qa_1", "answer",
+                                   "one", "two", "max_new_tokens", 32);
+    read_one("kvpress.jsonl", item, &b);
+    json_decref(item);
+    const kvd_benchmark_item *const x = b.item;
+    assert_string_equal(x->task, "qa_1");
+    assert_string_equal(x->context, "One two. ");
+    assert_string_equal(x->turn->question, "Which?");
+    assert_string_equal(x->turn->answer_prefix, "\nThey are");
+    assert_string_equal(x->turn->reference[1], "two");
+    assert_true(x->metric == KVD_METRIC_MATCH_PART && x->max_new_tokens == 32 && !*x->stop);
+    kvd_benchmark_release(&b);
+
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", folder, "other.jsonl");
+    json_t *const other = json_pack("{ss ss ss ss ss}", "context", "c", "question", "q",
+                                    "answer_prefix", "", "answer", "a", "task", "longbook_qa_eng");
+    assert_int_equal(json_dump_file(other, path, JSON_COMPACT), 0);
+    json_decref(other);
+    assert_int_equal(kvd_benchmark_read(&b, path, &plain, &err), -1);
+    assert_non_null(
+        strstr(err.msg, "task 'longbook_qa_eng' of the form kvpress is none of RULER's"));
+    kvd_benchmark_release(&b);
+}
+
 TEST_MAIN(set_up, tear_down)

@@ -223,9 +223,9 @@ refused 1 "an unknown metric" "bleu.jsonl', line 1: metric 'bleu' is unknown" --
 printf '{"prompt": "a", "references": ["b"], "metric": "exact", "MaxNewToken": 4}\n' >"$D/spelt.jsonl"
 refused 1 "a misspelt field" "spelt.jsonl', line 1: field 'MaxNewToken' is not read: it is spelt 'max_new_tokens'" --benchmark "$D/spelt.jsonl" --method none
 printf '{"input": "a b", "outputs": ["b"], "metric": "bleu"}\n' >"$D/unread.jsonl"
-refused 1 "a metric that the form does not read" "unread.jsonl', line 1: field 'metric' is read in the form general alone, and the form is ruler: remove it, or give --metric NAME" --benchmark "$D/unread.jsonl" --method none
+refused 1 "a metric that the form does not read" "unread.jsonl', line 1: field 'metric' is not read in the form ruler: remove it, or give --metric NAME" --benchmark "$D/unread.jsonl" --method none
 printf '{"question": "a", "answer": "#### 1", "max_new_tokens": 4}\n' >"$D/unread.jsonl"
-refused 1 "a length that the form does not read" "field 'max_new_tokens' is read in the form general alone, and the form is gsm8k" --benchmark "$D/unread.jsonl" --method none
+refused 1 "a length that the form does not read" "field 'max_new_tokens' is not read in the form gsm8k" --benchmark "$D/unread.jsonl" --method none
 printf '{"prompt": "a", "references": ["b"], "metric": "exact", "task": "a\\nb"}\n' >"$D/task.jsonl"
 refused 1 "a task of two lines" "task.jsonl', line 1: byte 2 of the name of the task is the control character 10" --benchmark "$D/task.jsonl" --method none
 printf '{"prompt": "a", "references": ["b"], "metric": "exact", "task": ""}\n' >"$D/task.jsonl"

@@ -62,6 +62,11 @@ typedef enum {
     KVD_FORM_INFINITEBENCH,
     KVD_FORM_GSM8K,
     KVD_FORM_SCBENCH,
+    /*
+     * RULER's items in the columns of kvpress, whose answer prefix begins on a new line if there is
+     * no chat template.
+     */
+    KVD_FORM_KVPRESS,
     KVD_FORM_GENERAL,
     KVD_N_FORMS
 } kvd_benchmark_form;

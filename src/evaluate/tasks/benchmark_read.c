@@ -1,5 +1,4 @@
 #include <ctype.h>
-#include <errno.h>
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,8 +12,8 @@
 #include "evaluate/tasks/gsm8k_shots.h"
 
 const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1] = {
-    "auto",    "ruler",   "longbench", "longbench-v2", "infinitebench", "gsm8k",
-    "scbench", "general", NULL};
+    "auto",  "ruler",   "longbench", "longbench-v2", "infinitebench",
+    "gsm8k", "scbench", "kvpress",   "general",      NULL};
 
 typedef struct {
     kvd_benchmark *b;
@@ -142,6 +141,19 @@ static char *stripped(const char *s)
     return strndup(s, n);
 }
 
+/* Reads the field max_new_tokens. If it is missing, the item keeps its number, or gets 128. */
+static int answer_tokens(reader *r, kvd_err *err)
+{
+    const json_t *const most = json_object_get(r->x, "max_new_tokens");
+    const json_int_t n = most ? json_integer_value(most) : 128;
+    if (n < 1 || n > KVD_BENCHMARK_MAX_NEW_TOKENS)
+        return kvd_fail(err, "field 'max_new_tokens' is no whole number of 1 to %d",
+                        KVD_BENCHMARK_MAX_NEW_TOKENS);
+    if (most || !r->item->max_new_tokens)
+        r->item->max_new_tokens = (size_t)n;
+    return 0;
+}
+
 static int use_row(reader *r, const kvd_benchmark_row *row, kvd_err *err)
 {
     r->item->metric = row->metric;
@@ -164,6 +176,23 @@ static int read_ruler(reader *r, kvd_err *err)
            set(&turn->answer_prefix, prefix ? prefix : "", err) ||
            push_field(&turn->reference, &turn->n_references, r->x, "outputs", err) ||
            use_row(r, kvd_ruler_row(r->item->task), err);
+}
+
+static int read_kvpress(reader *r, kvd_err *err)
+{
+    const kvd_benchmark_row *const row = kvd_ruler_row(r->item->task);
+    const char *context, *question, *prefix;
+    if (need_text(r->x, "context", &context, err) || need_text(r->x, "question", &question, err) ||
+        need_text(r->x, "answer_prefix", &prefix, err) || use_row(r, row, err) ||
+        answer_tokens(r, err))
+        return -1;
+    if (strncmp(row->task, r->item->task, strlen(row->task)) != 0)
+        return kvd_fail(err, "task '%s' of the form kvpress is none of RULER's", r->item->task);
+    kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
+    return !turn || set(&r->item->context, context, err) || set(&turn->question, question, err) ||
+           (asprintf(&turn->answer_prefix, "\n%s", prefix) < 0 &&
+            kvd_no_memory(err, "a prefix", strlen(prefix))) ||
+           push_field(&turn->reference, &turn->n_references, r->x, "answer", err);
 }
 
 static int read_longbench(reader *r, kvd_err *err)
@@ -440,23 +469,18 @@ static int check_spelling(const json_t *x, kvd_err *err)
 static int read_general(reader *r, kvd_err *err)
 {
     const char *prompt, *context, *question, *prefix, *metric, *stop;
-    const json_t *const most = json_object_get(r->x, "max_new_tokens");
     if (check_spelling(r->x, err) || optional_text(r->x, "prompt", &prompt, err) ||
         optional_text(r->x, "context", &context, err) ||
         optional_text(r->x, "question", &question, err) ||
         optional_text(r->x, "answer_prefix", &prefix, err) ||
-        optional_text(r->x, "metric", &metric, err) || optional_text(r->x, "stop", &stop, err))
+        optional_text(r->x, "metric", &metric, err) || optional_text(r->x, "stop", &stop, err) ||
+        answer_tokens(r, err))
         return -1;
     if (!prompt == !context)
         return kvd_fail(err, "one of the fields 'prompt' and 'context' is needed, not both");
-    if (most && (!json_is_integer(most) || json_integer_value(most) < 1 ||
-                 json_integer_value(most) > KVD_BENCHMARK_MAX_NEW_TOKENS))
-        return kvd_fail(err, "field 'max_new_tokens' is no whole number of 1 to %d",
-                        KVD_BENCHMARK_MAX_NEW_TOKENS);
     if (!metric && r->s->metric < 0)
         return kvd_fail(err, "field 'metric' is missing: add it, or give --metric");
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    r->item->max_new_tokens = most ? (size_t)json_integer_value(most) : 128;
     return !turn || (metric && metric_named(metric, &r->item->metric, err)) ||
            set(&r->item->context, prompt ? prompt : context, err) ||
            set(&turn->question, question ? question : "", err) ||
@@ -469,11 +493,12 @@ static int read_general(reader *r, kvd_err *err)
 
 static kvd_benchmark_form recognise(const json_t *x)
 {
-    return has(x, "context multi_turns")                         ? KVD_FORM_SCBENCH
-           : has(x, "question choice_A choice_B context answer") ? KVD_FORM_LONGBENCH_V2
-           : has(x, "input context answers")                     ? KVD_FORM_LONGBENCH
-           : has(x, "input context answer options")              ? KVD_FORM_INFINITEBENCH
-           : has(x, "input outputs")                             ? KVD_FORM_RULER
+    return has(x, "context multi_turns")                          ? KVD_FORM_SCBENCH
+           : has(x, "context question answer_prefix answer task") ? KVD_FORM_KVPRESS
+           : has(x, "question choice_A choice_B context answer")  ? KVD_FORM_LONGBENCH_V2
+           : has(x, "input context answers")                      ? KVD_FORM_LONGBENCH
+           : has(x, "input context answer options")               ? KVD_FORM_INFINITEBENCH
+           : has(x, "input outputs")                              ? KVD_FORM_RULER
            : has(x, "references") && (has(x, "prompt") || has(x, "context")) ? KVD_FORM_GENERAL
            : has(x, "question answer") && !has(x, "context")                 ? KVD_FORM_GSM8K
                                                                              : KVD_FORM_AUTO;
@@ -505,10 +530,9 @@ static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
                    {"stop", "--stop TEXT"}};
     const bool replaced[] = {r->s->metric >= 0, r->s->max_new_tokens > 0, r->s->stop != NULL};
     for (size_t i = 0; form != KVD_FORM_GENERAL && i < sizeof general / sizeof *general; i++)
-        if (json_object_get(r->x, general[i].field) && !replaced[i])
-            return kvd_fail(err,
-                            "field '%s' is read in the form general alone, and the form is %s: "
-                            "remove it, or give %s",
+        if (json_object_get(r->x, general[i].field) && !replaced[i] &&
+            (i != 1 || form != KVD_FORM_KVPRESS))
+            return kvd_fail(err, "field '%s' is not read in the form %s: remove it, or give %s",
                             general[i].field, kvd_benchmark_form_words[form], general[i].option);
     return 0;
 }
@@ -566,7 +590,7 @@ static int read_item(reader *r, kvd_err *err)
 {
     static int (*const read[KVD_N_FORMS])(reader *, kvd_err *) = {
         NULL,       read_ruler,   read_longbench, read_longbench_v2, read_infinitebench,
-        read_gsm8k, read_scbench, read_general};
+        read_gsm8k, read_scbench, read_kvpress,   read_general};
     if (!json_is_object(r->x))
         return kvd_fail(err, "no JSON object");
     const kvd_benchmark_form form = r->s->form ? r->s->form : recognise(r->x);
@@ -606,8 +630,7 @@ static int read_list(reader *r, const char *path, FILE *f, kvd_err *err)
 {
     json_error_t why;
     char mark[3];
-    const size_t n = fread(mark, 1, sizeof mark, f);
-    if (!kvd_utf8_mark(mark, n))
+    if (!kvd_utf8_mark(mark, fread(mark, 1, sizeof mark, f)))
         rewind(f);
     json_t *const all = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
     int status = 0;
