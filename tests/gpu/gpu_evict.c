@@ -83,9 +83,7 @@ static rope rope_make(const fixture *f)
 
 static void rope_release(rope *r)
 {
-    free(r->cosine);
-    free(r->sine);
-    free(r->future);
+    host_free(r->cosine, r->sine, r->future);
 }
 
 /*
@@ -154,8 +152,7 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
         sum += exp(z[t] - top);
     for (int t = sink; t < n; t++)
         want[t] += exp(z[t] - top) / sum / f->map.group;
-    free(x);
-    free(z);
+    host_free(x, z);
     rope_release(&r);
 }
 
@@ -208,9 +205,7 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
             for (int k = 0; k <= t && t >= from; k++)
                 want[k] += p[k];
         }
-    free(keys);
-    free(s);
-    free(p);
+    host_free(keys, s, p);
 }
 
 /* Computes the reference of all prompts. Uses all CPU threads, because one would take minutes. */
@@ -280,8 +275,7 @@ static int check_choice(fixture *f, const double *want, const float *rank, int n
     }
     f->near += differs;
     wrong += differs && most - least > 2e-4 * (fabs(most) + 1e-4);
-    free(level);
-    free(x);
+    host_free(level, x);
     return wrong;
 }
 
@@ -346,8 +340,7 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
         wrong +=
             f->position[state_at(f, b, g) + (size_t)i] != (uint32_t)kept[at + (size_t)i] ||
             f->score[state_at(f, b, g) + (size_t)i] != score[at + (size_t)kept[at + (size_t)i]];
-    free(order);
-    free(p);
+    host_free(order, p);
     return wrong;
 }
 
@@ -373,31 +366,10 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
                  rows = (size_t)f->n_q8;
     float *const lse = need(heads * rows * sizeof *lse);
     double *const want = need(kv * rows * sizeof *want);
-    int longest = 0, wrong = 0;
-    for (int b = 0; b < f->batch; b++)
-        longest = f->len[b] > longest ? f->len[b] : longest;
+    int wrong = 0;
     reference(f, lse, want);
-    kvd_evict_prompts_args a = {
-        .map = f->map,
-        .rule = f->c->rule,
-        .state = *state,
-        .budget = on_device(f->budget, sizeof f->budget),
-        .layer = LAYER,
-        .batch = f->batch,
-        .n_q8 = f->n_q8,
-        .max_pages = f->max_pages,
-        .longest = longest,
-        .q_start = on_device(f->start, sizeof f->start),
-        .q_len = on_device(f->len, sizeof f->len),
-        .slot = on_device(f->slot, sizeof f->slot),
-        .page_table = on_device(f->table, (size_t)(f->batch * f->max_pages) * sizeof *f->table),
-        .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
-        .pool = pool,
-        .lse = on_device(lse, heads * rows * sizeof *lse),
-        .mass = on_device(NULL, heads * rows * sizeof *lse),
-        .score = on_device(NULL, kv * rows * sizeof *lse),
-        .kept = on_device(NULL, kv * rows * sizeof *a.kept)};
-    a.hopper = on_hopper();
+    kvd_evict_prompts_args a = prompts_of(f, &f->c->rule, LAYER, lse, pool);
+    a.state = *state;
     rope r = {0};
     if (f->c->rule.ranking == KVD_EVICT_EXPECTED) {
         r = rope_make(f);
@@ -443,29 +415,10 @@ static void run_prompts(fixture *f, kvd_evict_state *state, uint16_t *pool)
                                   score, kept, after);
     memcpy(f->pool, after, f->pool_n * 2);
     report(f, "prompts", wrong);
-    const void *const all[] = {a.budget,
-                               a.q_start,
-                               a.q_len,
-                               a.slot,
-                               a.page_table,
-                               a.q,
-                               a.lse,
-                               a.mass,
-                               a.score,
-                               a.kept,
-                               a.expected.cosine,
-                               a.expected.sine,
-                               a.expected.future,
-                               a.expected.work};
+    free_prompts(&a);
+    device_free(a.expected.cosine, a.expected.sine, a.expected.future, a.expected.work);
     rope_release(&r);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check(cudaFree((void *)all[i]), "cudaFree");
-    free(lse);
-    free(want);
-    free(mass);
-    free(score);
-    free(kept);
-    free(after);
+    host_free(lse, want, mass, score, kept, after);
 }
 
 static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint32_t now, int n,
@@ -579,56 +532,24 @@ static int check_step(fixture *f, int b, int g, const uint16_t *q, uint32_t now,
     }
     wrong += check_moved(f, b, g, m, victim, n, after);
     f->n[b] = g == f->map.n_kv_heads - 1 ? m : f->n[b];
-    free(own);
-    free(other);
-    free(want);
+    host_free(own, other, want);
     return wrong;
 }
 
 static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
 {
-    const size_t rows = (size_t)f->batch + 1; /* the last row of the batch is idle */
-    const size_t q_n = rows * (size_t)f->map.q_pitch;
-    int32_t kv_len[BATCH + 1], slot[BATCH + 1];
+    const size_t q_n = ((size_t)f->batch + 1) * (size_t)f->map.q_pitch;
+    int32_t kv_len[BATCH + 1];
     uint32_t now[BATCH + 1];
     uint16_t *const q = need(q_n * 2), *const after = need(f->pool_n * 2);
     float *const score = need(f->state_n * sizeof *score);
     uint32_t *const position = need(f->state_n * sizeof *position);
-    int32_t *const table = need(rows * (size_t)f->max_pages * sizeof *table);
-    memcpy(table, f->table, (size_t)(f->batch * f->max_pages) * sizeof *table);
     int wrong = 0;
-    kvd_evict_steps_args a = {
-        .map = f->map,
-        .rule = f->c->rule,
-        .state = *state,
-        .budget = on_device(f->budget, sizeof f->budget),
-        .layer = LAYER,
-        .batch = (int32_t)rows,
-        .max_pages = f->max_pages,
-        .page_table = on_device(table, rows * (size_t)f->max_pages * sizeof *table),
-        .pool = pool,
-        .work = on_device(NULL, kvd_evict_steps_bytes(&f->map, rows, (size_t)f->room))};
-    const int clusters = on_hopper();
+    kvd_evict_steps_args a = steps_of(f, &f->c->rule, state, pool);
     f->worst = 0;
     f->near = 0;
     for (int s = 0; s < f->c->steps; s++) {
-        append(f);
-        for (size_t i = 0; i < q_n; i++)
-            q[i] = bf16_of(2.5 * kvd_rng_normal(&rng));
-        for (int b = 0; b <= f->batch; b++) {
-            kv_len[b] = b < f->batch ? f->n[b] + 1 : 1;
-            slot[b] = b < f->batch ? f->slot[b] : f->batch;
-            now[b] = b < f->batch ? (uint32_t)(f->len[b] + s) : 0;
-        }
-        a.splits = clusters ? 1 << s % 4 : 1;
-        a.kv_len = on_device(kv_len, sizeof kv_len);
-        a.slot = on_device(slot, sizeof slot);
-        a.at = on_device(now, sizeof now);
-        a.q = on_device(q, q_n * 2);
-        check(cudaMemcpy(pool, f->pool, f->pool_n * 2, cudaMemcpyHostToDevice), "pool");
-        float *const lse = step_denominators(f, q, kv_len);
-        a.lse = on_device(lse, rows * (size_t)f->map.n_heads * sizeof *lse);
-        free(lse);
+        draw_step(f, s, q, kv_len, now, &a);
         check(kvd_evict_steps(&a, NULL), "kvd_evict_steps");
         check(cudaDeviceSynchronize(), "steps");
         fetch(after, pool, f->pool_n * 2);
@@ -646,7 +567,7 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
             memcpy(f->score, score, f->state_n * sizeof *score);
             memcpy(f->position, position, f->state_n * sizeof *position);
         }
-        device_free(a.kv_len, a.slot, a.at, a.q, a.lse);
+        free_step(&a);
     }
     for (int b = 0; b < f->batch; b++) {
         const int left = f->len[b] + f->c->steps < f->c->budget.limit ? f->len[b] + f->c->steps
@@ -654,12 +575,8 @@ static void run_steps(fixture *f, kvd_evict_state *state, uint16_t *pool)
         wrong += f->n[b] != left;
     }
     report(f, "steps", wrong);
-    device_free(a.budget, a.page_table, a.work);
-    free(q);
-    free(after);
-    free(score);
-    free(position);
-    free(table);
+    free_steps(&a);
+    host_free(q, after, score, position);
 }
 
 static void test_noise(void)
@@ -717,11 +634,7 @@ int main(int argc, char **argv)
         if (c.steps)
             run_steps(&f, &state, pool);
         device_free(state.score, state.position, pool);
-        free(f.table);
-        free(f.pool);
-        free(f.q);
-        free(f.score);
-        free(f.position);
+        release(&f);
     }
     return failures ? 1 : 0;
 }

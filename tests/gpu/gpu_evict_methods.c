@@ -98,14 +98,6 @@ static cpu_head *head_of(const method_run *r, int b, int g)
     return &r->head[b * r->f.map.n_kv_heads + g];
 }
 
-static size_t longest_of(const fixture *f)
-{
-    size_t longest = 0;
-    for (int b = 0; b < f->batch; b++)
-        longest = (size_t)f->len[b] > longest ? (size_t)f->len[b] : longest;
-    return longest;
-}
-
 static void stop(const char *name, const kvd_err *err)
 {
     printf("not ok evict %s: %s\n", name, err->msg);
@@ -185,8 +177,7 @@ static void close_run(method_run *r)
 {
     fixture *const f = &r->f;
     for (int i = 0; i < f->batch * f->map.n_kv_heads; i++) {
-        free(r->head[i].position);
-        free(r->head[i].state);
+        host_free(r->head[i].position, r->head[i].state);
     }
     free(r->head);
     if (r->tokens->close)
@@ -194,11 +185,7 @@ static void close_run(method_run *r)
     device_free(r->state.score, r->state.position, r->state.rows, r->merging.into,
                 r->merging.weight, r->merging.length, r->merging.threshold, r->merging.merged,
                 r->merging.victim, r->merging.near, r->merging.count, r->pool);
-    free(f->table);
-    free(f->pool);
-    free(f->q);
-    free(f->score);
-    free(f->position);
+    release(f);
 }
 
 /*
@@ -229,11 +216,7 @@ static void check_mass(method_run *r, int b, int h, const float *mass, float *ls
         if (!(fabs((double)mass[row + (size_t)t] - want[t]) <= doubt[t]))
 #pragma omp atomic
             r->wrong++;
-    free(keys);
-    free(s);
-    free(p);
-    free(want);
-    free(doubt);
+    host_free(keys, s, p, want, doubt);
 }
 
 static void check_masses(method_run *r, const float *mass, float *lse)
@@ -294,10 +277,7 @@ static void levels_of(method_run *r, int b, const float *mass, const float *last
         status = r->tokens->prompt_heads(r->self, state, p, kv, level, &err);
     if (status)
         stop(r->c->method, &err);
-    free(x);
-    free(keys);
-    free(p);
-    free(state);
+    host_free(x, keys, p, state);
 }
 
 /* Forgets dropped tokens on the CPU. */
@@ -359,10 +339,7 @@ static void merge_rows(method_run *r, void *state, head_rows *h)
                     x[j * h->d[side]] = (float)((weight[j] * (double)x[j * h->d[side]] + sum[j]) /
                                                 (weight[j] + total[j]));
         }
-    free(into);
-    free(weight);
-    free(total);
-    free(sum);
+    host_free(into, weight, total, sum);
 }
 
 static head_rows rows_of(method_run *r, int b, int g, const int32_t *place, const uint8_t *level,
@@ -414,9 +391,7 @@ static void check_rows(method_run *r, int b, int g, head_rows *h, uint16_t *afte
         r->wrong += !same && !h->merged[i] && !r->tokens->merge;
         r->rows_off += !same && r->tokens->merge;
     }
-    free(h->x[0]);
-    free(h->x[1]);
-    free(h->merged);
+    host_free(h->x[0], h->x[1], h->merged);
 }
 
 static void check_prompt(method_run *r, int b, const float *mass, const float *last,
@@ -455,8 +430,7 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
         f->n[b] = (int32_t)h->n;
         free(level[g]);
     }
-    free(count);
-    free(level);
+    host_free(count, level);
 }
 
 /* Copies the device's probabilities, summed over the last `window` rows (0: all), to mass. */
@@ -482,29 +456,10 @@ static void run_prompts(method_run *r)
     int32_t *const kept = need(kv * rows * sizeof *kept);
     uint16_t *const after = need(f->pool_n * 2);
     check_masses(r, NULL, lse);
-    const kvd_evict_prompts_args a = {
-        .map = f->map,
-        .rule = r->shape.rule,
-        .state = r->state,
-        .budget = on_device(f->budget, sizeof f->budget),
-        .hopper = on_hopper(),
-        .layer = LAYER,
-        .batch = f->batch,
-        .n_q8 = f->n_q8,
-        .max_pages = f->max_pages,
-        .longest = (int32_t)longest_of(f),
-        .q_start = on_device(f->start, sizeof f->start),
-        .q_len = on_device(f->len, sizeof f->len),
-        .slot = on_device(f->slot, sizeof f->slot),
-        .page_table = on_device(f->table, (size_t)(f->batch * f->max_pages) * sizeof *f->table),
-        .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
-        .pool = r->pool,
-        .lse = on_device(lse, heads * rows * sizeof *lse),
-        .mass = on_device(NULL, heads * rows * sizeof *lse),
-        .distance = on_device(NULL, rows * sizeof *a.distance),
-        .merging = r->merging,
-        .score = on_device(NULL, kv * rows * sizeof *lse),
-        .kept = on_device(NULL, kv * rows * sizeof *a.kept)};
+    kvd_evict_prompts_args a = prompts_of(f, &r->shape.rule, LAYER, lse, r->pool);
+    a.state = r->state;
+    a.distance = on_device(NULL, rows * sizeof *a.distance);
+    a.merging = r->merging;
     fetch_mass(&a, r->shape.rule.window, last);
     check_masses(r, last, lse);
     memcpy(mass, last, heads * rows * sizeof *mass);
@@ -523,13 +478,9 @@ static void run_prompts(method_run *r)
     for (int b = 0; b < f->batch; b++)
         check_prompt(r, b, mass, last, kept, after);
     memcpy(f->pool, after, f->pool_n * 2);
-    device_free(a.budget, a.q_start, a.q_len, a.slot, a.page_table, a.q, a.lse, a.mass, a.score,
-                a.distance, a.kept);
-    free(lse);
-    free(mass);
-    free(last);
-    free(kept);
-    free(after);
+    free_prompts(&a);
+    device_free(a.distance);
+    host_free(lse, mass, last, kept, after);
 }
 
 static void report(const method_run *r, const char *part)
@@ -663,57 +614,25 @@ static void check_step(method_run *r, int b, int g, const step_case *s)
     r->rounded += h->ended;
     r->wrong += near ? 0 : missing;
     r->compared++;
-    free(place);
-    free(prob);
-    free(level);
-    free(to);
+    host_free(place, prob, level, to);
 }
 
 static void run_steps(method_run *r)
 {
     fixture *const f = &r->f;
-    const size_t rows = (size_t)f->batch + 1; /* the last row of the batch is idle */
-    const size_t q_n = rows * (size_t)f->map.q_pitch, bytes = f->state_n * sizeof(uint32_t);
-    int32_t kv_len[BATCH + 1], slot[BATCH + 1];
+    const size_t q_n = ((size_t)f->batch + 1) * (size_t)f->map.q_pitch,
+                 bytes = f->state_n * sizeof(uint32_t);
+    int32_t kv_len[BATCH + 1];
     uint32_t now[BATCH + 1];
     uint16_t *const q = need(q_n * 2), *const after = need(f->pool_n * 2);
     uint32_t *const before = need(bytes), *const position = need(bytes);
     float *const score = need(bytes);
-    int32_t *const table = need(rows * (size_t)f->max_pages * sizeof *table);
-    memcpy(table, f->table, (size_t)(f->batch * f->max_pages) * sizeof *table);
-    kvd_evict_steps_args a = {
-        .map = f->map,
-        .rule = r->shape.rule,
-        .state = r->state,
-        .budget = on_device(f->budget, sizeof f->budget),
-        .layer = LAYER,
-        .batch = (int32_t)rows,
-        .max_pages = f->max_pages,
-        .page_table = on_device(table, rows * (size_t)f->max_pages * sizeof *table),
-        .pool = r->pool,
-        .merging = r->merging,
-        .work = on_device(NULL, kvd_evict_steps_bytes(&f->map, rows, (size_t)f->room))};
-    const int clusters = on_hopper();
+    kvd_evict_steps_args a = steps_of(f, &r->shape.rule, &r->state, r->pool);
+    a.merging = r->merging;
     for (int s = 0; s < r->shape.steps; s++) {
-        append(f);
-        for (size_t i = 0; i < q_n; i++)
-            q[i] = bf16_of(2.5 * kvd_rng_normal(&rng));
-        for (int b = 0; b <= f->batch; b++) {
-            kv_len[b] = b < f->batch ? f->n[b] + 1 : 1;
-            slot[b] = b < f->batch ? f->slot[b] : f->batch;
-            now[b] = b < f->batch ? (uint32_t)(f->len[b] + s) : 0;
-        }
-        float *const lse = step_denominators(f, q, kv_len);
-        a.splits = clusters ? 1 << s % 4 : 1;
-        a.kv_len = on_device(kv_len, sizeof kv_len);
-        a.slot = on_device(slot, sizeof slot);
-        a.at = on_device(now, sizeof now);
-        a.q = on_device(q, q_n * 2);
-        a.lse = on_device(lse, rows * (size_t)f->map.n_heads * sizeof *lse);
-        free(lse);
+        draw_step(f, s, q, kv_len, now, &a);
         fetch(before, r->state.position, bytes);
         fetch(score, r->state.score, bytes);
-        check(cudaMemcpy(r->pool, f->pool, f->pool_n * 2, cudaMemcpyHostToDevice), "pool");
         check(kvd_evict_steps(&a, NULL), "kvd_evict_steps");
         check(cudaDeviceSynchronize(), "steps");
         fetch(after, r->pool, f->pool_n * 2);
@@ -729,15 +648,10 @@ static void run_steps(method_run *r)
             }
         }
         memcpy(f->pool, after, f->pool_n * 2);
-        device_free(a.kv_len, a.slot, a.at, a.q, a.lse);
+        free_step(&a);
     }
-    device_free(a.budget, a.page_table, a.work);
-    free(q);
-    free(after);
-    free(before);
-    free(position);
-    free(score);
-    free(table);
+    free_steps(&a);
+    host_free(q, after, before, position, score);
 }
 
 static void run_case(const method_case *c)

@@ -327,4 +327,113 @@ static inline void append(fixture *f)
                 }
 }
 
+/*
+ * Copies the prompts and the log-sum-exps `lse` [n_heads][n_q8] to the device, and allocates the
+ * outputs there. `pool` are the cache pages on the device. The caller must call free_prompts.
+ */
+static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule,
+                                                int layer, const float *lse, uint16_t *pool)
+{
+    const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads,
+                 rows = (size_t)f->n_q8, batch = (size_t)f->batch;
+    kvd_evict_prompts_args a = {
+        .map = f->map,
+        .rule = *rule,
+        .budget = on_device(f->budget, sizeof f->budget),
+        .hopper = on_hopper(),
+        .layer = layer,
+        .batch = f->batch,
+        .n_q8 = f->n_q8,
+        .max_pages = f->max_pages,
+        .q_start = on_device(f->start, sizeof f->start),
+        .q_len = on_device(f->len, sizeof f->len),
+        .slot = on_device(f->slot, sizeof f->slot),
+        .page_table = on_device(f->table, batch * (size_t)f->max_pages * sizeof *f->table),
+        .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
+        .pool = pool,
+        .lse = on_device(lse, heads * rows * sizeof *lse),
+        .mass = on_device(NULL, heads * rows * sizeof *lse),
+        .score = on_device(NULL, kv * rows * sizeof *lse),
+        .kept = on_device(NULL, kv * rows * sizeof(int32_t))};
+    for (int b = 0; b < f->batch; b++)
+        a.longest = f->len[b] > a.longest ? f->len[b] : a.longest;
+    return a;
+}
+
+/* Frees what prompts_of allocated; `pool` stays. */
+static inline void free_prompts(const kvd_evict_prompts_args *a)
+{
+    device_free(a->budget, a->q_start, a->q_len, a->slot, a->q, a->page_table, a->lse, a->mass,
+                a->score, a->kept);
+}
+
+/*
+ * Copies the budgets and page tables to the device for decode steps of all requests and one idle
+ * row, the last of the batch. The caller must call free_steps.
+ */
+static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
+                                            const kvd_evict_state *state, uint16_t *pool)
+{
+    const size_t rows = (size_t)f->batch + 1, pages = rows * (size_t)f->max_pages;
+    int32_t *const table = need(pages * sizeof *table);
+    memcpy(table, f->table, (size_t)(f->batch * f->max_pages) * sizeof *table);
+    const kvd_evict_steps_args a = {
+        .map = f->map,
+        .rule = *rule,
+        .state = *state,
+        .budget = on_device(f->budget, sizeof f->budget),
+        .layer = LAYER,
+        .batch = (int32_t)rows,
+        .max_pages = f->max_pages,
+        .page_table = on_device(table, pages * sizeof *table),
+        .pool = pool,
+        .work = on_device(NULL, kvd_evict_steps_bytes(&f->map, rows, (size_t)f->room))};
+    free(table);
+    return a;
+}
+
+static inline void free_steps(const kvd_evict_steps_args *a)
+{
+    device_free(a->budget, a->page_table, a->work);
+}
+
+/*
+ * Draws the tokens and queries of decode step `step`, and copies them to the device. q [batch + 1]
+ * [q_pitch], kv_len and now [batch + 1] receive what was copied. The caller must call free_step.
+ */
+static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
+                             kvd_evict_steps_args *a)
+{
+    const size_t rows = (size_t)f->batch + 1, q_n = rows * (size_t)f->map.q_pitch;
+    int32_t slot[BATCH + 1];
+    append(f);
+    for (size_t i = 0; i < q_n; i++)
+        q[i] = bf16_of(2.5 * kvd_rng_normal(&rng));
+    for (int b = 0; b <= f->batch; b++) {
+        kv_len[b] = b < f->batch ? f->n[b] + 1 : 1;
+        slot[b] = b < f->batch ? f->slot[b] : f->batch;
+        now[b] = b < f->batch ? (uint32_t)(f->len[b] + step) : 0;
+    }
+    float *const lse = step_denominators(f, q, kv_len);
+    a->splits = on_hopper() ? 1 << step % 4 : 1;
+    a->kv_len = on_device(kv_len, rows * sizeof *kv_len);
+    a->slot = on_device(slot, rows * sizeof *slot);
+    a->at = on_device(now, rows * sizeof *now);
+    a->q = on_device(q, q_n * sizeof *q);
+    a->lse = on_device(lse, rows * (size_t)f->map.n_heads * sizeof *lse);
+    free(lse);
+    check(cudaMemcpy(a->pool, f->pool, f->pool_n * 2, cudaMemcpyHostToDevice), "pool");
+}
+
+static inline void free_step(const kvd_evict_steps_args *a)
+{
+    device_free(a->kv_len, a->slot, a->at, a->q, a->lse);
+}
+
+/* Frees the arrays in host memory. */
+static inline void release(fixture *f)
+{
+    host_free(f->table, f->pool, f->q, f->score, f->position);
+}
+
 #endif

@@ -97,6 +97,17 @@ static inline void free_all(const void *const *array, size_t n)
     free_all((const void *const[]){__VA_ARGS__},                                                   \
              sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *))
 
+static inline void free_all_host(void *const *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(x[i]);
+}
+
+/* Frees the given arrays in host memory. NULL is allowed. */
+#define host_free(...)                                                                             \
+    free_all_host((void *const[]){__VA_ARGS__},                                                    \
+                  sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
+
 /* Returns n normal random numbers with standard deviation `size`, rounded to bf16. */
 static inline float *bf16_numbers(kvd_rng *r, size_t n, double size)
 {

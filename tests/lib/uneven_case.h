@@ -148,43 +148,4 @@ static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, i
     return wrong;
 }
 
-/*
- * Copies the prompts and the log-sum-exps `lse` [n_heads][n_q8] to the device, and allocates the
- * outputs there. The caller must call free_prompts.
- */
-static kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule, int layer,
-                                         const float *lse)
-{
-    const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads,
-                 rows = (size_t)f->n_q8, batch = (size_t)f->batch;
-    kvd_evict_prompts_args a = {
-        .map = f->map,
-        .rule = *rule,
-        .budget = on_device(f->budget, sizeof f->budget),
-        .hopper = on_hopper(),
-        .layer = layer,
-        .batch = f->batch,
-        .n_q8 = f->n_q8,
-        .max_pages = f->max_pages,
-        .q_start = on_device(f->start, sizeof f->start),
-        .q_len = on_device(f->len, sizeof f->len),
-        .slot = on_device(f->slot, sizeof f->slot),
-        .page_table = on_device(f->table, batch * (size_t)f->max_pages * sizeof *f->table),
-        .q = on_device(f->q, (size_t)f->map.q_pitch * rows * 2),
-        .pool = on_device(f->pool, f->pool_n * 2),
-        .lse = on_device(lse, heads * rows * sizeof *lse),
-        .mass = on_device(NULL, heads * rows * sizeof *lse),
-        .score = on_device(NULL, kv * rows * sizeof *lse),
-        .kept = on_device(NULL, kv * rows * sizeof(int32_t))};
-    for (int b = 0; b < f->batch; b++)
-        a.longest = f->len[b] > a.longest ? f->len[b] : a.longest;
-    return a;
-}
-
-static void free_prompts(const kvd_evict_prompts_args *a)
-{
-    device_free(a->budget, a->q_start, a->q_len, a->slot, a->q, a->page_table, a->pool, a->lse,
-                a->mass, a->score, a->kept);
-}
-
 #endif

@@ -78,14 +78,15 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
 {
     const size_t heads = (size_t)f->map.n_heads, kv = (size_t)f->map.n_kv_heads,
                  rows = (size_t)f->n_q8, batch = (size_t)f->batch;
-    kvd_uneven_prompts_args a = {.prompt = prompts_of(f, rule, u->layer, lse),
-                                 .least = on_device(NULL, batch * (kv + 1) * sizeof *a.least),
-                                 .count = on_device(NULL, batch * kv * sizeof *a.count),
-                                 .whole = (int32_t)ceil(rule->whole_heads * (double)kv),
-                                 .vector = on_device(NULL, batch * kv * KVD_WIDTH_MAX * 4),
-                                 .is_whole = on_device(NULL, batch * kv * sizeof *a.is_whole),
-                                 .table = on_device(o->table, o->pages * sizeof *o->table),
-                                 .heads = on_device(NULL, o->heads_n * 2)};
+    kvd_uneven_prompts_args a = {
+        .prompt = prompts_of(f, rule, u->layer, lse, on_device(f->pool, f->pool_n * 2)),
+        .least = on_device(NULL, batch * (kv + 1) * sizeof *a.least),
+        .count = on_device(NULL, batch * kv * sizeof *a.count),
+        .whole = (int32_t)ceil(rule->whole_heads * (double)kv),
+        .vector = on_device(NULL, batch * kv * KVD_WIDTH_MAX * 4),
+        .is_whole = on_device(NULL, batch * kv * sizeof *a.is_whole),
+        .table = on_device(o->table, o->pages * sizeof *o->table),
+        .heads = on_device(NULL, o->heads_n * 2)};
     check(kvd_uneven_prompts(&a, NULL), "kvd_uneven_prompts");
     check(cudaDeviceSynchronize(), "prompts");
     fetch(o->score, a.prompt.score, kv * rows * sizeof *o->score);
@@ -94,7 +95,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     fetch(o->count, a.count, batch * kv * sizeof *o->count);
     fetch(o->heads, a.heads, o->heads_n * 2);
     free_prompts(&a.prompt);
-    device_free(a.least, a.count, a.table, a.heads, a.vector, a.is_whole);
+    device_free(a.prompt.pool, a.least, a.count, a.table, a.heads, a.vector, a.is_whole);
 }
 
 /*
@@ -295,7 +296,7 @@ static void run_marked(const marked_case *c)
         free(unused);
     }
     const kvd_evict_rule rule = {.smooth = 1};
-    kvd_evict_prompts_args a = prompts_of(&f, &rule, 0, lse);
+    kvd_evict_prompts_args a = prompts_of(&f, &rule, 0, lse, on_device(f.pool, f.pool_n * 2));
     int32_t *const length = on_device(NULL, sizeof(int32_t) * BATCH);
     int32_t counts[BATCH], *const kept = need(kv * rows * sizeof *kept);
     uint16_t *const pool = need(f.pool_n * 2);
@@ -337,7 +338,7 @@ static void run_marked(const marked_case *c)
            ok ? "ok" : "not ok", c->rows, c->threshold, entries, near, wrong, rest);
     failures += !ok;
     free_prompts(&a);
-    check(cudaFree(length), "cudaFree");
+    device_free(a.pool, length);
     void *const all[] = {lse, kept, pool, f.table, f.pool, f.q, f.score, f.position};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);

@@ -197,7 +197,7 @@ static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, s
     for (size_t t = 0; t < tables; t++)
         table[t] = (int32_t)(tables - 1 - t);
     l.a = (kvd_uneven_prompts_args){
-        .prompt = prompts_of(f, rule, i, l.lse),
+        .prompt = prompts_of(f, rule, i, l.lse, on_device(f->pool, f->pool_n * 2)),
         .least = to.least,
         .table = on_device(table, tables * sizeof *table),
         .heads = on_device(
@@ -221,7 +221,7 @@ static void layer_free(layer *l)
 {
     const kvd_uneven_prompts_args *const a = &l->a;
     free_prompts(&a->prompt);
-    device_free(a->table, a->heads, a->statistic, a->spread);
+    device_free(a->prompt.pool, a->table, a->heads, a->statistic, a->spread);
     void *const host[] = {l->lse,    l->rank, l->heads,   l->f.table,
                           l->f.pool, l->f.q,  l->f.score, l->f.position};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
