@@ -112,10 +112,7 @@ static void draw_groups(const test_case *c, one_side *s)
     s->side.room.scales = n;
     s->side.group = on_device(group, (size_t)n * sizeof *group);
     s->side.group_of = on_device(of, (size_t)kept * sizeof *of);
-    free(group);
-    free(of);
-    free(x);
-    free(code);
+    host_free(group, of, x, code);
 }
 
 /* Returns `room`, or if it is 0, the room of the device. */
@@ -205,13 +202,8 @@ static void release(problem *p)
         one_side *const s = &p->of[i];
         device_free(s->side.tables.component, s->side.tables.start, s->side.lookup, s->side.bias,
                     s->side.group, s->side.group_of, s->side.blocks);
-        free((void *)(uintptr_t)s->tables.component);
-        free((void *)(uintptr_t)s->tables.start);
-        free(s->y);
-        free(s->q);
-        free(s->bias);
-        free(s->blocks);
-        free(s->scale);
+        host_free((void *)(uintptr_t)s->tables.component, (void *)(uintptr_t)s->tables.start, s->y,
+                  s->q, s->bias, s->blocks, s->scale);
     }
     int32_t *const all[] = {p->device_table, p->device_slot,  p->device_length,
                             p->device_q_len, p->device_start, p->live};
@@ -445,8 +437,7 @@ static void test_no_room(void)
     }
     test_result(units[N + 1] > 8 && !touched, c.name,
                 "the lack is reported, other pages are untouched");
-    free(units);
-    free(got);
+    host_free(units, got);
     release(&p);
 }
 
@@ -492,8 +483,7 @@ static void test_sinks(void)
                 }
     test_result(!wrong && rows == (size_t)PAGES * ELEMENTS, c.name, "rows of the first tokens");
     device_free(device, sink);
-    free(pages);
-    free(got);
+    host_free(pages, got);
     release(&p);
 }
 
@@ -721,8 +711,7 @@ static void test_cachegen(const cachegen_case *c)
     test_result(!wrong, c->name, "%zu numbers are not those of the CPU", wrong);
     test_result(!memcmp(units, got, sizeof units) && !got[N], c->name,
                 "units, and no lack of room");
-    free(rows);
-    free(got);
+    host_free(rows, got);
     release_cachegen(&p);
 }
 
