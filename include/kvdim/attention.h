@@ -58,7 +58,8 @@ typedef enum {
     KVDIM_OK = 0,
     KVDIM_ERROR_ARGUMENT = 1,
     KVDIM_ERROR_MEMORY = 2, /* host memory ran out, or the workspace of a plan is too small */
-    KVDIM_ERROR_DEVICE = 3, /* no CUDA in this library, no GPU, or a GPU older than sm_80 */
+    /* no CUDA in this library, no GPU, or its compute capability is neither 8.x nor 9.0 */
+    KVDIM_ERROR_DEVICE = 3,
     KVDIM_ERROR_CUDA = 4
 } kvdim_status;
 

@@ -22,6 +22,9 @@ int kvd_cuda_here(char *name, size_t size, kvd_err *err)
     }
     if (cudaGetDevice(&device) || cudaGetDeviceProperties(&properties, device))
         return kvd_fail(err, "no CUDA device: %s", cudaGetErrorString(cudaGetLastError()));
+    if (!kvd_cuda_has_code(properties.major, properties.minor))
+        return kvd_fail(err, "%s has compute capability %d.%d, the kernels need 8.x or 9.0",
+                        properties.name, properties.major, properties.minor);
     snprintf(name, size, "%s", properties.name);
     return 0;
 #else

@@ -2,6 +2,8 @@
 #ifndef KVD_COMMON_DEVICE_H
 #define KVD_COMMON_DEVICE_H
 
+#include <stdbool.h>
+
 #include "common/options.h"
 #include "common/run.h"
 
@@ -9,8 +11,18 @@
 #define KVD_LEFT_OUT "was left out of this build (CUDA=0, or make found no nvcc)"
 
 /*
+ * Returns true if the kernels are compiled for GPUs of this compute capability: 8.x or 9.0, by SM80
+ * and SM90 in the Makefile.
+ */
+static inline bool kvd_cuda_has_code(int major, int minor)
+{
+    return major == 8 || (major == 9 && minor == 0);
+}
+
+/*
  * Returns 0 if a CUDA device can be used, and stores its name, such as "NVIDIA H200". On failure
- * the message says whether the build has no CUDA or the machine has no device.
+ * the message says whether the build has no CUDA, the machine has no device, or the kernels are not
+ * compiled for it.
  */
 int kvd_cuda_here(char *name, size_t size, kvd_err *err);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/cuda/memory.h"
+#include "common/device.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/prefill.h"
@@ -68,8 +69,9 @@ static int can_sm90(const kvd_problem *p, const kvd_attn_heads *heads, kvd_err *
         return kvd_fail(
             why, "its prefill needs compute capability 9.0, this card has %d.%d; see cuda-mma",
             major, minor);
-    if (major < 8)
-        return kvd_fail(why, "needs compute capability 8.0, this card has %d.%d", major, minor);
+    if (!kvd_cuda_has_code(major, minor))
+        return kvd_fail(why, "needs compute capability 8.x or 9.0, this card has %d.%d", major,
+                        minor);
     return can_widths(heads, p->phase, why);
 }
 
@@ -86,9 +88,11 @@ static int can_dense(const kvd_problem *p, kvd_err *why)
 
 static int can_mma(const kvd_problem *p, kvd_err *why)
 {
-    const int major = attribute(cudaDevAttrComputeCapabilityMajor);
-    if (major < 8)
-        return kvd_fail(why, "needs compute capability 8.0, this card has %d.x", major);
+    const int major = attribute(cudaDevAttrComputeCapabilityMajor),
+              minor = attribute(cudaDevAttrComputeCapabilityMinor);
+    if (!kvd_cuda_has_code(major, minor))
+        return kvd_fail(why, "needs compute capability 8.x or 9.0, this card has %d.%d", major,
+                        minor);
     return can_widths(&p->heads, p->phase, why);
 }
 
@@ -442,7 +446,7 @@ const kvd_impl kvd_impl_cuda = {.name = "cuda",
                                 REST};
 
 const kvd_impl kvd_impl_cuda_mma = {.name = "cuda-mma",
-                                    .summary = "our prefill for Ampere and later",
+                                    .summary = "our prefill for compute capability 8.x and 9.0",
                                     .cuda = true,
                                     .phases = 1 << KVD_PREFILL,
                                     .dtypes = TYPES,

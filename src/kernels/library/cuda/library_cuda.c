@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/device.h"
 #include "kernels/cuda/append.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/prefill.h"
@@ -48,12 +49,15 @@ static kvdim_status attribute(enum cudaDeviceAttr which, int *value, kvd_err *er
 
 static kvdim_status check(const kvdim_layer *layer, kvd_err *err)
 {
-    int major = 0;
-    const kvdim_status status = attribute(cudaDevAttrComputeCapabilityMajor, &major, err);
+    int major = 0, minor = 0;
+    kvdim_status status = attribute(cudaDevAttrComputeCapabilityMajor, &major, err);
+    if (!status)
+        status = attribute(cudaDevAttrComputeCapabilityMinor, &minor, err);
     if (status)
         return status;
-    if (major < 8) {
-        kvd_fail(err, "the kernels need compute capability 8.0, this GPU has %d.x", major);
+    if (!kvd_cuda_has_code(major, minor)) {
+        kvd_fail(err, "the kernels need compute capability 8.x or 9.0, this GPU has %d.%d", major,
+                 minor);
         return KVDIM_ERROR_DEVICE;
     }
     if (layer->map.group > KVD_GROUP_MAX) {
