@@ -1,6 +1,7 @@
 /* Tests of the public library (include/kvdim) on a GPU, compared with reference results. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "library_case.h"
 
@@ -35,6 +36,36 @@ static void get(void *to, const void *from, size_t bytes)
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
 
+/* Arrays that the kernels cannot read are refused before a launch, which would end the context. */
+static bool refuses_misaligned(void)
+{
+    static const int32_t width[] = {32}, length[] = {5};
+    const kvdim_heads heads = {sizeof heads, KVDIM_CUDA, KVDIM_BF16, 2, 1, 32, width, width};
+    char *const memory = take(1 << 20);
+    const kvdim_batch batch = {sizeof batch, 1, 1, 1, length, length, (const int32_t *)memory};
+    kvdim_layer *layer = NULL;
+    kvdim_plan *plan = NULL;
+    size_t bytes = 0;
+    bool good =
+        !kvdim_layer_create(&heads, &layer) && !kvdim_workspace_bytes(layer, &batch, &bytes);
+    char *const workspace = take(bytes + 1);
+    good = good && !kvdim_plan_create(layer, &batch, workspace, bytes, NULL, &plan);
+    const kvdim_append_args append = {
+        .struct_size = sizeof append, .x = memory + 8, .q = memory, .pool = memory};
+    const kvdim_attend_args attend = {sizeof attend, memory, memory, memory + 2, 0, NULL};
+    good = good && kvdim_append(plan, &append, NULL) == KVDIM_ERROR_ARGUMENT &&
+           strstr(kvdim_last_error(), "which is not aligned to 16 bytes") &&
+           kvdim_attend(plan, &attend, NULL) == KVDIM_ERROR_ARGUMENT &&
+           strstr(kvdim_last_error(), "o is at address ");
+    if (!good)
+        printf("# %s\n", kvdim_last_error());
+    kvdim_plan_destroy(plan);
+    kvdim_layer_destroy(layer);
+    release(workspace);
+    release(memory);
+    return good;
+}
+
 int main(void)
 {
     static const case_memory gpu = {KVDIM_CUDA, take, release, put, get};
@@ -51,5 +82,7 @@ int main(void)
         printf("%s library case %zu: error %.2g, lse %.2g\n", ok ? "ok" : "not ok", i, worst, lse);
         failed += !ok;
     }
-    return failed > 0;
+    const bool refused = refuses_misaligned();
+    printf("%s library: misaligned arrays are refused\n", refused ? "ok" : "not ok");
+    return failed > 0 || !refused;
 }
