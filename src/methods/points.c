@@ -345,7 +345,9 @@ int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err)
         return point_at_r(m, m->r, point, err);
     if (kvd_point_at(m, m->p, point, err))
         return -1;
-    if (m->dims->one_p && m->p > 0 && !(point->overall_p > 0)) {
+    /* If keep_layers keeps every layer, kvd_plan_open says so. */
+    if (m->dims->one_p && m->p > 0 && !(point->overall_p > 0) &&
+        m->plan.keep_first + m->plan.keep_last < m->spectrum->model.n_layers) {
         kvd_point_release(point);
         return kvd_fail(err, "method '%s': p = %g removes nothing: widths change in steps of 1/%d",
                         m->dims->info.name, m->p, m->spectrum->model.d_head);

@@ -147,6 +147,7 @@ fails "a prompt that does not fit twice" "'kvzip' reads every prompt twice: a pr
 fails "such a prompt, before others run" "'kvzip' reads every prompt twice: a prompt of 101 tokens needs 202, the longest sequence has 200" --prompt 101 --method h2o --method kvzip --resume
 fails "a step that reads all" "'quest' read every entry at every step" --method quest,budget=500
 fails "all layers kept whole" "keep_layers=3:3 keeps all 6 layers of the model whole: nothing is left to compress" --method h2o,keep_layers=3:3
+fails "all layers kept whole of one width" "keep_layers=6:0 keeps all 6 layers of the model whole" --spectrum "$D/s.h5" --method uniform,p=0.5,keep_layers=6:0
 fails "layers kept whole of a group" "keep_layers=1:0 divides layers 0 to 1, which method 'xkv' stores together" --prompt 50 --method xkv,layers=2,keep_layers=1:0
 fails "levels without calibration" "'kvquant' needs activations of calibration text: give --calibration" --method kvquant
 fails "an idle eviction" "'h2o' dropped and lowered no entry" --method h2o,heavy=500,recent=1
@@ -157,7 +158,7 @@ fails "channels that p does not reach" "'think' shortened no entry: p removes le
 fails "no two layers" "'xkv' stores no two of the 6 layers together" --prompt 50 --method xkv,layers=1
 fails "no pair of layers" "'minicache' stores no two of the 6 layers together" --prompt 50 --method minicache,start=0.9
 fails "a budget of half a token" "heavy = 1.5 is neither a fraction below 1 nor a whole number of tokens" --method h2o,heavy=1.5
-fails "a rank of nothing" "rank_k = 0 is neither a fraction between 0 and 1 nor a whole rank" --prompt 50 --method xkv,layers=2,rank_k=0
+fails "a rank of nothing" "method 'xkv': rank_k = 0 is neither a fraction between 0 and 1 nor a whole rank" --prompt 50 --method xkv,layers=2,rank_k=0
 fails "a share above 1 in the last layer" "the fraction of important tokens would be 1.1 in the last layer" --prompt 50 --method importance+hetero,g=0.6,rise=0.5
 # usage NAME TEXT OPTIONS...: status 2
 usage() {

@@ -202,6 +202,16 @@ int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t 
                : 0;
 }
 
+static int xkv_check(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err)
+{
+    size_t rank;
+    (void)c;
+    return kvd_xkv_rank(v, KVD_KEYS, 1, 1, &rank, err) ||
+                   kvd_xkv_rank(v, KVD_VALUES, 1, 1, &rank, err)
+               ? kvd_in(err, "method 'xkv'")
+               : 0;
+}
+
 static int xkv_merge(const kvd_parameter_values *v, const kvd_layers_block *b,
                      kvd_layers_count *count, kvd_err *err)
 {
@@ -224,6 +234,7 @@ const kvd_layers_method kvd_layers_xkv = {
             .gpu = &kvd_gpu_xkv,
         },
     .keys_before_rope = true,
+    .check = xkv_check,
     .group = xkv_group,
     .merge = xkv_merge,
 };

@@ -34,8 +34,8 @@ struct kvd_layers_method {
      */
     bool keys_before_rope;
     /*
-     * Fails if the model's layers cannot be divided into groups. Called before `group`. May be
-     * NULL.
+     * Fails if a parameter is not valid or the model's layers cannot be divided into groups. Called
+     * before `group`. May be NULL.
      */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
     /*
