@@ -18,10 +18,10 @@
 
 /*
  * Files that kvdim-collect writes: the result OUT.h5 and, while a run is unfinished, the state file
- * OUT.h5.state. A run that records squared gradients has no state file.
+ * OUT.h5.state. A run that records squared gradients has no state file and cannot be resumed.
  *
- * A run may be killed at any moment. OUT.h5.state then describes only data that is on disk, and an
- * earlier OUT.h5 is unchanged. A resumed run gives the same datasets, bit for bit.
+ * Any other run may be killed at any moment. OUT.h5.state then describes only data that is on disk,
+ * and an earlier OUT.h5 is unchanged. A resumed run gives the same datasets, bit for bit.
  */
 
 typedef struct {
@@ -43,14 +43,14 @@ typedef struct {
 } kvd_collect_spec;
 
 /*
- * Seconds spent so far in `run`, by kind of work. Recording in parallel with the forward pass
- * counts only while the forward pass waits for it. On several GPUs `record` and `write` are those
- * of the first GPU.
+ * Seconds spent so far in the engine's function `run`, by kind of work. Recording that runs in
+ * parallel with the forward pass counts only while the forward pass waits for it. On several GPUs
+ * `record` and `write` are the seconds of the first GPU.
  */
 typedef struct {
     /*
      * `backward` includes the activations that the backward pass computes again. `forward` excludes
-     * the other three.
+     * the time in `backward`, `record` and `write`.
      */
     double forward, backward, record, write;
 } kvd_collect_times;
@@ -65,9 +65,9 @@ struct kvd_collect_engine {
     /*
      * Runs a batch whose first token has index first_token in the activations file.
      *
-     *   into     second moments to add to: spec.sums, or those of a snapshot; NULL means none
-     *   to_dump  the batch is also added to the activations file, spec.stats and spec.fisher
-     *   give_up  called between layers; if it returns nonzero, `run` fails with its message
+     *   into     second moments to which `run` adds: spec.sums or a snapshot's; NULL means none
+     *   to_dump  if true, `run` adds the batch also to the file, spec.stats and spec.fisher
+     *   give_up  called between layers; if it returns nonzero, `run` fails with its message in *err
      *
      * After a failure the sums, the statistics and the batch's rows of the file are invalid.
      */
@@ -75,8 +75,8 @@ struct kvd_collect_engine {
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
     /*
      * Waits until `run` has added all batches to the second moments and to the activations file.
-     * The caller must call it before it reads or saves either. Afterwards the caller may change the
-     * second moments of a snapshot, but never spec.sums.
+     * The caller must call this before it reads or saves the second moments or the file. Afterwards
+     * the caller may change the second moments of a snapshot, but must never change spec.sums.
      */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
@@ -135,13 +135,14 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
 
 /*
  * Returns the bytes that kvd_outputs_open will allocate for second moments, attention statistics
- * and squared gradients. The caller must have described them in *o.
+ * and squared gradients. The caller must have filled the fields of *o as for kvd_outputs_open.
  */
 double kvd_outputs_bytes(kvd_outputs *o);
 
 /*
- * Returns 1 if `path` is a complete output of a run with the options *key, else 0. If the run had
- * other options, sets *other to true, and *err states the difference.
+ * Returns 1 if the file `path` is the complete output of a run with the options *key, else 0. If
+ * the file is the complete output of a run with other options, sets *other to true and writes the
+ * difference to *err.
  */
 int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_run_key *key,
                          bool *other, kvd_err *err);
@@ -165,8 +166,8 @@ void kvd_outputs_close(kvd_outputs *o);
 
 /*
  * Fails if the host memory cannot hold the weights of a layer, the activations of a batch and the
- * sums in *out. If the model runs on a GPU, only the sums are in host memory. The caller must have
- * resolved the options and described the sums in *out.
+ * sums in *out. If the model runs on a GPU, only the sums need host memory. The caller must have
+ * completed the options *cfg and filled *out as for kvd_outputs_open.
  */
 int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
                              kvd_outputs *out, size_t batch_tokens, kvd_err *err);
@@ -202,7 +203,7 @@ typedef struct {
 /*
  * Computes names, token counts and hashes of snapshots. asked [n] is increasing; moments_path is
  * the file for all tokens. Fails if the corpus has too few tokens. The caller must fill `run` and
- * `key` of each snapshot, and check that no other output has the name of a snapshot.
+ * `key` of each snapshot, and check that no other output file has the name of a snapshot file.
  */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
@@ -215,14 +216,15 @@ void kvd_snapshots_release(kvd_snapshots *s);
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
 /*
- * Returns the index >= `from` of the first unwritten snapshot with first + 1 .. last sequences.
- * Returns s->n if there is no such snapshot.
+ * Searches for an unwritten snapshot whose number of sequences is in first + 1 .. last. Returns the
+ * index of the first one at or after index `from`, or s->n if there is none.
  */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
 /*
  * Writes the file of a snapshot. `sums` must hold the second moments of exactly the snapshot's
- * sequences, and the description (model, label, ...) of the whole run.
+ * sequences. Its other fields (model, label, ...) must be those of the whole run; the snapshot
+ * replaces its counts and hash.
  */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 
@@ -289,8 +291,8 @@ int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *er
 
 /*
  * Computes the range of sequences, *first .. *end - 1, that this rank processes; it may be empty.
- * Batches are those of a run of one process, because the rounding of float32 products depends on
- * the batch.
+ * The range begins and ends where a run of one process begins a batch, because the rounding of
+ * float32 products depends on the batch.
  */
 void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
                      size_t *end);
@@ -305,8 +307,8 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err);
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err);
 
 /*
- * Ends MPI. If MPI had failed, ends all ranks at once and does not return. Collective: every rank
- * must call it.
+ * Ends MPI. Collective: every rank must call it. If an MPI call failed earlier in this process,
+ * ends all ranks at once and does not return.
  */
 int kvd_ranks_end(kvd_ranks *r, kvd_err *err);
 

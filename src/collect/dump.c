@@ -109,7 +109,10 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     for (int x = 0; x < (a->has_pre ? KVD_N_X : KVD_X_Q_PRE); x++)
         for (int h = 0; h < kvd_activations_heads(a, (kvd_x)x); h++)
             jobs[n_jobs++] = (job){(kvd_x)x, h, from[x]};
-    /* Index of the first array element whose work failed, whatever the order of the threads. */
+    /*
+     * Smallest index of an element of `jobs` whose work failed, so that the error does not depend
+     * on the order of threads.
+     */
     int failed = n_jobs;
     double transposed = 0, written = 0;
     const size_t slab = d->piece * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);

@@ -18,8 +18,8 @@ typedef struct {
     kvd_tally tally;
     kvd_information *information;
     /*
-     * True if the current batch is added to second moments (add), to the activations file (to_dump)
-     * or to attention statistics (to_stats).
+     * `add`, `to_dump` and `to_stats` are true if the current batch is added to second moments, to
+     * the activations file, or to attention statistics.
      */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);

@@ -49,8 +49,9 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
 }
 
 /*
- * Adds the squared gradient of W [width][d_model] for one sequence. The gradient is the sum over
- * tokens of the layer's input x times the gradient of the layer's output.
+ * Adds to `sum` the squared elements of the gradient of W [width][d_model] for one sequence. This
+ * gradient is the sum over the tokens of the sequence of the layer's input x times the gradient of
+ * the layer's output.
  */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)

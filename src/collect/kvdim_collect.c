@@ -27,7 +27,10 @@ typedef struct {
     kvd_outputs out;
     kvd_snapshots snapshots;
     kvd_moments part; /* second moments of a snapshot that ends inside a batch */
-    /* True if opening the output files failed, so that --resume would fail too. */
+    /*
+     * True if opening the output files failed. --resume would fail in the same way, so it is not
+     * advised.
+     */
     bool stuck;
     size_t batch_tokens; /* tokens for which buffers are allocated */
     uint32_t *id;
@@ -73,7 +76,9 @@ static int resolve_options(const collector *c, kvd_err *err)
         if (kvd_engine_cuda_batch(model, cfg->compute, c->first_gpu, cfg->gpus, cfg->seq_len,
                                   &cfg->batch, err))
             return -1;
-        /* The backward pass keeps the input of every layer. */
+        /*
+         * The backward pass keeps the input of every layer, so a batch is limited to 4096 tokens.
+         */
         if (cfg->fisher && cfg->batch > 4096)
             cfg->batch = 4096;
     }
@@ -170,7 +175,7 @@ static int make_buffers(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
     c->id = malloc(c->batch_tokens * sizeof *c->id);
-    /* A sequence has at least 2 tokens. */
+    /* A sequence has at least 2 tokens, so a batch has at most batch_tokens / 2 sequences. */
     c->offset = malloc((c->batch_tokens / 2 + 2) * sizeof *c->offset);
     if (!c->id || !c->offset)
         return kvd_no_memory(err, "a batch", c->batch_tokens * sizeof *c->id);
@@ -295,8 +300,8 @@ static int run_batch(collector *c, kvd_err *err)
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
     /*
-     * Sequences count as finished only after their snapshots are written. A saved state therefore
-     * never lacks a snapshot.
+     * Sequences are counted as finished only after the snapshots that end with them are written. So
+     * a saved state never counts sequences whose snapshots are missing.
      */
     c->sequence += n;
     return 0;
@@ -334,8 +339,8 @@ static int run_all(collector *c, kvd_err *err)
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
             /*
-             * If the number of finished sequences has not grown, the sums may include a part of an
-             * abandoned batch.
+             * The state is saved only if the number of finished sequences has grown. Otherwise the
+             * sums may include a part of an abandoned batch.
              */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;

@@ -29,7 +29,7 @@ int kvd_outputs_complete(const char *path, const kvd_schema *schema, const kvd_r
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        /* A file of another kind is no error, because the run replaces it at the end. */
+        /* A file that is not of this format is no error, because the run replaces it at its end. */
         return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
@@ -110,8 +110,8 @@ static int start_new(kvd_outputs *o, bool have_lock, kvd_err *err)
 }
 
 /*
- * Returns 1 if the activations file belongs to the state file and has the tokens and layers of this
- * run.
+ * Returns 1 if the activations file has the run identifier of the state file and the numbers of
+ * tokens and layers of this run.
  */
 static int dump_fits(kvd_outputs *o, kvd_err *err)
 {
@@ -138,7 +138,7 @@ static int verify_dump(kvd_outputs *o, kvd_err *err)
 }
 
 /*
- * Appends advice to the message in *err: the file to remove or the option to leave out. Returns -1.
+ * Appends advice to the message in *err: remove the state file or leave out --resume. Returns -1.
  */
 static int cannot_resume(const kvd_outputs *o, kvd_err *err)
 {
@@ -236,8 +236,8 @@ double kvd_outputs_bytes(kvd_outputs *o)
 }
 
 /*
- * Creates and locks the Fisher file. Copies the model, the layers and the numbers of tokens from
- * the second moments.
+ * Creates and locks the Fisher file, after copying the description of the run (model, layers,
+ * numbers of tokens) from o->sums to o->fisher.
  */
 static int start_fisher(kvd_outputs *o, kvd_err *err)
 {
@@ -395,7 +395,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = kvd_outputs_bytes(out);
     if (cfg->n_snapshots)
-        /* A snapshot that ends inside a batch needs a second set of second moments. */
+        /* A snapshot that ends inside a batch needs memory for second moments of its own. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,

@@ -105,7 +105,10 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
                      size_t *end)
 {
     const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
-    /* Computes total * mine / ranks, rounded down, without overflow. */
+    /*
+     * Computes total * mine / ranks, rounded down, where `mine` is this rank. The product total *
+     * mine could overflow.
+     */
     const size_t whole = total / ranks, rest = total % ranks;
     *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
     *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);
@@ -114,8 +117,8 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 #ifdef KVD_MPI
 
 /*
- * MPI returns error codes instead of ending the program, because kvd_ranks_start sets its error
- * handler.
+ * Turns an MPI error code into an error. MPI returns such codes instead of ending the program,
+ * because kvd_ranks_start sets MPI's error handler.
  */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
@@ -244,7 +247,10 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /* All processes fail here, but because of kvd_ranks_mute only one of them prints the error. */
+    /*
+     * If several processes were launched, all of them fail here. Because of kvd_ranks_mute only one
+     * prints the error.
+     */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

@@ -18,7 +18,7 @@ static const char magic[] = "kvdim-collect state 2";
 static const kvd_g summed[] = {KVD_G_Q, KVD_G_K, KVD_G_V, KVD_G_Q_PRE, KVD_G_K_PRE};
 enum { N_SUMMED = sizeof summed / sizeof *summed };
 
-/* An open state file, and the hash of the bytes read or written so far. */
+/* An open state file, and the hash of the bytes read from it or written to it so far. */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;
@@ -187,7 +187,9 @@ done:
     return status;
 }
 
-/* Reads the text lines that precede the sums. */
+/*
+ * Reads the text lines of the state file, which precede the sums (second moments and statistics).
+ */
 static int get_head(stream *from, kvd_state *s, size_t *n_sums, kvd_err *err)
 {
     enum { RUN_ID, SEQUENCES, TOKENS, DUMP, SUMS, KEY, N_LINES };

@@ -22,7 +22,10 @@ typedef struct {
     char key[sizeof(kvd_run_key)]; /* run key: text with all options that affect the results */
 } kvd_state;
 
-/* Fails if `path`, or the temporary name for it, exists and is not a state file. */
+/*
+ * Fails if the file `path`, or its temporary file, which kvd_state_save renames, exists and is not
+ * a state file.
+ */
 int kvd_state_check(const char *path, kvd_err *err);
 
 /* Writes the state file atomically. `sums` and `stats` may be NULL. */
@@ -30,9 +33,10 @@ int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums
                    const kvd_attention_stats *stats, kvd_err *err);
 
 /*
- * Loads a state file; *found is 0 if there is none. If the state was saved with the options *now,
- * also fills `sums` and `stats`; otherwise they keep their values. The caller allocates both, and
- * either may be NULL. The caller must compare s->key with *now. A wrong checksum is an error.
+ * Loads a state file. If there is none, sets *found to 0. If the state was saved with the options
+ * *now, also fills `sums` and `stats`; otherwise leaves `sums` and `stats` unchanged. The caller
+ * must allocate `sums` and `stats`; each may be NULL. The caller must compare s->key with *now. A
+ * wrong checksum is an error.
  */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);

@@ -39,7 +39,10 @@ static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, s
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /* Index of the first element of `jobs` that failed, whichever thread fails first. */
+    /*
+     * Smallest index of an element of `jobs` that failed, so that the error does not depend on the
+     * order of threads.
+     */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -258,8 +261,8 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
             /*
-             * Probability that token i gives to itself. Probabilities from later tokens are added
-             * below.
+             * mass[i] is the attention that token i receives: here from itself, and below also from
+             * later tokens.
              */
             mass[i] = p[i - start];
         }
@@ -274,7 +277,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
         const size_t others = seen_by(j, n, window) - 1;
         if (j + 1 == n) /* the last token has no later tokens */
             break;
-        /* With an attention window of 1, no other token attends to token j. */
+        /* With an attention window of 1, no other token attends to token j; its mean is then 0. */
         const double mean = others ? later[j] / (double)others : 0;
         AT(RECEIVED_HISTOGRAM)[mean > 0 ? kvd_probability_bin(log10(mean)) : 0].n++;
         AT(RECEIVED_MIN)->x = fmin(AT(RECEIVED_MIN)->x, mean);
@@ -292,7 +295,8 @@ static int falling(const void *a, const void *b)
 
 /*
  * Returns the smallest k for which the first k elements of sorted[n] have a sum of at least
- * `wanted`. Starts from *sum, the sum of the first *at elements, and updates both.
+ * `wanted`. On entry *sum must be the sum of the first *at elements. Sets *at to k and *sum to the
+ * sum of the first k elements.
  */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
@@ -312,13 +316,15 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 }
 
 /*
- * Factor that lowers the wanted sum slightly, so that a rounding error does not add one more token.
+ * Factor that lowers the sum which the counted tokens must reach, so that a rounding error does not
+ * add one more token to the count.
  */
 static const double slack = 1 - 1e-12;
 
 /*
- * Computes the smallest numbers of tokens that hold 90, 95 and 99 % of `mass`. Adds their sum,
- * squares, minimum, maximum and fractions to the fields count .. count + 4 of enum kvd_a.
+ * Computes the smallest numbers of tokens that hold 90, 95 and 99 % of `mass`, one number for each
+ * of these levels. Adds them, their squares, their minimum, maximum and fractions to the fields
+ * count .. count + 4 of enum kvd_a, each of which has one element per level.
  */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
@@ -339,8 +345,8 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
 }
 
 /*
- * Adds the statistics of one KV head. Replaces the attention probabilities in t->mass by their sum
- * over the query heads that share the KV head.
+ * Adds the statistics of one KV head. Replaces the probabilities of the group's first query head in
+ * t->mass by the sum over all query heads that share the KV head.
  */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
@@ -410,7 +416,10 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        /* The sum is at least 1, because its largest term is exp(0). */
+        /*
+         * The sum of exponentials is at least 1, because its largest term is exp(0). fmax guards
+         * against rounding.
+         */
         denominator[j].x = largest + log(fmax(sum, 1));
     }
 }

@@ -76,11 +76,11 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
 typedef struct kvd_information kvd_information;
 
 /*
- * Returns an object that adds squared gradients to the borrowed *f. Either kvd_fisher_create has
- * made *f, or *f has only zeroed sums in memory and f->n_rows is 0. A batch may have max_tokens
- * tokens, a sequence max_len. If `c` is NULL, there is no backward pass on the CPU, and the caller
- * gives the gradients to kvd_information_take. On failure returns NULL and fills *err. Allocates
- * 2 * n_layers * n_kv_heads * d_head * d_model doubles.
+ * Returns an object that adds squared gradients to the borrowed *f. *f must be made by
+ * kvd_fisher_create, or else have zeroed sums in memory and f->n_rows 0. A batch may have at most
+ * max_tokens tokens, a sequence at most max_len. If `c` is NULL, there is no backward pass on the
+ * CPU, and the caller gives the gradients to kvd_information_take. On failure returns NULL and
+ * fills *err. Allocates 2 * n_layers * n_kv_heads * d_head * d_model doubles.
  */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
@@ -94,9 +94,9 @@ int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_tok
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
 /*
- * kvd_information_begin begins a batch whose gradients are computed elsewhere. kvd_information_take
- * adds the gradients of one layer, and reads the fields k, k_pre, k_raw, v and in of *g. Its
- * argument `s` is the kvd_information.
+ * kvd_information_begin begins a batch whose gradients the caller computes, for instance on a GPU.
+ * kvd_information_take adds the gradients of one layer of this batch, from the fields k, k_pre,
+ * k_raw, v and `in` of *g. Its argument `s` is a kvd_information.
  */
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);

@@ -11,7 +11,8 @@ typedef struct {
     uint32_t request, slot;
     uint32_t done;
     /*
-     * Number of the request's first tokens that enter the cache as a prompt, not by decode steps.
+     * Number of the request's first tokens that the model processes as a prompt, before the decode
+     * steps.
      */
     uint32_t prompt;
     uint64_t pages;
@@ -106,8 +107,8 @@ static uint64_t pages_for(uint64_t tokens)
 }
 
 /*
- * Returns the pages that a request takes in layers with a window if it takes n pages in the other
- * layers.
+ * Returns the number of pages that a request takes in layers with an attention window, if it takes
+ * n pages in the layers without one.
  */
 static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
@@ -128,7 +129,10 @@ static void free_pages(kvd_batcher *b, const runner *r)
     b->window_pages_used -= window_pages(&b->limits, r->pages);
 }
 
-/* Returns true if a request with `has` pages can take n more while `spare` pages stay free. */
+/*
+ * Returns true if a request that has `has` pages can take n more, so that at least `spare` pages of
+ * the cache remain free.
+ */
 static bool fits(const kvd_batcher *b, uint64_t has, uint64_t n, uint64_t spare)
 {
     return n + spare <= b->limits.pages - b->pages_used &&
@@ -273,8 +277,8 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
 }
 
 /*
- * Returns the prompt tokens of the first waiting request, or 0 if batch or memory have no room for
- * it.
+ * Returns the number of prompt tokens of the first waiting request. Returns 0 if the running batch
+ * is full or the cache lacks pages for the request.
  */
 static size_t admissible(const kvd_batcher *b)
 {

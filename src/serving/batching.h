@@ -4,7 +4,8 @@
  * iterations from here.
  *
  * Scheduling is per iteration (Orca). After every iteration, finished requests leave. Waiting
- * requests enter in the order of arrival while memory and batch allow.
+ * requests enter in the order of arrival, as long as the batch has a free slot and the cache enough
+ * free pages.
  *
  * If `chunk` is 0, an iteration has either whole prompts or decode steps, and prompts run first (as
  * in early versions of vLLM). If `chunk` is set (Sarathi), every iteration takes one step of all
@@ -51,8 +52,8 @@ bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *req
  */
 int kvd_batcher_arrive(kvd_batcher *b, uint32_t request, kvd_err *err);
 /*
- * Returns the next iteration to run; its n_slices is 0 if no request waits or runs. The call also
- * marks the previous iteration as finished.
+ * Returns the next iteration to run. By calling it the caller also reports that the previous
+ * iteration is finished. If no request waits or runs, n_slices of the result is 0.
  */
 kvd_iteration kvd_batcher_next(kvd_batcher *b);
 
@@ -69,7 +70,7 @@ const kvd_preempted *kvd_batcher_preempted(const kvd_batcher *b, size_t *n);
 
 typedef struct {
     size_t waiting, running;
-    /* Number of tokens of waiting and running requests that the model must still process. */
+    /* Number of tokens that the model must still process for all waiting and running requests. */
     size_t tokens;
     size_t pages_used;
 } kvd_batcher_load;

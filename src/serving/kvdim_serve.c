@@ -49,8 +49,8 @@ typedef struct {
 } service;
 
 /*
- * Warns that the run of kvdim-jct was interrupted. Its table of times has gaps, across which
- * lookups interpolate.
+ * Warns that the run of kvdim-jct was interrupted. Points are missing from its table of times, and
+ * times between the measured points are interpolated.
  */
 static void say_unfinished(const char *path)
 {
@@ -251,9 +251,9 @@ static void warn_of_extrapolation(service *v, const char *method)
 }
 
 /*
- * Simulates one request rate and adds its result row. If `bound` is NaN, the row is of kind
- * "point". Otherwise `rate` is the highest rate whose mean latency is at most `bound` seconds per
- * output token.
+ * Simulates one request rate and adds its result row. If `bound` is NaN, `rate` was asked for, and
+ * the row is of kind "point". Otherwise `rate` is the result of a search: the highest rate at which
+ * the mean latency is at most `bound` seconds per output token.
  */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {

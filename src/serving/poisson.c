@@ -2,8 +2,9 @@
  * Poisson arrivals of requests, with random lengths.
  *
  * The papers publish only the mean, least and greatest length of a trace. Lengths are drawn from a
- * log-normal distribution that is cut to this range. The range of the logarithm is six standard
- * deviations wide, and the mean after the cut is the published one.
+ * log-normal distribution, without the values outside the published least .. greatest. Before the
+ * cut, the logarithm has a standard deviation of a sixth of the width of its range, ln(greatest) -
+ * ln(least). mu is chosen so that the mean of the drawn lengths is the published mean.
  */
 #include <limits.h>
 #include <math.h>
@@ -69,7 +70,10 @@ static int centre(lognormal *l, kvd_err *err)
         return kvd_fail(err, "mean %g is not between the least, %g, and the greatest, %g", l->mean,
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
-    /* Between these bounds of mu, the mean length rises from `least` to `greatest`. */
+    /*
+     * As mu rises from `lo` to `hi`, the mean of the drawn lengths rises from `least` to
+     * `greatest`.
+     */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
         l->mu = 0.5 * (lo + hi);

@@ -18,10 +18,14 @@ enum { ARRIVAL, INPUT, OUTPUT, FIELDS };
 
 /* Column names of one kind of CSV trace. */
 typedef struct {
-    /* The name for ARRIVAL is NULL if the trace has only lengths. */
+    /*
+     * Name of the column of each field. The name of the field ARRIVAL is NULL if the trace has only
+     * lengths.
+     */
     const char *name[FIELDS];
-    bool dates;     /* true: the arrival column holds a date and a time of day */
-    bool from_zero; /* true: time 0 is the start of the trace, not its first request */
+    bool dates; /* true: the arrival column holds a date and a time of day */
+    /* true: times count from the start of the trace; false: from its first request */
+    bool from_zero;
 } layout;
 
 static const layout csv_layouts[] = {

@@ -20,7 +20,7 @@ typedef struct {
     char name[128];
     size_t n;
     kvd_request *request;
-    /* Number of requests at the end of the trace that kvd_requests_first has removed. */
+    /* Number of requests that kvd_requests_first has removed from the end of the trace. */
     size_t n_skipped;
 } kvd_requests;
 
@@ -40,7 +40,8 @@ void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path
  *   kvdim CSV            arrival_s, input_tokens, output_tokens
  *
  * Time 0 is the first request or, in kvdim CSV, 0 s. Other columns and keys are ignored. Fails on a
- * bad row: a missing field, not a number, 0 or more than 2^31 tokens, or a time that decreases.
+ * row in which a field is missing or not a number, a number of tokens is 0 or above 2^31, or the
+ * time is earlier than in the row before.
  */
 int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 /*
@@ -61,13 +62,13 @@ int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
  * distribution of the input and output lengths:
  *
  *   FILE                lengths drawn with replacement from a file that kvd_requests_lengths reads
- *   fixed:INPUT:OUTPUT  equal lengths
+ *   fixed:INPUT:OUTPUT  the same INPUT and OUTPUT length for all requests
  *   NAME                a table in a paper: imdb, arxiv, cocktail or humaneval (ZACK paper),
  *                       cocktail-fdc or pg19 (FDC paper), pile or sharegpt (ZDC paper)
  *
  * Lengths of NAME are log-normal with the published mean, cut to the published range. The same seed
- * gives the same lengths at every rate. Arrival times at two rates differ only by the ratio of the
- * rates.
+ * gives the same lengths at every rate. Arrival times at two rates differ only by a factor, the
+ * ratio of the rates.
  */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);

@@ -22,8 +22,9 @@ typedef struct {
      */
     void *device, *host;
     /*
-     * Events in order of time: before waiting for a free buffer, before and after the
-     * transposition, after the copy to the host. The device was idle from `asked` to `begin`.
+     * Events in order of time: `asked` before waiting for a free buffer, `begin` and `made` before
+     * and after the transposition, `copied` after the copy to the host. The device was idle from
+     * `asked` to `begin`.
      */
     cudaEvent_t asked, begin, made, copied;
     int layer;
@@ -45,8 +46,7 @@ struct kvd_gpu_dump {
     cudaStream_t copies;
     /*
      * Event that marks the stream's position before the wait for a free buffer. Once a buffer is
-     * free, this event becomes the buffer's `asked`, and the buffer's old event takes its place
-     * here.
+     * free, this event and the event `asked` of that buffer are exchanged.
      */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
@@ -101,7 +101,10 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                                          d->first_head[x] + h, b->first_token, b->n_rows, slab,
                                          err))
                 return -1;
-    /* Makes the kernel start writing to disk now. kvd_gpu_dump_flush reports errors. */
+    /*
+     * Makes the kernel start writing to disk now. A write error is reported later, by
+     * kvd_gpu_dump_flush.
+     */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return 0;
 }
@@ -131,8 +134,8 @@ static void *write_all(void *ctx)
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
         /*
-         * Waits until the device has filled the buffer. The buffer becomes free only after that,
-         * even if its data are not written.
+         * Waits until the device has filled the buffer. Even if its data are not written to the
+         * file, the buffer may be used again only after that.
          */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);

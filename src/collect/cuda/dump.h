@@ -41,8 +41,9 @@ int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t fir
  */
 int kvd_gpu_dump_flush(kvd_gpu_dump *d, kvd_err *err);
 /*
- * Seconds spent so far. `convert`: the device transposed values. `wait`: no buffer was free.
- * `write`: summed over the writer threads.
+ * Seconds spent so far. `convert` is the time in which the device transposed values, `wait` the
+ * time in which no buffer was free, and `write` the sum over the writer threads of their time in
+ * writing.
  */
 typedef struct {
     double convert, wait, write;

@@ -28,8 +28,8 @@ typedef struct {
 enum { GRADIENTS = 4 };
 
 /*
- * The backward pass on the GPU, whose gradients are added to the sums on the CPU. If `pass` is
- * NULL, there is no backward pass.
+ * Backward pass on the GPU. Its gradients are copied to the host and added to `sums` on the CPU. If
+ * `pass` is NULL, there is no backward pass.
  */
 typedef struct {
     kvd_gpu_backward *pass;
@@ -49,7 +49,10 @@ struct cuda {
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
     /* Second moments in host memory that the devices hold a copy of; NULL if there are none. */
     kvd_moments *held;
-    /* True if the copies on the devices include batches that *held does not include. */
+    /*
+     * True if the second moments on the devices include batches that are not yet in the host's
+     * *held.
+     */
     bool ahead;
     /* Index in the activations file of the current batch's first token. */
     size_t first_token;
@@ -80,8 +83,8 @@ static int fetch_sums(cuda *c, kvd_err *err)
 }
 
 /*
- * Copies the second moments *sums to the devices. If the devices hold other sums, copies those back
- * to the host first.
+ * Copies the second moments *sums to the devices. If the devices hold other second moments, copies
+ * these back to the host first.
  */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
@@ -193,8 +196,8 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
             if (sum_weights(c, l, err))
                 return -1;
         /*
-         * The sums are copied to the host now, which fails if a weight is not finite. Otherwise the
-         * run would fail hours later.
+         * Copies the sums to the host now: the copy fails if a weight is not finite, which would
+         * otherwise be noticed only hours later.
          */
         if (fetch_sums(c, err))
             return -1;
@@ -475,8 +478,8 @@ static int open_all(cuda *c, kvd_err *err)
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
     /*
-     * The backward pass allocates its memory first, because the forward pass sizes itself by the
-     * memory that is still free.
+     * The backward pass must allocate its memory first, because the forward pass, created later,
+     * chooses its buffers by the memory that is still free.
      */
     if (s->fisher && open_gradients(c, err))
         return -1;

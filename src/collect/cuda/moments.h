@@ -27,8 +27,8 @@ size_t kvd_gpu_moments_bytes(const kvd_moments *shape, const kvd_gpu_share *shar
  */
 int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_err *err);
 /*
- * Queues the computation of the second moments of W_O and W_V, which replace those of an earlier
- * call for that layer.
+ * Queues the computation of the second moments of W_O and W_V of a layer. They replace the second
+ * moments that an earlier call computed for the same layer.
  */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err);

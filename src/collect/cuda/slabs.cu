@@ -81,8 +81,9 @@ __global__ void __launch_bounds__(THREADS) make_slabs(const __grid_constant__ kv
 }
 
 /*
- * Finds the tensor, head, token and value of the first non-finite result. a.bad->found holds its
- * head, token and dimension packed into one number. Runs as one thread after the conversion.
+ * Finds the tensor, head, token and value of the first non-finite result. On entry a.bad->found
+ * holds its head, token and dimension packed into one number (kvd_slab_bad). Runs as one thread
+ * after the conversion.
  */
 template <typename From> __global__ void look_up(const __grid_constant__ kvd_slab_args a)
 {

@@ -22,8 +22,9 @@ enum { KVD_SLAB_PARTS = 5 };
  */
 typedef struct {
     /*
-     * Location as head << 48 | row << 16 | dim. If all values are finite, all bits are 1 and the
-     * other fields are not set.
+     * Location of the first value that is not finite, as head << 48 | row << 16 | dim, where a row
+     * is a token. If all values are finite, all bits of `found` are 1 and the fields after it are
+     * not set.
      */
     uint64_t found;
     uint64_t row;
@@ -37,7 +38,7 @@ typedef struct {
     int d, n_parts;
     size_t n_rows;
     struct {
-        const void *x; /* element i of token t and head h is x[t * ld + h * d + i] */
+        const void *x; /* element i of token t and head h is x[t * ld + h * d + i], i < d */
         size_t ld;
         int n_heads;
     } part[KVD_SLAB_PARTS];

@@ -12,8 +12,8 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /*
- * Returns the next number of tokens to measure after x tokens: 4 x, or `most` if 8 x exceeds
- * `most`.
+ * Returns the number of tokens to measure after x: four times as many. If there would be no room
+ * for the number after that (8 x exceeds `most`), returns `most`.
  */
 static size_t after(size_t x, size_t most)
 {
@@ -52,15 +52,15 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
 }
 
 /*
- * Adds a decode step in which `batch` requests fill the KV cache. No step is added if the largest
- * step that is already listed for this batch size has at least 0.8 times as many tokens.
+ * Adds to the list point [*n] a decode step in which `batch` requests fill the KV cache. If the
+ * list already has a step of this batch size with at least 0.8 times as many tokens, adds none.
  */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
     /*
-     * In layers with an attention window, a request needs at most window_share pages, however long
-     * it is.
+     * `near` is the number of pages per request in layers with an attention window. There a request
+     * never needs more than window_share pages, however long it is.
      */
     const size_t near = l->window_pages / batch;
     const size_t whole =
@@ -112,7 +112,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    /* There are at most 128 batch sizes and 64 numbers of tokens. */
+    /* A grid has at most 128 batch sizes, each with at most 64 numbers of tokens. */
     enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
@@ -140,8 +140,8 @@ typedef struct {
     /* Input plus output tokens of each request, on which the token budgets of methods depend. */
     size_t whole;
     /*
-     * True if the engine can run a decode step at a position whose earlier tokens were not
-     * processed.
+     * True if the engine can run a decode step at any position, even if the tokens before that
+     * position were not processed.
      */
     bool anywhere;
 } bench;
@@ -160,8 +160,8 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
 }
 
 /*
- * Runs `n` prompt tokens after `before` tokens in a slot of the cache. The tokens may need several
- * iterations, of which only the last is timed.
+ * Runs `n` prompt tokens in a slot of the cache that already has `before` tokens. If the tokens
+ * exceed a chunk, they need several iterations, of which only the last is timed.
  */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
@@ -222,8 +222,8 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
 }
 
 /*
- * Runs decode steps for about as long as the measured prompt took. Prompts without pauses would
- * draw so much power that the GPU lowers its clock rate.
+ * Runs decode steps, between two measured prompts, for about as long as a prompt took. Without such
+ * pauses prompts would draw so much power that the GPU lowers its clock rate.
  */
 static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
 {

@@ -187,7 +187,8 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
     /*
-     * Time between two calls of the engine (scheduling, copies of token ids) counts as host time.
+     * The part of the time `whole` in which the engine did not run (scheduling, copies of token
+     * ids) is added to the host time.
      */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
@@ -288,7 +289,10 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     status = status || serve(&v, err);
     if (!status) {
         summarise(&v);
-        /* GPUs update the energy counter about every 0.1 s, so short runs report no energy. */
+        /*
+         * GPUs update the energy counter about every 0.1 s, so runs shorter than 1 s report no
+         * energy.
+         */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;
     }

@@ -9,8 +9,8 @@
 #include "serving/jct/spread.h"
 
 /*
- * Returns the two kinds of singular values that method i reads, one for Q-K and one for V, or NULL
- * if it reads none.
+ * Returns which singular values method i reads: one pair of matrices for Q-K and one for V. Returns
+ * NULL if the method reads no singular values.
  */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
@@ -25,8 +25,8 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 }
 
 /*
- * Returns true if random rotations must be made: a method needs rotations, no spectrum file was
- * given, and --shape or --spread was given.
+ * Returns true if random rotations must be made. This is so if a method needs rotations, no
+ * spectrum file was given, and --shape (a model without weights) or --spread was given.
  */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
@@ -201,8 +201,8 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
     /*
-     * kvd_method_warn_bases warns if the rotations differ from those for which a kvdim/rates file
-     * was made. Random rotations always differ, so the warning is not printed for them.
+     * Warns if a method's rotations differ from those for which its kvdim/rates file was made.
+     * Random rotations always differ, so no warning is printed for them.
      */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
@@ -237,9 +237,9 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
         /*
-                                     * Methods that rotate heads have rotations of their own. Other
-                                     * methods may read the singular values of random rotations.
-                                     */
+         * Methods that rotate heads have a spectrum with rotations of their own. Other methods may
+         * read the singular values of the spectrum that was made from random rotations.
+         */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
                                            : NULL,
@@ -249,7 +249,7 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .drawn = m->drawn};
     plan->type = type;
     plan->seed = seed;
-    /* Only methods that do more than remove dimensions need the prompt length. */
+    /* A plan needs the prompt length only if its method does more than remove dimensions. */
     plan->prompt = kvd_plan_beyond_widths(plan) ? prompt : 0;
     return kvd_plan_open(plan, &setup, err);
 }

@@ -12,8 +12,8 @@
 typedef struct {
     /*
      * Method with parameters, such as "zack,p=0.5". If the kept dimensions come from a kvdim/rates
-     * file, the label ends with the removed fraction p. With weights of 4 bits the name ends in
-     * "@w4", as in "zack@w4,p=0.5".
+     * file, the label ends with p, the fraction of dimensions removed. If the weights have 4 bits,
+     * "@w4" follows the method's name, as in "zack@w4,p=0.5".
      */
     char label[256];
     char name[80];   /* the method's name alone, such as "zack" or "zack@w4" */
@@ -72,8 +72,8 @@ void kvd_jct_methods_release(kvd_jct_methods *m);
 /*
  * Fills *plan with the matrices, kept dimensions and bits of method i, for prompts of at most
  * `prompt` tokens. `weights` is the checkpoint of the engine. `gpu` is true if the engine runs on a
- * GPU; methods then decompose W_O on the GPU, so the plan needs no decomposition. The caller must
- * call kvd_plan_close.
+ * GPU. A method that needs W_O decomposed then does it on the GPU, and the plan holds no
+ * decomposition. The caller must call kvd_plan_close.
  */
 int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weights, bool gpu,
                         kvd_dtype type, size_t prompt, uint64_t seed, kvd_plan *plan, kvd_err *err);

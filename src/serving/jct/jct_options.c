@@ -9,8 +9,9 @@
 #include "serving/batching.h"
 
 /*
- * Checks the options used with --parallel sequence, with which GPUs divide the tokens of a prompt.
- * Only prompts can be computed so.
+ * Checks the options used with --parallel sequence, which divides the tokens of a prompt among
+ * GPUs. Decode steps cannot be divided in this way, so options that measure more than prompts are
+ * refused.
  */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {

@@ -24,7 +24,7 @@ typedef struct {
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
-    /* Values of --step-batch, allocated; none if not given. */
+    /* Values of --step-batch, allocated. If the option was not given, NULL and 0. */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
     /* Bits of the weights, 16 or 4 (--weights-bits), allocated. */

@@ -42,7 +42,7 @@ static void put_setting(kvd_rows *r, const char *kind, const kvd_jct_setting *s)
 static void put_gaps(kvd_rows *r, const double *gap, size_t n)
 {
     if (!n)
-        return; /* Each request has one output token, so there are no gaps. */
+        return; /* No gap between two tokens of a request: each request has one output token. */
     kvd_rows_real(r, "tbt_mean_s", kvd_mean(gap, n));
     kvd_rows_real(r, "tbt_p50_s", kvd_quantile(gap, n, 0.5));
     kvd_rows_real(r, "tbt_p99_s", kvd_quantile(gap, n, 0.99));

@@ -74,7 +74,10 @@ int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, s
 
 typedef struct {
     size_t request, input, output;
-    /* Seconds: `arrival` from the start of the run, `ttft` and `jct` from the arrival. */
+    /*
+     * Times in seconds. `arrival` is counted from the start of the run, `ttft` (to the first token)
+     * and `jct` (to the last token) from the request's arrival.
+     */
     double arrival, ttft, jct;
     size_t preempted, recomputed;
     const double *gap;

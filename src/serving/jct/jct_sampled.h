@@ -9,9 +9,9 @@
 
 /*
  * Runs a job of `batch` equal requests that arrive together. The output - 1 decode steps are
- * divided into `steps` equal groups (1 .. output - 1), and only the middle step of each group runs.
- * Times of decode steps in out->run are multiplied by (output - 1) / steps; those in out->gap are
- * not.
+ * divided into `steps` equal groups, and only the middle step of each group runs. `steps` must be
+ * in 1 .. output - 1. Sums of step times in out->run are multiplied by (output - 1) / steps; the
+ * times in out->gap are not multiplied.
  *
  * All requests must fit into the cache at once. The engine must be able to start at any position
  * (facts.anywhere).

@@ -166,8 +166,8 @@ static bool has_requests(const kvd_jct_sweep *s, const candidate *c)
 }
 
 /*
- * Returns the bytes per token that an uncompressed cache stores for a request of `length` tokens.
- * In layers with an attention window, engines store only the tokens of the window.
+ * Returns the bytes of an uncompressed cache per token of a request of `length` tokens. In layers
+ * with an attention window, engines store only the tokens of the window.
  */
 static double dense_bytes(const kvd_jct_sweep *s, size_t length)
 {
@@ -261,8 +261,8 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
 }
 
 /*
- * Returns the number of decode steps of a job to compute: those of --steps, or all if a step of the
- * engine needs all earlier tokens.
+ * Returns the number of decode steps of a job to compute: the value of --steps, or all steps of the
+ * job if the engine can run a step only after all earlier tokens.
  */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
@@ -325,7 +325,7 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
 
 /*
  * Returns true if `batch` requests of up to `tokens` tokens fit into the cache at once. Otherwise
- * reports the measurement that the option asks for as left out.
+ * returns false and reports that `what`, the measurement wanted by `option`, is left out.
  */
 static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, const char *option,
                         size_t batch, size_t tokens)
@@ -345,8 +345,9 @@ static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, 
 }
 
 /*
- * Returns true if a job can run. A job of which only some decode steps are computed needs room for
- * all of its requests; without it, the job is reported as left out.
+ * Returns true if a job can run. If only some decode steps of the job are computed (--steps), all
+ * of its requests must fit into the cache at once. If they do not fit, the job is reported as left
+ * out.
  */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
@@ -356,8 +357,8 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
 }
 
 /*
- * Reports the measurement as left out and returns false if a request of `tokens` tokens does not
- * fit.
+ * Returns true if a request of `tokens` tokens fits into the cache. Otherwise returns false and
+ * reports that the measurement `what` is left out.
  */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {

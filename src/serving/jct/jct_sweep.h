@@ -25,7 +25,7 @@ typedef struct {
     kvd_h5 file;     /* OUT.h5.partial, open from the start to hold the lock on OUT.h5 */
     char *rows_path; /* path of OUT.h5.rows */
     size_t n_before;
-    bool was_complete; /* true if the earlier results are from a complete OUT.h5 */
+    bool was_complete; /* true if the rows of an earlier run are from a complete OUT.h5 */
     /* Text of all options of the sweep, which must be equal in a resumed run. */
     char *description;
     char *skipped; /* messages about measurements that were left out, one line each */

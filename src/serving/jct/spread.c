@@ -65,8 +65,9 @@ void kvd_spread_release(kvd_spread *s)
 }
 
 /*
- * Interpolates sigma [n] at dimension j of d. Dimension j is at the relative position (j + 0.5) /
- * d, element i of sigma at (i + 0.5) / n.
+ * Returns the value of the curve `sigma` [n] at dimension j of d, by linear interpolation.
+ * Dimension j is at the position (j + 0.5) / d between 0 and 1, and element i of `sigma` at (i +
+ * 0.5) / n.
  */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
@@ -86,8 +87,8 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
     /*
-     * The random order does not depend on `pair`, so Q-K and V of one head get values of one
-     * measured head.
+     * The random order does not depend on `pair`, so the singular values of Q-K and of V of a head
+     * come from the same measured head.
      */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {

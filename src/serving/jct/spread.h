@@ -40,12 +40,13 @@ void kvd_spread_release(kvd_spread *s);
 
 /*
  * Adds random rotations and singular values for the matrices `pair` to *b. The caller has set the
- * model, pairing and n_layers of *b. All heads get one rotation, drawn by `seed`. In balanced
- * projections, which have two matrices per head, the right matrix is a second rotation.
+ * model, pairing and n_layers of *b. All heads get one rotation, drawn by `seed`. A balanced
+ * projection has two matrices per head, `left` and `right`; a second random rotation is drawn for
+ * `right`.
  *
- * The measured heads are used in random order, each equally often. If the measured heads have a
- * different number of dimensions, their singular values are interpolated linearly. If s is NULL,
- * all singular values are 1.
+ * The singular values of each head are those of a measured head in *s. The measured heads are used
+ * in random order, each equally often. If the measured heads have a different number of dimensions,
+ * their singular values are interpolated linearly. If s is NULL, all singular values are 1.
  */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);

@@ -9,8 +9,8 @@ static double line(double x0, double y0, double x1, double y1, double x)
 }
 
 /*
- * Returns the index i of the interval at[i] .. at[i + 1] that contains x or is nearest to x. `at`
- * [n] must rise. If n is 1, returns 0.
+ * Returns the index i of the interval at[i] .. at[i + 1] that contains x, or of the nearest
+ * interval if none does. `at` [n] must rise. If n is 1, returns 0.
  */
 static size_t below(const double *at, size_t n, double x)
 {
@@ -38,8 +38,8 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
     /*
-     * If u was measured, only its own curve is read, so that gaps in the curves of neighbouring u
-     * have no effect.
+     * If a curve was measured at exactly u, reads only this curve, so that gaps in the curves of
+     * neighbouring u have no effect.
      */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])

@@ -1,8 +1,8 @@
 /*
  * Table of measured times in seconds over two coordinates u and v: one curve over v for every
- * measured u. Between points the table interpolates linearly, in v first. Beyond them it
- * extrapolates along the last two points, never below 0. If a curve has one point, its time does
- * not depend on v.
+ * measured u. Between measured points the table interpolates linearly, first along v, then along u.
+ * Outside the measured range it extrapolates along the two nearest points, never below 0. If a
+ * curve has one point, its time does not depend on v.
  */
 #ifndef KVD_SERVING_SIMULATE_COST_TABLE_H
 #define KVD_SERVING_SIMULATE_COST_TABLE_H
@@ -22,8 +22,8 @@ typedef struct {
     /* The n different values of coordinate u, rising, one for each curve. */
     double *u;
     /*
-     * Index in the arrays `v` and `seconds` of the first element of each curve, [n + 1]. `n` is the
-     * number of curves. Curve i ends before start[i + 1].
+     * Number n of curves, and index in the arrays `v` and `seconds` of the first element of each
+     * curve, start [n + 1]. Curve i ends before element start[i + 1].
      */
     size_t *start, n;
     /* Coordinate v and time of each measured point, one curve after the other, [n_points]. */

@@ -121,8 +121,8 @@ static int same_setting(const source *s, size_t first, size_t row, kvd_err *err)
 /*
  * Adds a measured iteration to one of three tables:
  *
- *   c->prompts    part of one prompt; u: its tokens, v: earlier tokens
- *   c->products   several prompts; u: their tokens together, v: number of prompts
+ *   c->prompts    part of one prompt; u: number of its tokens, v: number of tokens before it
+ *   c->products   several prompts; u: number of tokens of all of them, v: number of prompts
  *   c->steps      decode step; u: number of requests, v: cached tokens of each
  */
 static int add_point(kvd_costs *c, const source *s, size_t row, kvd_err *err)
@@ -148,9 +148,10 @@ static double pairs(double tokens, double before)
 }
 
 /*
- * Returns the attention time in seconds per query-key product: the increase of the time per prompt
- * token for each additional token before it. The function returns the smallest value of all sizes,
- * because small parts of prompts use the machine less fully.
+ * Returns the attention time in seconds per query-key product. This is the amount by which the time
+ * per prompt token grows with each token before the prompt part. The function returns the smallest
+ * value over all sizes u of prompt parts, because small parts of prompts use the machine less
+ * fully.
  *
  * If only whole prompts were measured, the time of a prompt of u tokens is taken to be a u + c u^2
  * / 2. The returned c is computed from the two longest prompts.
@@ -173,8 +174,8 @@ static double pair_seconds(const kvd_cost_table *t)
 }
 
 /*
- * Subtracts the time of attention from the measured times of prompts. Fills the table of the times
- * of matrix products from prompts without earlier tokens.
+ * Subtracts the time of attention from the measured times of prompts. The remaining times of
+ * prompts with no cached tokens before them fill the table of the times of matrix products.
  */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
@@ -200,7 +201,7 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
     c->weight_bytes = real(s, row, WEIGHTS);
     c->cache_bytes = real(s, row, CACHE);
     const double gpus = real(s, row, GPUS);
-    if (!(gpus >= 0 && gpus <= 1024)) /* 0 GPUs means that the CPU computed */
+    if (!(gpus >= 0 && gpus <= 1024)) /* 0 GPUs: the model ran on the CPU */
         return kvd_fail(err, "row %zu: %g GPUs", row, gpus);
     c->gpus = (int)gpus;
     snprintf(c->engine, sizeof c->engine, "%s", text(s, row, ENGINE));
@@ -209,8 +210,8 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
         return kvd_fail(err, "row %zu: %g bytes per token, %g bytes of weights", row,
                         c->bytes_per_token, c->weight_bytes);
     /*
-     * A size of NaN is accepted here, because --memory may replace it. The code that needs the size
-     * refuses NaN.
+     * A cache size of NaN is accepted here, because the user may give --memory instead. Code that
+     * needs the cache size refuses NaN.
      */
     if (c->cache_bytes >= 1e18)
         return kvd_fail(err, "row %zu: a cache of %g bytes", row, c->cache_bytes);
@@ -219,7 +220,8 @@ static int take_facts(kvd_costs *c, const source *s, size_t row, kvd_err *err)
 
 /*
  * Sets c->bytes_per_token to the most bytes per token that the cache stored in a measured job. If
- * no job was measured, keeps the number of bytes that were reserved per token.
+ * no job was measured, leaves c->bytes_per_token as it is: the bytes that the engine reserved per
+ * token.
  */
 static void take_held_bytes(kvd_costs *c, const source *s, const char *method)
 {
@@ -260,8 +262,8 @@ static int gather(kvd_costs *c, const source *s, const char *method, int gpus, k
 }
 
 /*
- * Returns the seconds of the matrix products for `tokens` tokens. For fewer tokens than were
- * measured, returns at most the time of the smallest measured number.
+ * Returns the seconds of the matrix products for `tokens` tokens. If `tokens` is below the smallest
+ * measured number of tokens, returns at most the time of that number.
  */
 static double products(const kvd_costs *c, double tokens, int *extrapolated)
 {
@@ -299,8 +301,8 @@ void kvd_costs_free(kvd_costs *c)
 }
 
 /*
- * Returns the seconds by which n tokens after `before` tokens take longer than their matrix
- * products.
+ * Returns the seconds that n prompt tokens after `before` cached tokens take in addition to their
+ * matrix products.
  */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {

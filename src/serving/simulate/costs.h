@@ -1,9 +1,9 @@
 /*
  * Predicts the time of an iteration by interpolating the measurements of kvdim-jct.
  *
- * Prompts. P(n, b) is the time of an iteration with n prompt tokens after b earlier ones. Attention
- * takes c n (b + n / 2) of it. The constant c is fitted to measurements with several b, and the
- * rest of P is tabulated.
+ * Prompts. P(n, b) is the time of an iteration with n prompt tokens after b cached tokens.
+ * Attention takes c n (b + n / 2) of it. The constant c is fitted to measurements with several b,
+ * and the rest of P is tabulated.
  *
  * Several parts of prompts in one iteration. L(n) = P(n, 0) - c n^2 / 2 is the time of the matrix
  * products for n tokens. The predicted time is L(sum n) + sum (P(n, b) - L(n)), with sums over the
@@ -25,8 +25,9 @@
 typedef struct kvd_costs kvd_costs;
 /*
  * Reads the measured times of one method from a complete file of kvdim-jct. `method` is the label
- * as printed in the file. `gpus` is the number of GPUs: 0 means the CPU, and -1 the only number in
- * the file. Fails if result rows differ in dtype, graphs or phases, or if a measurement occurs
+ * as printed in the file. `gpus` is the number of GPUs of the measurements to read: 0 means the
+ * CPU. -1 means the only number of GPUs in the file. Fails if result rows differ in dtype, in
+ * whether CUDA graphs were used, or in whether phases were timed. Fails if a measurement occurs
  * twice. Fails also with fewer than two sizes of prompts or of batches.
  */
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err);

@@ -8,8 +8,8 @@
 #include "formats/rows.h"
 
 /*
- * Properties of a measurement. The first SAME of them must be equal in all files; other differences
- * are reported.
+ * Properties of a measurement. The properties before SAME must be equal in all files. Differences
+ * in the properties from SAME on are reported.
  */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
@@ -86,7 +86,8 @@ static int find_columns(const file *x, const kvd_rows *r, int column[COLUMNS], k
 }
 
 /*
- * Reads number of GPUs, dtype, graphs and phases from one result row. They are equal in all rows.
+ * Reads number of GPUs, dtype, graphs and phases from one result row. These values are equal in all
+ * rows of a file.
  */
 static int take_setting(file *x, const kvd_rows *r, size_t row, const int column[COLUMNS],
                         kvd_err *err)

@@ -35,8 +35,9 @@ const char *const *kvd_costs_files_methods(const kvd_costs_files *f, size_t *n);
 const char *kvd_costs_files_of(const kvd_costs_files *f, const char *method, kvd_err *err);
 
 /*
- * Returns a sentence that names two of the files, if they were made by different revisions of kvdim
- * or under different drivers; else "". Valid until kvd_costs_files_free.
+ * Returns a sentence that names two of the files, if these were made by different revisions of
+ * kvdim or under different versions of the GPU driver; else "". The text is valid until
+ * kvd_costs_files_free.
  */
 const char *kvd_costs_files_apart(const kvd_costs_files *f);
 

@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct {
     double *all; /* [n], rising */
-    /* The latencies `all` sorted by block of consecutive requests, then by size, [n]. */
+    /* The latencies of `all` in blocks of consecutive requests, rising within each block, [n]. */
     double *of_block;
     size_t n, start[BLOCKS + 1];
     double sum[BLOCKS];
@@ -81,8 +81,8 @@ static size_t count(const sorted *s, int b, double x)
 }
 
 /*
- * Returns the k-th smallest latency (from 0) of a bootstrap resample in which block b occurs
- * weight[b] times.
+ * Returns the k-th smallest latency (k counts from 0) of a bootstrap resample. In the resample, the
+ * latencies of block b occur weight[b] times.
  */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {

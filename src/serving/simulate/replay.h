@@ -22,8 +22,8 @@ typedef struct {
 
 /*
  * Reads the requests of one method from a complete file of kvdim-jct, measured on `gpus` GPUs (-1
- * means any number). Returns 1 if there are none. Fails if result rows differ in chunk, GPUs or
- * cache size, or have invalid times or lengths.
+ * means any number). Returns 1 if there are none. Fails if result rows differ in the chunk of
+ * prompts (--chunk), the number of GPUs or the cache size, or have invalid times or lengths.
  */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);

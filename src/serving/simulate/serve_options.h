@@ -22,14 +22,17 @@ typedef struct {
     size_t n_rates;
     size_t replicas;
     kvd_route route;
-    int gpus; /* number of GPUs of the measurements to use; -1 if not given */
+    int gpus; /* uses measurements on this number of GPUs; -1 if not given */
     /* Bytes of a GPU's memory, and bytes of it that are not used; NaN if not given. */
     double memory, reserve;
     /* Limits given as options. Their member `pages` is not set. */
     kvd_batching_limits limits;
     bool max_batch_given, max_tokens_given, chunk_given, admission_given;
     double slo_ttft, slo_tbt; /* service level objectives in seconds; infinite means none */
-    /* Value of --max-rate in seconds per token; NaN means that no highest rate is searched. */
+    /*
+     * Value of --max-rate: the greatest mean latency in seconds per output token, for which the
+     * highest request rate is searched. NaN means no search.
+     */
     double bound;
     size_t n_requests; /* 0 if not given */
     /* Arrival rate in requests per second; NaN means that a recorded trace is used. */

@@ -38,8 +38,8 @@ typedef struct {
     /* Served requests and output tokens per second, from the first arrival to the end. */
     double served_rate, token_rate;
     /*
-     * Fraction of all requests whose TTFT and mean gap between tokens are within slo_ttft and
-     * slo_tbt. Refused requests count as not within them.
+     * Fraction of all requests whose TTFT is at most slo_ttft and whose mean gap between tokens is
+     * at most slo_tbt. A refused request counts as missing both limits.
      */
     double slo_share;
     double goodput; /* served requests per second that are within the objectives */
@@ -56,7 +56,10 @@ typedef struct {
     double running;
 } kvd_serve_point;
 
-/* Simulates the requests at their own arrival times. `rate` is only stored in *out. */
+/*
+ * Simulates the requests at their own arrival times and fills *out. `rate` has no effect on the
+ * simulation; it is stored in *out.
+ */
 int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, double rate,
                       kvd_serve_point *out, kvd_err *err);
 
@@ -65,9 +68,9 @@ int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, 
  * `bound` seconds per token. base_rate is the rate of the requests with their arrival times
  * unchanged.
  *
- * The search covers base_rate / 2^20 to base_rate * 2^20. If the mean is above `bound` everywhere,
- * *rate is 0. If the mean is below `bound` everywhere, *rate is infinite. In both cases the trace
- * is too short to tell.
+ * The search covers rates from base_rate / 2^20 to base_rate * 2^20. If the mean exceeds `bound` at
+ * all these rates, *rate is 0. If the mean is below `bound` at all these rates, *rate is infinite.
+ * In both cases the trace is too short to find the highest rate.
  */
 int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests, double base_rate,
                        double bound, double *rate, kvd_err *err);

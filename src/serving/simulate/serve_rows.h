@@ -23,14 +23,15 @@ typedef struct {
 } kvd_serve_comparison;
 
 /*
- * Adds the result row of a simulation, of kind "point" if `bound` is NaN. Otherwise its kind is
- * "max-rate", and `bound` is the greatest mean latency allowed, in seconds per output token.
+ * Adds the result row of a simulation. If `bound` is NaN, the kind of the row is "point". Otherwise
+ * its kind is "max-rate", and `bound` is the greatest mean latency allowed, in seconds per output
+ * token.
  */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
 /*
- * Adds a result row of kind "validation". *p is the simulation of the requests that kvdim-jct
- * served.
+ * Adds a result row of kind "validation", which compares times measured by kvdim-jct (in *c) with
+ * *p, the simulation of the same requests.
  */
 int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                              const kvd_serve_comparison *c, kvd_err *err);

@@ -12,7 +12,10 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /* `busy` is true during an iteration, `touched` if the replica may have new work. */
+    /*
+     * `busy` is true during an iteration. `touched` is true if a request arrived or an iteration
+     * ended since the replica last looked for work.
+     */
     bool busy, touched;
 } replica;
 
@@ -32,8 +35,8 @@ typedef struct {
     size_t n_events;
     kvd_served *served;
     /*
-     * Seconds between successive tokens of all requests; time of each request's latest token,
-     * [requests].
+     * `gap`: seconds between successive tokens, of all requests one after another. `latest`
+     * [requests]: time of each request's latest token.
      */
     double *gap, *latest;
     size_t *gap_at;

@@ -56,9 +56,9 @@ size_t kvd_simulate_gaps(const kvd_batching_limits *limits, const kvd_request *r
 
 /*
  * Simulates serving n requests on a number of replicas. served [n] receives the times of each
- * request. `gap`, if not NULL, receives kvd_simulate_gaps gaps between tokens for every request,
- * one request after another, in seconds. Fails if memory runs out, on limits that no batcher
- * accepts, and if the user interrupts.
+ * request. `gap`, if not NULL, receives the seconds between successive tokens: output - 1 values of
+ * each request, one request after another. The values of refused requests are NaN. Fails if memory
+ * runs out, if kvd_batcher_new refuses the limits, or if the user interrupts.
  */
 int kvd_simulate(const kvd_requests *requests, const kvd_batching_limits *limits,
                  const kvd_costs *costs, int replicas, kvd_route route, kvd_served *served,
