@@ -36,8 +36,9 @@ typedef struct {
      */
     bool exact_prompts;
     /*
-     * Number of outliers among the keys of a KV head for which a page of 64 tokens has room
-     * (kvquant). 0: four times the expected number, plus 64. The CPU engine ignores it.
+     * Number of outliers (values that method kvquant stores exactly) for which a page of 64 tokens
+     * has room among the keys of a KV head. 0: four times the number expected from the method's
+     * parameter, plus 64. The CPU engine ignores it.
      */
     size_t outliers;
     /*
@@ -46,8 +47,8 @@ typedef struct {
      */
     int weight_bits;
     /*
-     * Borrowed weights in bf16 on one GPU, which several engines may use; requires exact_prompts.
-     * NULL: the engine loads its own. The CPU engine ignores it.
+     * Borrowed weights in bf16 on one GPU, which several engines may use. If set, exact_prompts
+     * must be true. If NULL, the engine loads its own weights. The CPU engine ignores it.
      */
     const struct kvd_gpu_weights *weights;
 } kvd_engine_spec;
@@ -65,16 +66,17 @@ typedef struct {
      */
     double bytes_per_token;
     /*
-     * Bytes of the weights, and of all memory of the engine, summed over devices. With codes of 4
-     * bits the weights count as codes, although a bf16 copy is in memory too, which prompts use.
+     * Bytes of the weights, and of all memory of the engine, summed over devices. If the weights
+     * have codes of 4 bits, weight_bytes counts only the codes. A bf16 copy for prompts, which is
+     * also in memory, is not counted.
      */
     double weight_bytes, peak_bytes;
     /* Number of pages of 64 tokens in every layer without a window. */
     size_t pages;
     /*
      * Number of pages of layers with a window, not counting pages that prompts take only while they
-     * run. window_share is the most of them that one request holds. Both are 0 if no window is
-     * shorter than the requests.
+     * run. window_share is the largest number of these pages that one request holds. Both are 0 if
+     * no window is shorter than the requests.
      */
     size_t window_pages, window_share;
     /* Description such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
@@ -85,8 +87,8 @@ typedef struct {
      */
     bool anywhere;
     /*
-     * Bit p is set if phase p is not timed separately. Its time is then 0, and is counted in the
-     * phase that follows p in enum kvd_phase.
+     * Bit p is set if phase p is not timed separately. The time of p is then reported as 0, and is
+     * included in the time of the next phase of enum kvd_phase.
      */
     unsigned fused;
 } kvd_engine_facts;
@@ -94,17 +96,20 @@ typedef struct {
 /* Contents of one request's cache. */
 typedef struct {
     /*
-     * Mean number of tokens that a KV head caches, in layers without a sliding window. Layers with
-     * one hold the newest tokens of the window.
+     * Mean number of tokens that a KV head caches, over the layers without a sliding window. Layers
+     * with a sliding window hold the newest tokens of the window, and are not counted.
      */
     double entries;
     /*
-     * Bits of K and V in the cache. `side` and the bits that kvd_plan_entry_bits counts are not
-     * included. If NaN, every cached token is stored unquantised with the kept dimensions of the
-     * plan.
+     * Bits of K and V in the cache. Not included are the bits in `side`, and the bits per cached
+     * token that kvd_plan_entry_bits returns. If NaN, every cached token is stored unquantised with
+     * the kept dimensions of the plan.
      */
     double bits;
-    /* Bits of the side information by which steps choose what they read. */
+    /*
+     * Bits of the side information (such as summaries of pages) from which decode steps choose the
+     * tokens that they read.
+     */
     double side;
     /* Mean number of cached tokens of a KV head that the latest step did not read. */
     double unread;
@@ -115,8 +120,8 @@ typedef struct {
     /* Number of tokens whose keys lost channels (think), summed over KV heads and layers. */
     size_t pruned;
     /*
-     * Number of bits, among those counted before the latest step, of tokens that had left a sliding
-     * window, so that the step did not read them.
+     * Bits of stored tokens that had left a sliding window, so that the latest step did not read
+     * them. These bits were counted before that step.
      */
     double unseen;
 } kvd_engine_count;
@@ -133,9 +138,10 @@ struct kvd_engine {
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
     /*
-     * Returns the bytes that the KV cache held after the latest iteration. If the pointer is NULL,
-     * the cache holds bytes_per_token bytes for every cached token. Otherwise bytes_per_token is
-     * the amount reserved per token. The GPU engine counts whole pages if the model has a window.
+     * Returns the bytes that the KV cache held after the latest iteration. If this function pointer
+     * is NULL, the cache holds kvd_engine_facts.bytes_per_token bytes for every cached token. If it
+     * is not NULL, bytes_per_token is the amount reserved per token. The GPU engine counts whole
+     * pages if the model has a window.
      */
     double (*held)(const kvd_engine *e);
     /*
@@ -149,13 +155,13 @@ struct kvd_engine {
      */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
     /*
-     * Frees the slot of a request that was ended or preempted and therefore got no iteration with
-     * kvd_slice.last. The pointer is NULL if the engine cannot do this.
+     * Frees the slot of a request that was ended or preempted before its last iteration (the one
+     * with kvd_slice.last). The pointer is NULL if the engine cannot do this.
      */
     void (*drop)(kvd_engine *e, size_t slot);
     /*
-     * If the latest iteration failed because a page had no room for its outliers
-     * (kvd_engine_spec.outliers), returns the number of outliers that a page needs room for; else
+     * If the latest iteration failed because a page had too little room for outliers, returns how
+     * many outliers a page needs room for (a value for kvd_engine_spec.outliers). Otherwise returns
      * 0. The pointer is NULL if the engine cannot tell.
      */
     size_t (*lacking)(const kvd_engine *e);

@@ -340,7 +340,8 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
     /*
-     * Mean over a full slot, because a layer with an attention window holds only the newest tokens.
+     * Mean over a full slot. In a layer with an attention window only the newest tokens are stored,
+     * so bytes per token depend on the length.
      */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;

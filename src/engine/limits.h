@@ -31,9 +31,9 @@ typedef struct {
     /* Number of pages of 64 tokens in every layer. */
     size_t pages;
     /*
-     * Number of pages in every layer with a sliding window, and the most that one request takes:
-     * min(n, window_share) if it has n pages in the other layers. Both are 0 if there are no such
-     * layers.
+     * Number of pages in every layer with a sliding window (window_pages). A request that has n
+     * pages in the other layers takes min(n, window_share) of these pages. Both fields are 0 if no
+     * layer has a sliding window.
      */
     size_t window_pages, window_share;
     kvd_admission admission;

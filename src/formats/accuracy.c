@@ -294,8 +294,9 @@ static int ratio_of_row(const double *nll, const double *none, const double *n, 
 }
 
 /*
- * Reads the number of predictions of each of n sequences. Fails if one is negative or no whole
- * number, if all are 0, or if a row has another number of predictions than all sequences together.
+ * Reads the number of predictions of each of n sequences. Fails if a number is negative or not
+ * whole, or if all are 0. Fails if the number of predictions of a row of the table is not the sum
+ * over the sequences.
  */
 static int read_counts(const kvd_rows *r, kvd_h5 *f, hsize_t n, double *counts, kvd_err *err)
 {
@@ -409,7 +410,10 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads the needle results. Rows that a search for a target accuracy added have NaN there. */
+/*
+ * Reads the results of the needle test. Rows that were added by a search for a target accuracy have
+ * NaN in place of these results.
+ */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -462,10 +466,10 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
 }
 
 /*
- * Reads attributes of a search (--target) that old files may lack. If the attribute `key` is
- * missing, the searched parameter is "p" and *has_key is false. If `metric` is missing, it is
- * KVD_TARGET_TOP1. If `own` is missing, it is false. An attribute that is present and damaged is an
- * error.
+ * Reads attributes of a search (--target) that old files may lack: `key` (the searched parameter),
+ * `metric` (the score) and `own` (a field of kvd_target_result). If `key` is missing, uses "p" and
+ * sets *has_key to false. If `metric` is missing, uses KVD_TARGET_TOP1. If `own` is missing, uses
+ * false. An attribute that is present and damaged is an error.
  */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
@@ -547,8 +551,8 @@ static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err 
 }
 
 /*
- * Fails on infinity (except exp of a large negative log-likelihood), on a negative number beyond
- * rounding, and on a fraction above 1.
+ * Fails on a number that is infinite, negative beyond rounding, or a fraction above 1. A perplexity
+ * may be infinite, because exp of a large negative log-likelihood overflows.
  */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {

@@ -63,31 +63,32 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
  * the uncompressed model. The search varies the parameter `key` of a method, from weak to strong
  * compression. NaN marks a value that was not found:
  *
- *   value         last value of `key` before the accuracy falls below the target
- *   value_misses  first value of `key` at which the accuracy is below the target
+ *   value         last value of `key` before the score falls below the target
+ *   value_misses  first value of `key` at which the score is below the target
  *   value_lo      last value before the lower end of the confidence interval falls below the target
  *   value_hi      first value at which the upper end of the confidence interval is below the target
  */
 typedef struct {
     char name[96], key[64];
     /*
-     * Score of which the found setting must keep the share `target`: KVD_TARGET_TOP1, or a measure
-     * of kvdim-tasks.
+     * Name of the score that the search compares with the target: KVD_TARGET_TOP1, or a measure of
+     * kvdim-tasks. The found setting keeps at least the fraction `target` of this score.
      */
     char metric[48];
     /* True if the score compares with the output of the uncompressed model, not with the truth. */
     bool own;
     double target, value, value_misses, value_lo, value_hi;
     /*
-     * Fractions of bytes saved if `key` is value, value_misses, value_lo and value_hi; NaN in old
-     * files.
+     * Fractions of bytes saved with the parameter `key` set to `value`, to `value_misses`, to
+     * `value_lo` and to `value_hi`; NaN in old files.
      */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
     /*
-     * True if the measured methods differ in more parameters than `key`. `value` then has no
-     * meaning, and `saving` is the largest saving that reaches the target.
+     * True if several parameters of the method were varied, not only `key`. `value` then has no
+     * meaning. `saving` is the largest fraction of bytes saved by a measured setting that reaches
+     * the target.
      */
     bool grid;
 } kvd_target_result;
@@ -96,8 +97,9 @@ typedef struct {
 #define KVD_TARGET_TOP1 "top1"
 
 /*
- * Returns false if the 95 % interval of a search says nothing. Then no setting that saves bytes
- * surely keeps the score (saving_lo), and no setting surely loses it (saving_hi is NaN).
+ * Returns false if the 95 % interval of a search covers everything. Then no setting that saves
+ * bytes is sure to keep the score (saving_lo), and no setting is sure to lose it (saving_hi is
+ * NaN).
  */
 bool kvd_target_tells(double saving_lo, double saving_hi);
 
@@ -107,8 +109,8 @@ typedef struct {
     kvd_interval *ratio;
     /*
      * `sequence_n` [n_sequences] is the number of predictions in each evaluated sequence.
-     * `sequence_kl` [row of the table][n_sequences] is the KL summed over these predictions, NaN if
-     * not measured. Both pointers are NULL if the file has neither array.
+     * `sequence_kl` [row of the table][n_sequences] is the KL divergence summed over these
+     * predictions, NaN if not measured. If the file has no such arrays, both pointers are NULL.
      */
     size_t n_sequences;
     double *sequence_n, *sequence_kl;
@@ -131,9 +133,9 @@ typedef struct {
 } kvd_accuracy_result;
 
 /*
- * Reads the open file f and computes the ratios of perplexities. Fails on infinity, on negative
- * numbers beyond rounding, and on fractions above 1. The caller must call
- * kvd_accuracy_result_release, also on failure.
+ * Reads the open file f and computes, for each row, the ratio of its perplexity to that of the
+ * uncompressed cache. Fails on infinity, on negative numbers beyond rounding, and on fractions
+ * above 1. The caller must call kvd_accuracy_result_release, also on failure.
  */
 int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err);
 void kvd_accuracy_result_release(kvd_accuracy_result *a);

@@ -165,7 +165,10 @@ int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_
     }
     const hsize_t start[4] = {(hsize_t)h->layer, (hsize_t)h->head, first, 0},
                   count[4] = {1, 1, n, s.dims[3]};
-    /* A dataset of rank 1 has no layer and head axes. */
+    /*
+     * A dataset of rank 1 has no layer and head axes, so the first 2 elements of `start` and
+     * `count` are left out.
+     */
     const int skip = s.rank == 1 ? 2 : 0;
     return kvd_h5_read_slab(h->dataset, s.path, s.rank, start + skip, count + skip, s.type, rows,
                             err)
@@ -267,7 +270,9 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /* Expected values of the next token, unless it begins a new sequence. */
+    /*
+     * Sequence number and position that the next token must have, unless it begins a new sequence.
+     */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {
@@ -391,7 +396,7 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;
-    /* Index of the first block of `piece` tokens with an error; `to` if there is none. */
+    /* Index of the first block with an error; `to` if there is none. Blocks have `piece` tokens. */
     size_t failed = to;
 #pragma omp parallel for schedule(static) if (a->at[x] != UINT64_MAX && to - from >= 8)
     for (size_t p = from; p < to; p++) {

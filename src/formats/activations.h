@@ -51,15 +51,15 @@ int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 
 /*
  * Reads tokens first .. first + n - 1 of one head as float32 into rows [n][d_head]. A NaN or
- * infinity is an error. `scratch` holds n * d_head * 4 bytes; it may be NULL if the file is
- * float32.
+ * infinity is an error. `scratch` must have room for n * d_head * 4 bytes. If the file is float32,
+ * `scratch` may be NULL.
  */
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
 /*
  * Finds where each sequence begins among the first n_tokens tokens. (*start)[i] is the first token
- * of sequence i. (*start)[*n] is n_tokens, so the last sequence may be incomplete. The caller frees
+ * of sequence i. (*start)[*n] is n_tokens, where the last sequence may be cut off. The caller frees
  * *start.
  */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
@@ -77,9 +77,9 @@ int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kv
  * model, label, corpus_hash, n_tokens, n_sequences, seq_len, first_layer, n_layers, dtype and
  * has_pre in *a.
  *
- * kvd_activations_reopen fills *a from the PATH.partial of an interrupted run. Without such a file
- * it returns 0, sets a->file.id to H5I_INVALID_HID and keeps the lock on the file name. The caller
- * must then call kvd_activations_create with have_lock true.
+ * kvd_activations_reopen fills *a from the PATH.partial of an interrupted run. If there is no such
+ * file, it returns 0, sets a->file.id to H5I_INVALID_HID and leaves the file name locked. The
+ * caller must then call kvd_activations_create with have_lock true.
  */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
@@ -102,7 +102,8 @@ int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o,
 
 /*
  * Reads back the first n_tokens tokens of every tensor, after kvd_activations_reopen. *total
- * receives what kvd_activations_checksum returned when only these tokens had been written.
+ * receives their checksum: the value that kvd_activations_checksum returned right after these
+ * tokens were written.
  */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
 /* Returns one checksum of all tokens written so far. No other thread may write at the same time. */

@@ -30,7 +30,7 @@ void kvd_activations_locate(kvd_activations *a);
 /* Returns the file offset in bytes of token `first` of one head. */
 off_t kvd_activations_place(const kvd_activations *a, kvd_x x, int layer, int head, size_t first);
 
-/* Selects one head of a tensor or weight matrix, or a whole dataset below /tokens. */
+/* A selection: one head of a tensor or of a weight matrix, or a whole dataset below /tokens. */
 typedef struct {
     kvd_activations *a;
     int set, layer, head;

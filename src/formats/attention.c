@@ -489,8 +489,9 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
 }
 
 /*
- * Checks a statistic of token counts, such as KVD_A_HEAD_COUNT. Fails if the sum, sum of squares,
- * minimum and maximum contradict each other.
+ * Checks a statistic of token counts, such as KVD_A_HEAD_COUNT. Its fields are the sum, sum of
+ * squares, minimum and maximum of the counts of all requests. Fails if these fields contradict each
+ * other.
  */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
@@ -533,7 +534,10 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /* at[i].n requests have a token at position i, so their sum is the number of tokens. */
+        /*
+         * at[i].n is the number of requests that have a token at position i, so the sum over
+         * positions is the number of tokens.
+         */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
@@ -574,8 +578,8 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
             /*
-             * A copy with one layer, because the number of scores differs between layers with
-             * different attention windows.
+             * Each layer is checked alone, in a copy of *s with one layer, because the number of
+             * scores differs between layers with different attention windows.
              */
             kvd_attention_stats one = *s;
             one.n_layers = 1;

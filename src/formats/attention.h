@@ -65,7 +65,10 @@ typedef enum {
     KVD_A_DENOMINATOR_SQUARES,
     KVD_A_DENOMINATOR_MIN,
     KVD_A_DENOMINATOR_MAX,
-    /* Mean attention probability that a token gets from the later tokens that see it. */
+    /*
+     * Histogram, minimum and maximum of the mean attention probability that a token gets, where the
+     * mean is over the later tokens that can attend to it.
+     */
     KVD_A_RECEIVED_HISTOGRAM,
     KVD_A_RECEIVED_MIN,
     KVD_A_RECEIVED_MAX,
@@ -89,8 +92,8 @@ typedef enum {
      */
     KVD_A_HEAD_SHARE,
     /*
-     * Fewest tokens that receive the fraction kvd_critical_level[level] of the attention of all
-     * query heads of a KV head: uint64 [layer][kv_head][level].
+     * Fewest tokens that together receive the fraction kvd_critical_level[level] of the attention
+     * of a KV head, summed over its query heads: uint64 [layer][kv_head][level].
      */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
@@ -107,8 +110,8 @@ typedef enum {
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
     /*
-     * Number of tokens of each of the first requests, whose tokens have statistics of their own:
-     * uint64 [request].
+     * Number of tokens of each kept request: uint64 [request]. Kept requests are the first ones of
+     * the text; statistics of each of their tokens are stored.
      */
     KVD_A_KEPT_LENGTH,
     /*
@@ -117,9 +120,9 @@ typedef enum {
      */
     KVD_A_KEPT_MASS,
     /*
-     * Sum over heads of ln of each query's softmax denominator: double [request][layer][position].
-     * Values after the request's last token are 0, as in KVD_A_KEPT_QUERY_SCORE and
-     * KVD_A_KEPT_KEY_SCORE.
+     * Logarithm of the denominator of each query's softmax, summed over heads: double
+     * [request][layer][position]. Values after the request's last token are 0, as in
+     * KVD_A_KEPT_QUERY_SCORE and KVD_A_KEPT_KEY_SCORE.
      */
     KVD_A_KEPT_DENOMINATOR,
     /* Mean attention score of each token as a query: double [request][layer][position]. */
@@ -151,7 +154,7 @@ typedef struct {
 
 /*
  * Allocates the statistics. The caller must have set model, lengths and layers in *s. Sums start at
- * 0, minima at infinity, maxima at -infinity (counts at 0).
+ * 0 and minima at infinity. Maxima start at -infinity, or at 0 if they are counts.
  */
 int kvd_attention_stats_alloc(kvd_attention_stats *s, kvd_err *err);
 void kvd_attention_stats_release(kvd_attention_stats *s);
@@ -165,9 +168,10 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, si
                                    int layer);
 
 /*
- * Returns quantile q, in [0, 1], of histogram h; 0 for an empty histogram. Interpolates linearly
- * within a bin, or in the logarithm for probabilities and norms. Values outside the edges count as
- * the nearest edge. `field` selects the bin edges.
+ * Returns quantile q, in [0, 1], of histogram h; 0 for an empty histogram. `field` is the
+ * statistic, which determines the edges of the bins. Interpolates linearly within a bin; for
+ * probabilities and norms, interpolates their logarithm. Values outside all bins count as the
+ * nearest edge.
  */
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 

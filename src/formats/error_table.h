@@ -15,7 +15,7 @@ extern const kvd_schema kvd_schema_error_table;
 typedef struct {
     kvd_model_info model;
     char method[32];
-    /* Rotations used for Q and K, and for V. */
+    /* Kind of rotation used for Q and K (pair[0]) and for V (pair[1]). */
     kvd_pair pair[2];
     /* Hash of the rotations that removed the dimensions; "" in older files. */
     char bases_hash[KVD_BASES_HASH];

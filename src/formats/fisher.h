@@ -1,7 +1,7 @@
 /*
- * kvdim/fisher files: squared gradients of the loss with respect to keys, values, W_K and W_V. This
- * is the empirical Fisher information that Palu's rank search and KVQuant's weights use. The loss
- * of a sequence is the sum of -log p(next token) over its tokens.
+ * kvdim/fisher files: squared gradients of the loss with respect to keys, values, W_K and W_V. Palu
+ * uses this empirical Fisher information to choose ranks, and KVQuant uses it to weight
+ * quantisation errors. The loss of a sequence is the sum of -log p(next token) over its tokens.
  */
 #ifndef KVD_FORMATS_FISHER_H
 #define KVD_FORMATS_FISHER_H
@@ -14,8 +14,8 @@ extern const kvd_schema kvd_schema_fisher;
 /* Tensors with gradients: keys after RoPE, keys before RoPE, values. */
 typedef enum { KVD_F_K, KVD_F_K_PRE, KVD_F_V, KVD_N_F } kvd_f;
 /*
- * Number of tensors (keys before RoPE, and values) for which the file has gradients of the weights
- * and products g^T g.
+ * Number of tensors for which the file has also gradients of the weights and products g^T g. These
+ * tensors are the keys before RoPE and the values.
  */
 enum { KVD_F_SIDES = 2 };
 
@@ -36,8 +36,8 @@ typedef struct kvd_fisher {
      */
     double *weight[KVD_F_SIDES];
     /*
-     * Root mean square over sequences of the gradient of each weight, averaged over the weights of
-     * a head: [n_layers][n_kv_heads].
+     * For each weight, the root mean square over sequences of its gradient; then the mean over the
+     * weights of a head: [n_layers][n_kv_heads].
      */
     double *root[KVD_F_SIDES];
     /*

@@ -216,7 +216,7 @@ done:
 
 /*
  * Returns the largest rounding error, in seconds, of a measured time. CUDA events count in steps of
- * 0.5 us. One measured step may represent several steps, which multiplies its error.
+ * 0.5 us. If one measured step represents several steps, its error is multiplied by their number.
  */
 static double rounding(const kvd_rows *r, size_t row)
 {
@@ -286,8 +286,8 @@ static const char *admission(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns true if rows a and b are jobs that differ at most in the method and in the column
- * `length`.
+ * Returns true if rows a and b are jobs with equal settings, apart from the method and from the
+ * column named `length`.
  */
 static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
@@ -313,8 +313,8 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
 }
 
 /*
- * Returns the seconds by which a method is faster than the uncompressed cache; NaN if method `none`
- * was not measured.
+ * Returns the seconds by which the method of `row` finishes its job sooner than the uncompressed
+ * cache (method `none`). Returns NaN if method `none` was not measured.
  */
 static double gain(const kvd_rows *r, size_t row)
 {
@@ -324,9 +324,9 @@ static double gain(const kvd_rows *r, size_t row)
 }
 
 /*
- * Among the jobs that differ from `row` in this length alone, returns the row with the smallest
- * length above `from`, or with the smallest length if `from` is NaN. Skips jobs without a
- * measurement of the uncompressed cache. Returns SIZE_MAX if no row is left.
+ * Considers the jobs that differ from `row` only in the column named `length`. Returns the row with
+ * the smallest length above `from`, or, if `from` is NaN, with the smallest length of all. Skips
+ * jobs without a measurement of the uncompressed cache. Returns SIZE_MAX if no row is left.
  */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
@@ -347,8 +347,8 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
     /*
-     * Only the last length at which the method becomes faster counts, because a method may become
-     * slower again.
+     * With growing length a method may become faster and then slower again. The answer is the last
+     * length at which it becomes faster.
      */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);
@@ -364,7 +364,7 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
 
 /*
  * Returns the seconds between the fastest and the slowest repetition of a job; 0 if the file lacks
- * them.
+ * the times of these repetitions.
  */
 static double spread(const kvd_rows *r, size_t row)
 {
@@ -383,8 +383,8 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
             /*
-             * The method is not faster at the length `from`, so noise at shorter lengths does not
-             * matter.
+             * The method is not faster at the length `from`. So the break-even length is above
+             * `from`, and noise at shorter lengths does not affect it.
              */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))

@@ -69,9 +69,9 @@ int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, cons
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 /*
- * Reads execution costs for kvdim-serve. If the file was measured with `--attention` other than
- * `ours`, the method NAME becomes NAME@ATTENTION. On failure returns NULL and fills *err. The
- * caller frees the table.
+ * Reads the table of execution times for kvdim-serve. If kvdim-jct was run with a value ATTENTION
+ * of --attention other than `ours`, the method NAME becomes NAME@ATTENTION. On failure returns NULL
+ * and fills *err. The caller frees the table.
  */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
@@ -82,11 +82,11 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
 /*
- * Returns the smallest input length (output length if `output`) from which on a method completes
- * jobs faster than the uncompressed cache. Compares jobs that differ only in this length, and
- * interpolates linearly between two measured lengths. Returns the shortest length if the method is
- * faster at all of them. Returns NaN if the method is not faster at the longest length, or if
- * method `none` was not measured.
+ * Returns the break-even length: at all longer inputs (longer outputs if `output`) the method of
+ * `row` completes jobs faster than the uncompressed cache. Compares jobs that differ only in this
+ * length, and interpolates linearly between two measured lengths. If the method is faster at all
+ * measured lengths, returns the shortest of them. If the method is not faster at the longest
+ * length, or if method `none` was not measured, returns NaN.
  */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
@@ -103,23 +103,23 @@ typedef struct {
 } kvd_jct_noise;
 
 /*
- * Returns true if noise may have changed the result of kvd_jct_break_even: at some length,
- * repetitions of one job differ in time as much as the method and the uncompressed cache do. Only
- * lengths above the longest length at which the method is slower or equally fast are considered.
- * *noise describes the shortest noisy length.
+ * Returns true if noise may have changed the result of kvd_jct_break_even. This is so if, at some
+ * length, the spread of the times of repeated jobs is at least the difference between the method
+ * and the uncompressed cache. Lengths below the longest one at which the method is slower or
+ * equally fast are not considered. *noise describes the shortest noisy length.
  */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
 /*
- * Returns the number of input lengths (output lengths if `output`) at which the method of `row` was
- * timed, in jobs that differ only in this length.
+ * Considers the jobs that differ from `row` only in the input length (output length if `output`).
+ * Returns the number of lengths at which such jobs were timed.
  */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
 /*
- * Returns true if `row` is a job and no earlier row is the same job of the same method, apart from
- * the input length (output length if `output`). Such rows share one break-even length, which a
- * table prints once.
+ * Returns true if `row` is a job and no earlier row differs from it only in the input length
+ * (output length if `output`). Rows that differ only in this length share one break-even length,
+ * which a table prints once.
  */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 

@@ -9,7 +9,7 @@ extern const kvd_schema kvd_schema_kernels;
 /* Measured peak rates of a CPU or GPU, in units per second; 0 if not measured. */
 typedef struct {
     double copy_bytes; /* bytes per second of a device copy, read plus written */
-    double read_bytes; /* bytes per second that a kernel reads which writes nothing */
+    double read_bytes; /* bytes per second read by a kernel that writes nothing */
     /* FLOP per second of a matrix product, in 16-bit on a GPU and in float32 on a CPU. */
     double flop;
     double exps;

@@ -50,8 +50,9 @@ typedef struct {
 } kvd_named_text;
 
 /*
- * Fails if two texts, tokenised for one model, have the same label, number of tokens and sequence
- * length, but other contents. The message names both hashes and both paths, those of `a` first.
+ * Fails if two texts, tokenised for the same model, have equal labels, numbers of tokens and
+ * sequence lengths but different contents. The message names the hash and the path of `a`, then of
+ * `b`.
  */
 int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err);
 

@@ -189,7 +189,10 @@ static int describe(kvd_h5 *f, kvd_moments *m, kvd_err *err)
     return 0;
 }
 
-/* Checks that each Gram matrix is symmetric, has no negative diagonal and obeys Cauchy-Schwarz. */
+/*
+ * Checks that each Gram matrix is symmetric, has no negative diagonal element, and satisfies the
+ * Cauchy-Schwarz inequality.
+ */
 static int check_sums(kvd_h5 *f, const kvd_moments *m, kvd_g g, kvd_err *err)
 {
     const size_t d = (size_t)m->model.d_head;

@@ -32,8 +32,9 @@ typedef struct {
     int first_layer, n_layers;
     bool has_pre;
     /*
-     * Gram matrices [n_layers][n_heads or n_kv_heads][d_head][d_head]; NULL if not recorded. For
-     * weights they are W_O W_O^T and W_V^T W_V, with W_O [d_head][d_model] and W_V
+     * Gram matrices [n_layers][n_heads or n_kv_heads][d_head][d_head]; NULL if not recorded. The
+     * Gram matrix of Q, K or V is X^T X, with one row of X per token. The Gram matrices of the
+     * weights of a head are W_O W_O^T, with W_O [d_head][d_model], and W_V^T W_V, with W_V
      * [d_model][d_head].
      */
     double *gram[KVD_N_G];
@@ -57,10 +58,10 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 /* Reads a kvdim/moments file. Non-finite elements and a negative diagonal are errors. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /*
- * Adds the matrices and token counts of another text to *sum. Matrices of weights must agree to
- * 1e-9 of the largest element and are not added. The label becomes "a+b", and seq_len the larger
- * one. The corpus hash becomes that of both texts. Fails, naming both files, if the models, the
- * layers or has_pre differ.
+ * Adds the matrices and token counts of another text to *sum. Gram matrices of weights are not
+ * added; they must agree to 1e-9 of the largest element. The label becomes "a+b", if the two labels
+ * are a and b, and seq_len the larger of the two. The corpus hash is computed from the hashes of
+ * both texts. Fails, naming both files, if the models, the layers or has_pre differ.
  */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);

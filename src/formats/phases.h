@@ -1,6 +1,6 @@
 /*
- * Times of the phases of an inference step. Time between two steps belongs to the phase `host`.
- * Time of a step that no phase accounts for is called the residue.
+ * Times of the phases of an inference step. Time between two steps belongs to the phase `host`. The
+ * part of a step's time that belongs to no phase is called the residue.
  */
 #ifndef KVD_FORMATS_PHASES_H
 #define KVD_FORMATS_PHASES_H
@@ -9,7 +9,7 @@ typedef enum {
     KVD_PHASE_EMBED,
     KVD_PHASE_NORM,
     KVD_PHASE_QKV,
-    /* Bias, norms of Q and K, and RoPE, if a separate kernel computes them. */
+    /* Bias, norms of Q and K, and RoPE. Empty if the kernel of another phase computes them. */
     KVD_PHASE_ROPE,
     /* Rotation of Q and K to the kept dimensions, if a separate kernel computes it. */
     KVD_PHASE_ROTATE,

@@ -22,8 +22,9 @@ typedef struct {
      */
     int32_t *rank;
     /*
-     * Matrices that project `heads` adjacent KV heads to one vector: [n_layers][n_kv_heads][heads *
-     * d_head][n_components].
+     * Matrices that project `heads` adjacent KV heads together to one vector:
+     * [n_layers][n_kv_heads][heads * d_head][n_components]. KV heads that are projected together
+     * have equal matrices.
      */
     double *down;
     /* Matrices that reconstruct one KV head: [n_layers][n_kv_heads][n_components][d_head]. */
@@ -42,9 +43,10 @@ typedef struct {
 
 /*
  * Reads a kvdim/projections file. Fails if the file is for another model than `model`, or has a bad
- * rank, NaN or infinity. n_components must be at most p->heads * d_head. p->heads must divide the
- * number of KV heads, and be 1 if keys are projected after RoPE. KV heads that are projected
- * together must have equal ranks and equal matrices `down`. On success the caller releases *p.
+ * rank, NaN or infinity. n_components must be at most p->heads * d_head. p->heads, the number of KV
+ * heads that are projected together, must divide the number of KV heads; if keys are projected
+ * after RoPE, it must be 1. KV heads that are projected together must have equal ranks and equal
+ * matrices `down`. On success the caller releases *p.
  */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);

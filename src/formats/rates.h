@@ -22,8 +22,9 @@ typedef struct {
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
 /*
- * Returns the removed fraction of dimensions, p = 1 - sum(d_qk + d_v) / (2 d_head n), over the n KV
- * heads of all layers. If `padded`, each d is rounded up to a multiple of 16, at most d_head.
+ * Returns the removed fraction of dimensions, p = 1 - sum(d_qk + d_v) / (2 d_head n), over all n =
+ * n_layers * n_kv_heads KV heads. If `padded`, each d_qk and each d_v is first rounded up to a
+ * multiple of 16, at most d_head.
  */
 double kvd_widths_p(const kvd_widths *w, int padded);
 /* Returns the removed fraction of the dimensions of Q and K (side 0) or of V (side 1). */
@@ -37,7 +38,7 @@ typedef struct {
     /*
      * Rule that chose the kept dimensions.
      *
-     *   eq6          the removed singular values sum to at most a fraction r of all (ZACK, Eq. 6)
+     *   eq6          removed singular values are at most a fraction r of the sum of all (ZACK, Eq. 6)
      *   eq6-energy   like eq6, with squared singular values
      *   eq6-by-pair  like eq6, with one r for Q and K and another for V
      *   error        by measured losses of prediction quality (kvdim/error-table)
@@ -54,20 +55,20 @@ typedef struct {
     size_t n_points;
     /*
      * Fraction r of the sum of a head's singular values that may be removed, [n_points]. NaN if
-     * `rule` has no single r for all of Q, K and V.
+     * `rule` does not use one r for all of Q, K and V.
      */
     double *removal_rate;
     double *overall_p, *overall_p16;
     /* Kept dimensions at each strength of compression, [n_points]. */
     kvd_widths *widths;
     /*
-     * Number of steps of the step function p(r). It gives the removed fraction of dimensions, p,
-     * for r.
+     * Number of steps of the step function p(r): p is the fraction of dimensions removed if
+     * singular values up to the fraction r of their sum may be removed.
      */
     size_t n_table;
     /*
-     * Steps of p(r): p is table_p[i] for r from table_r[i] up to table_r[i + 1], [n_table] each,
-     * rising. NULL if `rule` has no single r.
+     * Steps of p(r), [n_table] each, rising: p(r) is table_p[i] if table_r[i] <= r < table_r[i +
+     * 1]. NULL if `rule` does not use one r for all of Q, K and V.
      */
     double *table_r, *table_p;
 } kvd_rates;

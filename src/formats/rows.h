@@ -30,7 +30,7 @@ size_t kvd_rows_count(const kvd_rows *r);
 int kvd_rows_begin(kvd_rows *r, kvd_err *err);
 /*
  * Set one cell of the newest row. An unknown column or a wrong type is a programming error
- * (assert). If memory for a text runs out, kvd_rows_write reports it.
+ * (assert). If memory for a text runs out, the later kvd_rows_write fails.
  */
 void kvd_rows_text(kvd_rows *r, const char *column, const char *value);
 void kvd_rows_int(kvd_rows *r, const char *column, int64_t value);
@@ -74,8 +74,9 @@ int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
  */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
 /*
- * Checks a loaded table. `needed` lists columns that must exist and ends with NULL. `columns` gives
- * their types. `refused` returns true for a number that is not allowed. `path` is for messages.
+ * Checks a loaded table. `needed` is a list, ending with NULL, of the names of columns that must
+ * exist. `columns` [n_columns] gives the type of every known column. The function `refused` must
+ * return true for a number that is not allowed in its column. `path` is for messages.
  */
 int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *columns, int n_columns,
                    const char *const *needed,
@@ -92,13 +93,16 @@ int64_t kvd_rows_get_int(const kvd_rows *r, size_t row, int column);
 double kvd_rows_get_real(const kvd_rows *r, size_t row, int column);
 
 /*
- * Return one cell of a column found by its name. If the table has no such column of this type,
- * return NaN or "".
+ * Return the cell of a row in the column with the given name. If the table has no such column of
+ * this type, kvd_row_real returns NaN and kvd_row_text returns "".
  */
 double kvd_row_real(const kvd_rows *r, size_t row, const char *column);
 const char *kvd_row_text(const kvd_rows *r, size_t row, const char *column);
 
-/* Print a number into `to` by a printf format and return `to`. NaN is printed as "-". */
+/*
+ * kvd_real_text prints the number x into `to`, and kvd_interval_text the interval lo .. hi, by the
+ * printf format `format`. Both return `to`, and print "-" for NaN.
+ */
 const char *kvd_real_text(char *to, size_t size, const char *format, double x);
 const char *kvd_interval_text(char *to, size_t size, const char *format, double lo, double hi);
 

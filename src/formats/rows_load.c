@@ -37,8 +37,8 @@ static int read_cells(hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_va
 }
 
 /*
- * Returns a text attribute, or "" if it is absent, because other software may have written the
- * column.
+ * Returns a text attribute. If it is absent, returns "": the column may have been written by other
+ * software, which does not write the attribute.
  */
 static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
 {
@@ -80,8 +80,8 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
 }
 
 /*
- * Checks that a dataset has as many rows as the table. Sets *n to 0 for samples, which have several
- * axes.
+ * Checks that a dataset has as many rows as the table, and sets *n to this number. A dataset with
+ * several axes holds samples; for it sets *n to 0.
  */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
@@ -97,8 +97,8 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
         return kvd_fail(err, "'%s': '/rows/%s' has %llu rows, other columns %zu", f->path, name,
                         (unsigned long long)dim, r->n);
     /*
-     * A damaged header could otherwise make the program allocate gigabytes for values that are not
-     * stored.
+     * A damaged header may announce rows that are not stored, for which the program would allocate
+     * gigabytes.
      */
     if (H5Dget_storage_size(dataset) == 0)
         return kvd_fail(err, "'%s': '/rows/%s' announces %llu rows but stores none", f->path, name,
@@ -147,8 +147,8 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
 }
 
 /*
- * Returns the index by which to list columns: order of creation if the file has it, else order of
- * names.
+ * Returns the HDF5 index in whose order columns are listed: by creation if the file records the
+ * order of creation, else by name.
  */
 static H5_index_t order_of(hid_t group)
 {

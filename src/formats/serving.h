@@ -2,8 +2,8 @@
  * kvdim/serving files: results of simulated serving. A row of the table is of one of three kinds.
  *
  *   point       a compression method at one request rate
- *   max-rate    a method at the highest request rate whose mean normalised latency (JCT / output
- *               tokens) is at most latency_bound_s
+ *   max-rate    a method at the highest request rate at which the mean of JCT / output tokens is at
+ *               most latency_bound_s, a column of the row
  *   validation  one statistic of requests that kvdim-jct served (measured), and of their simulation
  */
 #ifndef KVD_FORMATS_SERVING_H
@@ -32,8 +32,9 @@ typedef enum {
 extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
 /*
- * Writes the name of a column. With `bound` 0 it is the column of the value, such as "ttft_mean_s".
- * With 1 and 2 it is that of an end of the value's interval: "ttft_mean_lo_s", "ttft_mean_hi_s".
+ * Writes the name of the column of a statistic k of the time m. If `bound` is 0, the column holds
+ * the value, as "ttft_mean_s" does. If `bound` is 1 or 2, it holds the lower or upper end of the
+ * interval of that value: "ttft_mean_lo_s" or "ttft_mean_hi_s".
  */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
@@ -48,8 +49,8 @@ enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
 /*
- * Writes the table into a new file and completes it. `none` has one text line for each method that
- * sustains no request rate.
+ * Writes the table into a new file and completes it. `none` is a text with one line for each method
+ * for which no request rate met the bound.
  */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);

@@ -190,8 +190,8 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
 }
 
 /*
- * Reads numbers, which must be in 0 .. `most`. If `skip` is 1, the file has no number for the first
- * compared file, and (*out)[0] becomes NaN.
+ * Reads an array of numbers, which must be in 0 .. `most`. If `skip` is 1, the file has no number
+ * for the first file compared (it would be compared with itself), and (*out)[0] is set to NaN.
  */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)

@@ -14,40 +14,46 @@ typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
     /*
-     * Mean |R|, mean |R_0 - R|, and mean |R_0 - R| with aligned signs, for R_0 of file 0 and R of
-     * another file: [n_others]. Aligning negates columns of R that point against those of R_0.
+     * Comparison of the rotation R_0 of file 0 with the rotation R of each other file: [n_others].
+     * `epsilon` is the mean of |R|, `delta` the mean of |R_0 - R|. `delta_aligned` is `delta` after
+     * changing the sign of each column of R that has a negative scalar product with the column of
+     * R_0.
      */
     double *epsilon, *delta, *delta_aligned;
     /*
-     * Comparison of the first m columns of R_0 and R, for m = 1 .. d: [n_others][d]. overlap is the
-     * mean squared cosine between the two subspaces. R_0 is the rotation of the first file, R that
-     * of another file. energy_kept is the fraction of the squared norm of the other file's data
-     * that the columns of R_0 keep. energy_own is the fraction that the columns of R keep.
+     * Comparison of the first m columns of R_0 (rotation of the first file) and R (rotation of
+     * another file), for m = 1 .. d: [n_others][d]. `overlap` is the mean squared cosine between
+     * the two subspaces. `energy_kept` is the fraction of the squared norm of the other file's data
+     * that remains in the m columns of R_0, and `energy_own` the fraction that remains in the m
+     * columns of R.
      */
     double *overlap, *energy_kept, *energy_own;
     /* epsilon and delta of single heads: [n_others][n_layers][n_h]. */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
-    /* overlap and energy_kept of single heads: [n_others][n_layers][n_h][d]. */
+    /* The values of `overlap` and `energy_kept` for single heads: [n_others][n_layers][n_h][d]. */
     double *head_overlap, *head_energy_kept;
     /*
-     * Mean |R_a - R_b| / mean |R_b| for files a and b: [n_files][n_files]. aligned_over_epsilon
-     * negates columns of R_b that point against those of R_a.
+     * `delta_over_epsilon` is mean |R_a - R_b| / mean |R_b| for the rotations of files a and b:
+     * [n_files][n_files]. `aligned_over_epsilon` is the same ratio after changing the sign of each
+     * column of R_b that has a negative scalar product with the column of R_a.
      */
     double *delta_over_epsilon, *aligned_over_epsilon;
     /*
-     * overlap and energy_kept for the first d / 2 columns of the rotations of files a and b:
-     * [n_files][n_files].
+     * The values of `overlap` and `energy_kept` for the first d / 2 columns of the rotations of
+     * files a and b: [n_files][n_files].
      */
     double *overlap_half, *energy_kept_half;
     /*
-     * Difference between mean |R_a| and mean |R_b|, divided by mean |R_b|: [n_files][n_files].
-     * means_over_epsilon averages over heads before the absolute difference is taken.
-     * head_means_over_epsilon averages over heads afterwards.
+     * Absolute difference between mean |R_a| and mean |R_b|, divided by mean |R_b|:
+     * [n_files][n_files]. For means_over_epsilon, the difference is averaged over heads and then
+     * its absolute value is taken. For head_means_over_epsilon, the absolute differences of the
+     * heads are averaged.
      */
     double *means_over_epsilon, *head_means_over_epsilon;
     /*
-     * Control: delta_over_epsilon .. head_means_over_epsilon for a random rotation R_a: [n_files].
+     * Control: the six arrays from delta_over_epsilon to head_means_over_epsilon, computed with a
+     * random rotation in place of R_a: [n_files].
      */
     double *random[6];
     double *all; /* one block of memory that holds all arrays of this structure */
@@ -65,8 +71,8 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
 
 /*
  * Comparison of rotations, read from a file. Values are means over layers and heads. Element [a][b]
- * of a matrix [n_files][n_files] compares the rotation R_a of file a with R_b or the data of file
- * b.
+ * of a matrix [n_files][n_files] compares the rotation R_a of file a with file b: with its rotation
+ * R_b or with its data.
  */
 typedef struct {
     kvd_pair pair;
@@ -81,14 +87,15 @@ typedef struct {
     /* Fraction of the energy of file b's data that the first d_head / 2 columns of R_a keep. */
     double *energy;
     /*
-     * Difference between mean |R_a| and mean |R_b|, divided by mean |R_b|: [n_files][n_files].
-     * `means` averages over heads before the absolute difference is taken, `head_means` afterwards.
-     * NULL in older files.
+     * Absolute difference between mean |R_a| and mean |R_b|, divided by mean |R_b|:
+     * [n_files][n_files]. For `means`, the difference is averaged over heads and then its absolute
+     * value is taken. For `head_means`, the absolute differences of the heads are averaged. NULL in
+     * older files.
      */
     double *means, *head_means;
     /*
-     * Control: delta_ratio, aligned_ratio, overlap and energy for a random R_a and file b:
-     * [n_files].
+     * Control: the arrays delta_ratio, aligned_ratio, overlap and energy for file b, computed with
+     * a random rotation in place of R_a: [n_files].
      */
     double *random[4];
 } kvd_similarity_pair;

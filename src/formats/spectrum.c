@@ -77,8 +77,8 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
 }
 
 /*
- * Computes the bytes of the matrices. Fails if the product overflows, because the sizes may come
- * from a file.
+ * Computes the bytes of the rotation matrices [n_layers][n_h][d][d]. Fails if the product
+ * overflows, because the sizes may come from a file.
  */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
@@ -339,7 +339,7 @@ static int write_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
 static const struct {
     const char *name;
     size_t at;
-    bool whole; /* size_t if true, double if false */
+    bool whole; /* the field is a size_t if true, a double if false */
 } calibration_field[] = {
     {"prune", offsetof(kvd_calibration, prune), false},
     {"sequences_dropped", offsetof(kvd_calibration, sequences_dropped), true},
@@ -451,8 +451,8 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
 }
 
 /*
- * Computes how far P = left right^T is from the identity or an orthogonal projection. *off is the
- * largest absolute element of P - P^T and P^2 - P.
+ * Computes how far P = left right^T is from being the identity or an orthogonal projection. *off
+ * receives the largest absolute element of the two matrices P - P^T and P^2 - P.
  */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
@@ -521,8 +521,8 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
 }
 
 /*
- * Reads rotations, or left and right matrices. A file without them is an error unless values_only
- * is true.
+ * Reads rotations, or left and right matrices. If the file has none, fails unless values_only is
+ * true, which means that singular values suffice.
  */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)

@@ -3,7 +3,7 @@
  *
  * A kvd_pair names the matrices that share one rotation R:
  *
- *   qk        K and the queries that read it, after RoPE
+ *   qk        K and the queries of the heads that read it, after RoPE
  *   vw        V and the output projection W_O
  *   q, k, v   Q, K or V alone
  *   wv        W_V, the weights that produce V
@@ -66,7 +66,10 @@ typedef struct {
     double *sigma; /* singular values, falling: [n_layers][n_h][d_head] */
     /* Rotations, or the left one of two matrices, [n_layers][n_h][d_head][d_head]. */
     double *R;
-    /* Right one of two matrices, shaped like R; NULL for rotations. */
+    /*
+     * Matrix `right` of a balanced kvd_pair, shaped like R. NULL if the kvd_pair has one rotation
+     * per head.
+     */
     double *right;
     /*
      * Number of heads whose rows were decomposed by QR, because the Gram matrix was too
@@ -160,8 +163,8 @@ typedef struct {
      */
     double mean_max_sigma, cv_max_sigma;
     /*
-     * Means over heads of the effective rank, and of the numbers of dimensions that hold 90 % and
-     * 99 % of sum sigma^2.
+     * Means over heads of the effective rank (effective_rank), and of the smallest numbers of
+     * dimensions that hold 90 % (rank90) and 99 % (rank99) of sum sigma^2.
      */
     double effective_rank, rank90, rank99;
 } kvd_pair_summary;

@@ -22,7 +22,10 @@ typedef enum { END, LAYER, HEAD, KV_HEAD, LEVEL, QUANTILE, MEASURE } axis;
 static const char *const axis_name[] = {"",      "layer",    "head",   "kv_head",
                                         "level", "quantile", "measure"};
 
-/* Kinds of values that a dataset may hold. */
+/*
+ * Kinds of values that a dataset may hold, such as fractions (PART), counts, and indices of groups
+ * of layers (GROUP).
+ */
 typedef enum { ANY, PART, POSITIVE, COUNT, GROUP } domain;
 
 typedef struct {
@@ -135,8 +138,8 @@ static size_t length(const kvd_tokens *t, axis a)
 }
 
 /*
- * Returns the number of values of a dataset. The product cannot overflow, because sizes are below
- * 1e6 and at most three are large.
+ * Returns the number of values of a dataset: the product of the lengths of its axes. The product
+ * cannot overflow, because lengths are below 1e6 and at most three axes are long.
  */
 static size_t count_of(const kvd_tokens *t, kvd_t f)
 {

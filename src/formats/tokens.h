@@ -42,16 +42,17 @@ typedef enum {
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
     /*
-     * Fraction of unimportant tokens that two layers have in common, mean over requests: [ranking
-     * measure][layer][layer]. The arrays ..._SD are standard deviations over requests.
+     * Mean over requests of the fraction of unimportant tokens that two layers have in common:
+     * [ranking measure][layer][layer]. KVD_T_UNIMPORTANT_SD is the standard deviation over
+     * requests. KVD_T_IMPORTANT and KVD_T_IMPORTANT_SD are the same for important tokens.
      */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
     /*
-     * Number, from 0, of the group of adjacent layers with similar important and unimportant
-     * tokens: [ranking measure][layer].
+     * Number, from 0, of a layer's group: [ranking measure][layer]. Layers of a group are adjacent
+     * and have similar sets of important tokens and similar sets of unimportant tokens.
      */
     KVD_T_GROUP,
     /* least attention probability that a token of each layer receives: [layer] */
@@ -60,8 +61,8 @@ typedef enum {
     /* Quantiles of the attention probability that a token receives: [layer][quantile]. */
     KVD_T_RECEIVED_CURVE,
     /*
-     * log10 of the ratio of the 99.9 % quantile to the 0.1 % quantile of received attention, per
-     * layer.
+     * Spread of the received attention of each layer: [layer]. It is log10 of the ratio between the
+     * 99.9 % quantile and the 0.1 % quantile.
      */
     KVD_T_RECEIVED_DECADES,
     KVD_T_VALUE_MIN,
@@ -69,21 +70,27 @@ typedef enum {
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
     /*
-     * Smallest number of tokens that receive 90, 95 or 99 % (`level`) of a layer's attention, mean
-     * over requests: [level][layer].
+     * Smallest number of tokens that together receive the fraction `level` (90, 95 or 99 %) of a
+     * layer's attention, mean over requests: [level][layer].
      */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* Smallest number of tokens that receive 90, 95 or 99 % of a KV head's attention. */
+    /*
+     * Smallest number of tokens that together receive the fraction `level` (90, 95 or 99 %) of a KV
+     * head's attention.
+     */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* Smallest number of tokens that receive 90, 95 or 99 % of a query head's attention. */
+    /*
+     * Smallest number of tokens that together receive the fraction `level` (90, 95 or 99 %) of a
+     * query head's attention.
+     */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -97,11 +104,14 @@ typedef struct {
     char label[64], corpus_hash[40];
     size_t n_tokens, n_requests, n_kept, seq_len;
     int first_layer, n_layers;
-    /* Fraction of a request's tokens that counts as important, and as unimportant. */
+    /*
+     * Fraction of a request's tokens that are called important, and also the fraction called
+     * unimportant.
+     */
     double share;
     /*
-     * A layer joins a group of layers if it has more than this fraction of its important tokens,
-     * and of its unimportant tokens, in common with the group's first layer.
+     * A layer joins a group of layers if it has in common with the group's first layer more than
+     * this fraction of its important tokens, and more than this fraction of its unimportant tokens.
      */
     double group_overlap;
     double *data[KVD_N_T];
@@ -117,8 +127,8 @@ int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
 /*
- * Fraction of tokens that two layers have in common, over layers whose indices differ by
- * `distance`.
+ * Fraction of tokens that two layers have in common. Mean, least and greatest value over the pairs
+ * of layers whose indices differ by `distance`.
  */
 typedef struct {
     double mean, least, most;

@@ -18,8 +18,8 @@ enum {
 enum { N_BUFFERS = 12 };
 
 /*
- * Computes the sizes in floats of the buffers x, q, k, v, o, q_own, k_own, k_pre, input, work,
- * cosine and sine.
+ * Computes the number of floats in each buffer of kvd_cpu_rows, in this order: x, q, k, v, o,
+ * q_own, k_own, k_pre, input, work, cosine, sine.
  */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs,
                          size_t size[N_BUFFERS])
@@ -88,7 +88,10 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r)
 
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it)
 {
-    /* With longrope scaling, a request's total length selects one of two frequency tables. */
+    /*
+     * Sets the position and the row of the RoPE tables for each token. With longrope scaling, a
+     * request's total length selects one of two tables, of which `table` is the first row.
+     */
     const kvd_config *const c = r->model->config;
     for (size_t i = 0, row = 0; i < it->n_slices; i++) {
         const size_t whole = it->slice[i].whole ? it->slice[i].whole : r->max_len;
@@ -168,8 +171,9 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
 }
 
 /*
- * Computes `to` [rows][m] = x [rows][d] a [d][m]. Rows of x start ld floats apart, and rows of `to`
- * ld_to floats apart. If `a` is NULL, copies the first m columns of x.
+ * Multiplies the rows of x by the matrix a: `to` [rows][m] is x [rows][d] times a [d][m]. In
+ * memory, rows of x start ld floats apart, and rows of `to` ld_to floats apart. If `a` is NULL,
+ * copies the first m columns of x.
  */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
@@ -212,8 +216,8 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
 }
 
 /*
- * Does the work of kvd_cpu_behind_attention for models that normalise the outputs of their
- * branches.
+ * Does the work of kvd_cpu_behind_attention for models that normalise the outputs of attention and
+ * of the feed-forward block before adding them to the residual stream.
  */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,

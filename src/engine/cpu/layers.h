@@ -10,16 +10,23 @@
 typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
-    unsigned needs; /* bits of kvd_needs: KVD_NEEDS_PRE_ROPE, KVD_NEEDS_INPUT */
+    /* bits of kvd_needs that are set if a method reads keys before RoPE or layer inputs */
+    unsigned needs;
     /* Residual stream, [most][d_model]. */
     float *x;
     /* Products with W_Q, W_K and W_V, one row for each of up to `most` tokens. */
     float *q, *k, *v;
-    /* Projected queries and keys. They point to q and k if no separate projection is needed. */
+    /*
+     * Queries and keys with only the kept dimensions. In layers that need no separate
+     * multiplication to get them (kvd_cpu_layer.rotates is false), they point to q and k.
+     */
     float *q_cut, *k_cut;
     /* Memory of q_cut and k_cut, unused in layers where these point to q and k. */
     float *q_own, *k_own;
-    /* Keys before RoPE, and inputs of the layer [most][d_model]. Allocated if `needs` has them. */
+    /*
+     * Keys before RoPE, and inputs of the layer [most][d_model]. Each is allocated only if its bit
+     * in `needs` is set.
+     */
     float *k_pre, *input;
     /* Attention output. A query head is as wide as the kept dimensions of V of its KV head. */
     float *o;

@@ -60,8 +60,8 @@ static size_t rows_of(const kvd_cpu_slots *s, int layer)
 }
 
 /*
- * Returns the address of the keys of KV head g in a slot. The head's values are rows_of(s, layer) *
- * d_qk elements further.
+ * Returns the address of the keys of KV head g in a slot. The values of the head follow its keys,
+ * rows_of(s, layer) rows of d_qk elements.
  */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
@@ -76,7 +76,7 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 /* Cached tokens to which the new tokens of a request attend. They include the new tokens. */
 typedef struct {
     size_t n;
-    /* Index of the first new token among these n tokens. */
+    /* Index of the first new token among the n tokens to which attention is computed. */
     size_t first;
     /* Attention window to apply, in tokens; 0 if none must be applied. */
     size_t window;
@@ -91,8 +91,8 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
     /*
-     * A single new token attends to all stored tokens, and attention does not depend on their
-     * order.
+     * A single new token attends to all stored tokens, in whatever order they are stored, so they
+     * need neither an attention window nor a copy in order of position.
      */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
@@ -119,8 +119,9 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
 }
 
 /*
- * Copies K or V of the r->n tokens to `to`, m numbers per token. Tokens before r->first are read
- * from the cache `store`, and new tokens from x, where they start ld floats apart.
+ * Copies K or V of the r->n tokens to which a layer attends to `to`, m numbers per token. The first
+ * r->first of them are read from the cache `store`. The others are new tokens, read from x, where
+ * tokens start ld floats apart.
  */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
@@ -135,8 +136,9 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
 }
 
 /*
- * Stores K or V of the new tokens in the cache, m numbers per token. Tokens of x start ld floats
- * apart. A layer with an attention window stores only as many tokens as it has rows.
+ * Stores K or V of the new tokens in the cache, m numbers per token. Tokens start ld floats apart
+ * in x. If a layer with an attention window has fewer cache rows than there are new tokens, only
+ * the last tokens are stored.
  */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
@@ -234,8 +236,9 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
 }
 
 /*
- * Computes the attention output of query head h for KVD_ATTEND_ROWS new tokens of the i-th request.
- * Number `at` is the first of them. `row` is the row of the request's first new token in q and o.
+ * Computes the attention output of query head h for up to KVD_ATTEND_ROWS new tokens of the i-th
+ * request, beginning at its new token number `at`. `row` is the row of the request's first new
+ * token in q and o.
  */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
@@ -275,7 +278,9 @@ void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it,
     for (size_t i = it->n_steps, row = it->n_steps; i < it->n_slices; row += it->slice[i++].n) {
         const size_t blocks = (it->slice[i].n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
 #pragma omp parallel for schedule(dynamic) collapse(2)
-        /* Later blocks attend to more tokens, so they run first, which balances the threads. */
+        /*
+         * Blocks of later tokens attend to more tokens. They run first, which balances the threads.
+         */
         for (size_t b = 0; b < blocks; b++)
             for (size_t h = 0; h < heads; h++)
                 attend_block(s, layer, it, i, row, (blocks - 1 - b) * KVD_ATTEND_ROWS, h, q, o);

@@ -22,7 +22,10 @@ typedef struct {
      * `rows` is the number of tokens for which the slot has room in the layer.
      */
     char *store;
-    /* Projected K and V of one layer as float32, if attention cannot read the cache directly. */
+    /*
+     * Projected K and V of one layer as float32. Used only in iterations in which attention cannot
+     * read the cache directly.
+     */
     float *decoded;
     size_t decoded_n;
     /* offset in `decoded` of each request of the iteration */
@@ -42,9 +45,9 @@ void kvd_cpu_slots_release(kvd_cpu_slots *s);
  * Stores the projected K and V of an iteration's tokens. A row of k and v holds all KV heads of one
  * token.
  *
- * In a layer with an attention window, a chunk of a prompt overwrites older tokens to which it
- * still attends. The function therefore first copies K and V of these older tokens and of the chunk
- * to `decoded`.
+ * In a layer with an attention window, storing a chunk of a prompt overwrites older tokens to which
+ * the chunk attends. Before it stores the chunk, the function therefore copies K and V of these
+ * older tokens and of the chunk to `decoded`.
  */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);

@@ -16,15 +16,15 @@ typedef struct {
     size_t tokens;
     size_t n;
     /*
-     * For each of n requests: first token in the batch [n + 1], number of cached tokens, number of
-     * tokens to reserve, and slot.
+     * For each of n requests: `offset` [n + 1] is its first token in the batch, `start` its number
+     * of cached tokens, `whole` the number of tokens to reserve, and `slot` its slot.
      */
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
 /*
  * Fails, naming the method, if the method needs the K and V of all layers to compress a prompt.
- * Also fails if prompts are split into chunks of `chunk` tokens (0: not split).
+ * Also fails if `chunk`, the number of tokens into which prompts are split, is not 0.
  */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);

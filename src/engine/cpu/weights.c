@@ -74,8 +74,9 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
 enum { FOLD_ROWS = 64 };
 
 /*
- * Multiplies the projections of V into the columns of W_O. Each query head then has as many columns
- * as kept dimensions. `to` is [rows][width].
+ * Writes to `to` [rows][width] rows of W_O with the projections of V multiplied into their columns.
+ * Each query head then has as many columns as kept dimensions; `width` is their number over all
+ * heads.
  */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)

@@ -1,8 +1,8 @@
 /*
  * All weights of a small model in float32. Projections of V are folded (multiplied) into W_V and
  * W_O, which then have only the kept dimensions. Projections of Q and K are folded into W_Q and W_K
- * only if no operation between the products with W_Q and W_K and the attention scores makes folding
- * impossible (methods/folded.h).
+ * only if the model allows it: an operation between these products and the attention scores, such
+ * as RoPE, can make folding impossible (methods/folded.h).
  */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
@@ -60,8 +60,8 @@ void kvd_cpu_weights_release(kvd_cpu_weights *w);
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias);
 
 /*
- * Returns the column at which a query head begins. `at` is at_qk for queries and at_v for attention
- * output.
+ * Returns the column at which a query head begins, in rows of queries (if `at` is
+ * kvd_cpu_widths.at_qk) or in rows of attention output (if `at` is at_v).
  */
 static inline size_t kvd_cpu_query_at(const kvd_cpu_weights *w, const size_t *at, size_t head)
 {

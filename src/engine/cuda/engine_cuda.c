@@ -74,8 +74,8 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
 }
 
 /*
- * Pads a decode batch with idle steps, elements from .. to-1. Each of them has one token in the
- * idle page, which no request uses.
+ * Pads a decode batch with idle steps: fills its elements `from` .. `to` - 1. An idle step reads
+ * one token in the idle page, which no request uses.
  */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
@@ -323,9 +323,9 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
 }
 
 /*
- * Returns the largest number of tokens of an iteration. A prompt counts `copies` times, because the
- * model may read a prompt more than once (kvd_plan_copies). A prompt longer than limits.max_tokens
- * runs alone.
+ * Returns the largest number of tokens of an iteration. A prompt is counted `copies` times, because
+ * with some methods the model reads a prompt several times (kvd_plan_copies). A prompt longer than
+ * limits.max_tokens runs alone.
  */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
@@ -335,8 +335,9 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 }
 
 /*
- * Returns the number of positions of the longest request. If the model reads a prompt `copies`
- * times in a row, these positions are included, as far as the model has them.
+ * Returns the number of positions that the longest request can use. If the model reads a prompt
+ * `copies` times in a row, the positions of these copies are counted, up to the number of positions
+ * of the model.
  */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
@@ -398,8 +399,8 @@ static size_t near_page(const kvd_cuda_engine *e)
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
     /*
-     * invariant of the binary search: `low` pages fit; `above` pages do not, or are more than
-     * `useful`
+     * During this binary search `low` pages fit into memory. `above` pages do not fit, or are more
+     * than `useful`.
      */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
@@ -414,9 +415,9 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
 }
 
 /*
- * Sets the pages that layers with a sliding window need. A window of W tokens is in at most ceil((W
- * - 1) / 64) + 1 pages. n new tokens of a prompt need up to ceil(n / 64) more pages while they are
- * processed.
+ * Computes the number of pages of 64 tokens that layers with a sliding window need. A window of W
+ * tokens is in at most ceil((W - 1) / 64) + 1 pages. n new tokens of a prompt need up to
+ * ceil(n / 64) more pages while they are processed.
  */
 static void share_near(kvd_cuda_engine *e)
 {

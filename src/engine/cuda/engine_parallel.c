@@ -31,8 +31,8 @@ static int run(void *ctx, int gpu, kvd_err *err)
 }
 
 /*
- * Returns the code of the first activation row that is not finite on any GPU. If all rows are
- * finite, all bits of the code are set.
+ * Returns the smallest position (kvd_gpu_bad: stage and row) of an activation row that is not
+ * finite on any of the GPUs. If all rows are finite, all bits are 1.
  */
 static kvd_gpu_bad bad_of(const parallel *p)
 {

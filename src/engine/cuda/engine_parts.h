@@ -7,8 +7,8 @@
 #include "methods/cuda/paged_cache.h"
 
 /*
- * CUDA graph of decode steps. It records n_marks time stamps, and phase[i] is the phase that ends
- * at the i-th.
+ * CUDA graph of decode steps. When it runs, it records n_marks time stamps. phase[i] is the phase
+ * that ends at time stamp i.
  */
 typedef struct {
     cudaGraphExec_t exec;
@@ -27,8 +27,9 @@ typedef struct {
     kvd_engine_spec spec;
     int device;
     /*
-     * Number of times that the model reads a prompt (kvd_plan_copies). The copies follow the prompt
-     * in its iteration, at the positions after it. They are not part of a kvd_iteration.
+     * Number of times that the model reads a prompt (kvd_plan_copies). The engine appends the
+     * copies to the prompt, at the positions after it; the caller's kvd_iteration does not contain
+     * them.
      */
     size_t copies;
     /* Number of positions that the engine can use, those of copies of prompts included. */
@@ -42,12 +43,12 @@ typedef struct {
     kvd_pages near; /* pages of the layers with a sliding window; empty if there are none */
     /*
      * near_share: largest number of pages of `near` that a request holds between iterations.
-     * near_spare: pages that all prompts of an iteration need in addition.
+     * near_spare: number of further pages that the prompts of an iteration need while it runs.
      */
     size_t near_share, near_spare;
     /*
-     * If the model has a window: bytes of the pages that all requests hold after the latest
-     * iteration. Pages of a method are not included; kvd_gpu_method.held counts them.
+     * Bytes of the pages that all requests hold after the latest iteration. Used only if the model
+     * has a sliding window. Pages of a method are not included; kvd_gpu_method.held counts them.
      */
     double held;
     kvd_clock clock;
@@ -63,8 +64,8 @@ typedef struct {
     /* Code (stage and row) of the first activation row that is not finite, in pinned memory. */
     kvd_gpu_bad *host_bad;
     /*
-     * Device memory with the data from which kvd_paged_cache_plan divides the work of `described`
-     * decode steps.
+     * Device memory with the data from which kvd_paged_cache_plan divides the work of decode steps.
+     * The number of these steps is `described`.
      */
     char *works;
     char *host_works; /* copy of `works` in pinned memory */
@@ -92,9 +93,9 @@ typedef struct {
  */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
 /*
- * Loads the weights and allocates work memory. `sum` adds up data of several GPUs and is NULL for
- * one GPU. *pages receives the number of cache pages that the spec asks for, or that fits into the
- * remaining memory.
+ * Loads the weights and allocates work memory. `sum` adds up data of several GPUs; for one GPU it
+ * must be NULL. *pages receives the number of cache pages: that of the spec, or, if the spec gives
+ * none, as many as fit into the remaining memory.
  */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
@@ -108,7 +109,7 @@ int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
  * the same time.
  *
  * kvd_cuda_engine_conclude writes the emitted tokens to `next` (may be NULL). It fails if `bad`,
- * taken over all GPUs, names a row that is not finite.
+ * the smallest kvd_gpu_bad of all GPUs, is the position of a row that is not finite.
  */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
@@ -151,8 +152,8 @@ int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd
 
 /*
  * kvd_cuda_engine_check fails if the engine does not support the model or the spec on one GPU.
- * kvd_cuda_engine_check_several fails if it does not support the plan or the spec tensor parallel
- * on several GPUs. `positions` is kvd_cuda_engine.positions.
+ * kvd_cuda_engine_check_several fails if the engine, running tensor parallel on several GPUs, does
+ * not support the plan or the spec. `positions` is kvd_cuda_engine.positions.
  */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
@@ -160,7 +161,8 @@ int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s
 
 /*
  * These functions open an engine on several GPUs: tensor parallel or, if s->sequence is true,
- * sequence parallel. The contract is that of kvd_engine_open_cuda.
+ * sequence parallel. Arguments, result and errors are those of kvd_engine_open_cuda
+ * (engine/engine.h).
  */
 kvd_engine *kvd_engine_open_parallel(const kvd_checkpoint *c, const kvd_plan *plan,
                                      const kvd_engine_spec *s, kvd_err *err);
@@ -193,8 +195,8 @@ double kvd_cuda_codes_replace(kvd_cuda_engine *e);
 int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
 /*
- * kvd_cuda_layers runs all layers of the model on n tokens. kvd_cuda_layers_begin makes the
- * pointers `id` (token ids) and `at` (positions), both in device memory, the input of the layers.
+ * kvd_cuda_layers runs all layers of the model on n tokens. kvd_cuda_layers_begin sets the input of
+ * the layers: token ids `id` and positions `at`, both in device memory. It stores the pointers.
  * kvd_cuda_layers calls kvd_cuda_layers_begin itself.
  */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);

@@ -24,8 +24,8 @@ static size_t in_steps(size_t n, size_t step)
 }
 
 /*
- * Fills the batch of one GPU. `len` is the number of prompt tokens up to the end of the GPU's
- * slice. The last n of these tokens are the slice.
+ * Fills the batch of one GPU with its slice of the prompt, which has n tokens. `len` is the number
+ * of prompt tokens from the start of the prompt to the end of this slice.
  */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
@@ -200,8 +200,8 @@ static void sent(const kvd_engine *self, double bytes[2])
 }
 
 /*
- * Rejects methods that choose important tokens anew in every layer, because GPUs exchange K and V
- * before the choice is known.
+ * Rejects methods that divide tokens into important and other tokens anew in every layer: GPUs
+ * exchange K and V of a layer before its division is known.
  */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
@@ -285,8 +285,8 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
 }
 
 /*
- * Creates the array r->pages on the device, with the numbers -max_pages .. max_pages - 1. Page
- * tables are parts of this array.
+ * Creates on the device the array r->pages of the numbers -max_pages .. max_pages - 1. A page table
+ * is a part of this array, so that the first page of a GPU's slice may have number 0.
  */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {

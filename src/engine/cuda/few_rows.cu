@@ -2,8 +2,8 @@
  * Kernel that computes y = x W^T for up to 8 rows x. It is bound by reading W.
  *
  * Each CTA processes tiles of 16 rows of W in turn. Its 8 warps take blocks of 64 columns (slabs)
- * in turn, each through a ring buffer in shared memory. The ring continues across tiles, so that
- * loads never wait for a sum.
+ * in turn, each through a ring buffer in shared memory. A warp loads the first slabs of its next
+ * tile while it still works on the current tile, so that loads never wait for the sum over warps.
  *
  * W is the A operand of mma.sync m16n8k16 and x the B operand, so 8 rows cost the same as one. The
  * sums of the warps are added in a fixed order.
@@ -48,8 +48,9 @@ constexpr __host__ __device__ bool is_gated(int kind)
 }
 
 /*
- * Returns the row of W that is row i of a tile. If `gated`, W is a gate matrix of `out` rows and an
- * up matrix, and a tile has 8 rows of the gate matrix and the matching 8 rows of the up matrix.
+ * Returns the index in W of row i of a tile. If `gated`, W is a gate matrix of `out` rows followed
+ * by an up matrix of `out` rows. A tile then has 8 rows of the gate matrix and the 8 rows of the up
+ * matrix with the same indices.
  */
 __device__ __forceinline__ int row_of(bool gated, int out, int tile, int i)
 {
@@ -140,8 +141,9 @@ struct team {
 };
 
 /*
- * Writes the rows residual * gain to shared memory, and the factors 1 / RMS to scale [8]. All
- * threads of the CTA must call it. It ends with a barrier.
+ * Multiplies the residual rows by the gain and writes them to shared memory, not yet divided by
+ * their RMS. Writes 1 / RMS of each row to the array `scale` [8]. All threads of the CTA must call
+ * it. It ends with a barrier.
  */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
@@ -208,7 +210,10 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * (size_t)p.out + (size_t)row;
     if (KIND == KVD_FEW_ADD) {
-        /* An atomic addition does not make the thread wait for the old value. */
+        /*
+         * atomicAdd is used because, with its result ignored, the thread does not wait for the old
+         * value of y.
+         */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
@@ -252,8 +257,8 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
     /*
-     * The code above does not wait for preceding kernels, because they never write the weights and
-     * the gains.
+     * Everything before this line reads only weights and gains. Preceding kernels never write
+     * weights or gains, so there was no need to wait for these kernels.
      */
     kvd_wait_preceding(p.a.began);
     if (p.a.x) {
@@ -340,9 +345,9 @@ __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
 }
 
 /*
- * Adds the product of a unit to acc. The sum of step * code * x + zero * x is step times a product
- * with the codes, plus zero times a product with ones. `x_at` is the shared memory address of the
- * unit's first columns.
+ * Adds the product of a unit to acc. A weight is step * code + zero. So its product with x is step
+ * * (codes . x) + zero * (ones . x), and two products are computed: x with the codes, and x with
+ * ones. `x_at` is the shared memory address of the unit's first columns.
  */
 __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&acc)[4])
 {
@@ -568,7 +573,10 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 
 } // namespace
 
-/* Returns the number of columns of a launch if `parts` launches share `in` columns. */
+/*
+ * Returns how many of the `in` columns of W one launch processes, if the columns are divided among
+ * `parts` launches. The number is a multiple of KVD_FEW_UNIT.
+ */
 static size_t columns_of(size_t in, size_t parts)
 {
     return ceil_div(in, parts * KVD_FEW_UNIT) * KVD_FEW_UNIT;
@@ -641,7 +649,10 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* With KVD_FEW_PUT the first launch stores its products and later launches add theirs. */
+        /*
+         * With KVD_FEW_PUT only the first launch stores its products. Later launches must add
+         * theirs (KVD_FEW_ADD).
+         */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

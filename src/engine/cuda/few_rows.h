@@ -45,9 +45,10 @@ typedef enum {
  * Rows are stored in tiles of 16 and columns in units of 128; a tile of a gated matrix (gate matrix
  * followed by up matrix) has 8 rows of the gate matrix and the same rows of the up matrix. `codes`
  * [tiles][units][2][32 lanes] are four 32-bit words for each lane of a warp. A word is the lane's
- * part of the A operand of one mma.sync m16n8k16: bits 4 r .. 4 r + 3 are the first element of the
- * operand's register r, and bits 16 + 4 r .. 16 + 4 r + 3 are its second element. `sides`
- * [tiles][units][16] has the step of a row in the low half of a word and the zero in the high half.
+ * part of the A operand of one mma.sync m16n8k16, which has four registers r of two elements each.
+ * Bits 4 r .. 4 r + 3 of the word are the first element of register r, and bits 16 + 4 r .. 16 + 4
+ * r + 3 the second element of register r. `sides` [tiles][units][16] has the step of a row in the
+ * low half of a word and the zero in the high half.
  */
 typedef struct {
     void *codes, *sides;
@@ -58,8 +59,9 @@ enum { KVD_FEW_UNIT = 128 };
 /* Returns the number of bytes of `codes` and of `sides` of a matrix; `in` is a multiple of 128. */
 size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
 /*
- * Quantises w, bf16 [rows][in], to `to`, or writes the decoded values of `from` to w as bf16. If
- * `gated`, w is a gate matrix followed by an up matrix of rows / 2 rows each.
+ * kvd_few_codes_pack quantises w, bf16 [rows][in], to the codes `to`. kvd_few_codes_restore writes
+ * the values of the codes `from` to w as bf16. If `gated`, w is a gate matrix followed by an up
+ * matrix of rows / 2 rows each.
  */
 cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
                                const kvd_few_codes *to, cudaStream_t stream);
@@ -92,7 +94,9 @@ typedef struct {
      */
     const float *residual, *gain;
     double eps;
-    /* Stage number that is recorded in *bad if a row of the residual is not finite. */
+    /*
+     * Stage (number of this check) that is recorded in *bad if a row of the residual is not finite.
+     */
     unsigned stage;
     kvd_gpu_bad *bad;
     void *y;
@@ -105,8 +109,9 @@ typedef struct {
 
 /*
  * Returns true if kvd_few_rows_run supports n rows of `in` columns on the current device: n is at
- * most KVD_FEW_ROWS, and the rows fit into shared memory. KVD_FEW_ADD and KVD_FEW_PUT may divide
- * the columns among several launches. Codes of 4 bits fit wherever bf16 weights do.
+ * most KVD_FEW_ROWS, and the rows fit into shared memory. With KVD_FEW_ADD and KVD_FEW_PUT, rows
+ * that do not fit are divided by columns among several launches. Codes of 4 bits fit wherever bf16
+ * weights do.
  */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);

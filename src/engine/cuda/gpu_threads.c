@@ -22,7 +22,7 @@ struct kvd_gpu_threads {
     int started;
     pthread_mutex_t lock;
     pthread_cond_t given, ended;
-    atomic_uint turn; /* number of tasks started so far, which numbers the current task */
+    atomic_uint turn; /* number of tasks started so far, that is the number of the current task */
     /* Number of threads that still run the current task. */
     int busy;
     kvd_gpu_threads_task task; /* NULL ends the threads */

@@ -1,7 +1,7 @@
 /*
  * One CPU thread per GPU of an engine. All threads run the same task. The calling thread serves the
- * first GPU. An error on one GPU ends the sums over GPUs (model/pass/cuda/sum.h) on all GPUs, so
- * that no GPU waits for ever.
+ * first GPU. If one GPU fails, the sums over GPUs (model/pass/cuda/sum.h) are aborted on all GPUs,
+ * so that no GPU waits for ever for the data of another.
  */
 #ifndef KVD_ENGINE_CUDA_GPU_THREADS_H
 #define KVD_ENGINE_CUDA_GPU_THREADS_H

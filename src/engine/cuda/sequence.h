@@ -11,21 +11,21 @@
 typedef struct kvd_sequence kvd_sequence;
 
 /*
- * State of one GPU for method zdc with layers=N. The tokens of the prompt are divided into
- * important ones (level high) and others (level low), which keep fewer dimensions. All GPUs use the
- * same division.
+ * State of one GPU for method zdc with the parameter layers=N, with which N consecutive layers
+ * share one division of the tokens. The tokens of the prompt are divided into important ones (level
+ * high) and others (level low), which keep fewer dimensions. All GPUs use the same division.
  */
 typedef struct {
     /*
-     * On the device, [n][rows]: importance of each token, summed over the heads of one GPU, for
-     * each of n GPUs.
+     * Importance of each token of the prompt, summed over the heads of a GPU: [n][rows], one array
+     * of `rows` tokens for each of n GPUs. Device memory.
      */
     float *sum;
     /* Rows of K and V received from other GPUs, on the device, in the order of the sending GPUs. */
     char *in;
     /*
-     * For the first token of each GPU's part of the prompt: number of earlier tokens of the prompt
-     * that have the level of this token. Pinned memory, [n + 1].
+     * For the first token t of each GPU's part of the prompt: number of tokens before t that have
+     * the same level as t. Pinned memory, [n + 1].
      */
     int32_t *place;
     /*
@@ -35,7 +35,7 @@ typedef struct {
     uint8_t *level;
     /* Numbers of important and of other tokens before each GPU's part of the prompt, [n + 1]. */
     int32_t (*before)[2];
-    /* True if `before` is up to date. */
+    /* True if `before` was copied from the device for the current division of tokens. */
     bool fetched;
 } kvd_sequence_sets;
 
@@ -48,20 +48,25 @@ typedef struct {
      * and V of one layer at a time, for all heads.
      */
     kvd_cuda_engine *slice;
-    /* Copy of slice->w that is restricted to this GPU's share of the heads. */
+    /*
+     * Copy of slice->w (the weights and buffers of `slice`) that is restricted to this GPU's share
+     * of the heads.
+     */
     kvd_gpu_worker of_share;
     kvd_paged_cache own;
     kvd_step_batch batch;
     /*
-     * Page tables, which point into the array `pages`. In slice_pages, page 0 is the first page of
-     * this GPU's part of the prompt.
+     * Page tables, which are parts of the array `pages`: slice_pages of this GPU's part of the
+     * prompt, whose first page has number 0, and own_pages of all tokens of the prompt.
      */
     kvd_pages slice_pages, own_pages;
-    /* The numbers -max_pages .. max_pages - 1 in device memory. */
+    /*
+     * The numbers -max_pages .. max_pages - 1 in device memory, of which the page tables are parts.
+     */
     int32_t *pages;
     /*
-     * Buffers for exchanges between GPUs: pages to send, in the order of the receiving GPUs, and
-     * received rows of Q or of attention output, in the order of the sending GPUs.
+     * Buffers for exchanges between GPUs. out_pages: pages to send, in the order of the receiving
+     * GPUs. in_rows: received rows of Q or of attention output, in the order of the sending GPUs.
      */
     char *out_pages, *in_rows;
     kvd_gpu_piece *out, *in;
@@ -73,7 +78,10 @@ typedef struct {
      * output.
      */
     double sent[2];
-    /* State for zdc with layers=N. sets.in is NULL if all tokens keep equally many dimensions. */
+    /*
+     * State for method zdc with the parameter layers=N. If all tokens keep equally many dimensions,
+     * sets.in is NULL and the state is unused.
+     */
     kvd_sequence_sets sets;
 } kvd_sequence_rank;
 
@@ -96,7 +104,7 @@ struct kvd_sequence {
  */
 
 size_t kvd_sequence_first_page(const kvd_sequence *q, int gpu);
-/* Returns the position of the first token of a GPU's part. */
+/* Returns the position of the first token of a GPU's part of the prompt. */
 size_t kvd_sequence_first(const kvd_sequence *q, int gpu);
 size_t kvd_sequence_tokens(const kvd_sequence *q, int gpu);
 /*
@@ -117,10 +125,10 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
 /*
  * Exchanges between the GPUs. Collective: all GPUs must call these functions at the same time.
  *
- * kvd_sequence_to_heads sends the projected Q, K and V of this GPU's part of the prompt. It stores
- * Q, K and V of all tokens for this GPU's heads in r->own. kvd_sequence_to_tokens sends the
- * attention output r->own.o of this GPU's heads. It fills `out` with the output of this GPU's part
- * of the prompt for all heads.
+ * kvd_sequence_to_heads sends the projected Q, K and V of this GPU's part of the prompt to the
+ * other GPUs. From the others it receives Q, K and V of all tokens for this GPU's heads, and stores
+ * them in r->own. kvd_sequence_to_tokens sends the attention output r->own.o of this GPU's heads.
+ * It fills `out` with the output of this GPU's part of the prompt for all heads.
  *
  * Every block that is sent has a multiple of 16 bytes.
  */
@@ -129,7 +137,8 @@ int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStrea
                            kvd_err *err);
 /*
  * kvd_sequence_piece adds a block of memory to a list of blocks to send or receive.
- * kvd_sequence_exchange sends and receives all blocks, and counts their bytes in r->sent[kind].
+ * kvd_sequence_exchange sends and receives all blocks, and adds the bytes sent to r->sent[kind];
+ * `kind` is 0 for Q, K and V and 1 for attention output.
  */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
@@ -146,16 +155,19 @@ int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 void kvd_sequence_sets_free(kvd_sequence_rank *r);
 /*
- * Returns true if a layer uses the division into important and other tokens that an earlier layer
- * chose. The other tokens can then be sent with fewer dimensions.
+ * Returns true if a layer uses the division into important and unimportant tokens that an earlier
+ * layer chose. Unimportant tokens can then be sent with fewer dimensions.
  */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
-/* Records the division of tokens that a layer chose. Must be called after the layer's attention. */
+/*
+ * Records the division into important and unimportant tokens that a layer chose. Must be called
+ * after the layer's attention.
+ */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
 /*
- * Send rows of K and V in a layer that uses an earlier layer's division of tokens.
- * kvd_sequence_sets_send lists the rows to send. After the exchange, kvd_sequence_sets_take copies
- * the received rows to the pages.
+ * Exchange K and V in a layer that uses an earlier layer's division into important and unimportant
+ * tokens. kvd_sequence_sets_send lists the rows to send. After the exchange, kvd_sequence_sets_take
+ * copies the received rows to the pages.
  */
 int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);
 int kvd_sequence_sets_take(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_err *err);

@@ -3,11 +3,11 @@
  * the others (level low), and a group of layers uses one division of the tokens.
  *
  * In the first layer of a group, the GPUs exchange all tokens with the dimensions of important
- * ones. All GPUs then compute the same division. In the other layers of the group, unimportant
- * tokens are sent with fewer dimensions of K and V. The receiver pads them with zeros, so that
- * attention equals that of one GPU. Queries and attention outputs keep the dimensions of important
- * tokens (D-14 of docs/readings.md). The host waits for the numbers of unimportant tokens once per
- * group.
+ * ones. Each GPU then computes the division from the same data. In the other layers of the group,
+ * unimportant tokens are sent with fewer dimensions of K and V. The receiving GPU pads these tokens
+ * with zeros, so that attention is the same as on one GPU. Queries and attention outputs keep the
+ * dimensions of important tokens (D-14 of docs/readings.md). The host waits for the numbers of
+ * unimportant tokens once per group.
  */
 #include <stdlib.h>
 
@@ -39,8 +39,9 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
 }
 
 /*
- * Returns the position of the first token of a GPU's part of the prompt. If that part is empty, the
- * position may be past the end of the prompt; then returns the position of the prompt's last token.
+ * Returns the position of the first token of a GPU's part of the prompt. If this position is past
+ * the end of the prompt, because that part is empty, returns the position of the prompt's last
+ * token.
  */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
@@ -82,8 +83,8 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
 }
 
 /*
- * Returns the arguments of kvd_zdc_pack and its inverse for rows of K and V: tokens of GPU `slice`,
- * heads of GPU `heads`.
+ * Returns the arguments with which kvd_zdc_pack copies K and V to packed `rows`, and kvd_zdc_unpack
+ * back. The rows are the tokens of GPU `slice`, with the heads of GPU `heads`.
  */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
@@ -172,8 +173,8 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     if (!r->own.method)
         return 0;
     /*
-     * Turns off the method's own removal of dimensions, because unimportant tokens lose dimensions
-     * when they are sent.
+     * Stops method zdc from removing dimensions when tokens are appended, because here unimportant
+     * tokens lose dimensions when they are sent.
      */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++) {

@@ -17,8 +17,8 @@ cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t
 
 /*
  * Finds the largest value of each row of x [n][width], with the smallest index if several are
- * equal. key [n] must be zero before, and kvd_largest_index decodes the result. Rows that are not
- * finite are recorded in *bad under the number `stage`.
+ * equal. The caller must set key [n] to zero before. kvd_largest_index turns a key into the index.
+ * Rows that are not finite are recorded in *bad under the number `stage`.
  */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);

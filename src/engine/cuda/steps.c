@@ -8,8 +8,9 @@
 static const char what[] = "steps";
 
 /*
- * Records the end of phase p of the forward pass. Attention itself records its phases and the one
- * before it. The feed-forward block counts as one phase, which ends with KVD_GPU_DOWN.
+ * Records the end of phase p of the forward pass. The attention function records the ends of its
+ * own phases and of the phase before attention. The feed-forward block counts as one phase, which
+ * ends with KVD_GPU_DOWN.
  */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
@@ -192,8 +193,9 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     if (!kvd_cuda_has_head(e))
         return 0;
     /*
-     * Stage to report if a row is not finite. Models that normalise the outputs of branches have
-     * already checked the residual stream.
+     * Number of the check to report if a row is not finite. In models that normalise the outputs of
+     * attention and of feed-forward blocks, an earlier kernel has already checked the residual
+     * stream.
      */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
@@ -248,8 +250,8 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
 }
 
 /*
- * Normalises the residual stream and computes the product *p of the result. `normed` is true if
- * w->normed already holds the normalised residual stream.
+ * Normalises the residual stream and computes the product *p, whose input is the normalised
+ * residual stream. `normed` is true if w->normed already holds this input.
  */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
@@ -267,8 +269,8 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
 }
 
 /*
- * Sums rows [n][d_model] over the GPUs. Also records the end of phase *open, and sets *open to
- * KVD_PHASE_COMM.
+ * Sums rows [n][d_model] over the GPUs. The time before this call belongs to phase *open: the call
+ * records its end, and sets *open to KVD_PHASE_COMM.
  */
 static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
@@ -291,11 +293,11 @@ typedef struct {
     kvd_few_codes codes; /* codes of the matrix, or zeros */
     size_t width;        /* number of columns of the matrix */
     kvd_phase phase;
-    unsigned stage;            /* of the check of the residual stream after the product */
+    unsigned stage;            /* number of the check of the residual stream after the product */
     unsigned long long *began; /* as in kvd_few_rows */
     /*
-     * Gains of the norm of the product (`gain`), and of the next norm of the residual stream
-     * (`next`).
+     * Gain of the norm that is applied to the product (`gain`), and of the norm that is applied to
+     * the residual stream afterwards (`next`).
      */
     const float *gain, *next;
 } last_product;
@@ -317,10 +319,11 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
 }
 
 /*
- * Multiplies w->narrow by the matrix l->matrix and adds the product to the residual stream. In
- * models with norms of branches, the product is normalised first. In other models, only the first
- * of several GPUs adds it. The others only store the product, because the later sum over the GPUs
- * includes the first GPU's residual stream.
+ * Multiplies w->narrow by the matrix l->matrix and adds the product to the residual stream. If the
+ * model normalises the outputs of attention and of feed-forward blocks, the product is normalised
+ * first. In other models on several GPUs, only the first GPU adds its product. The other GPUs store
+ * their product in place of the residual stream, because the later sum over the GPUs includes the
+ * first GPU's residual stream.
  */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
@@ -343,7 +346,10 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kv
     return sum_up(e, to, n, open, err) || (branches && add_normed(e, n, l, err)) ? -1 : 0;
 }
 
-/* Returns the gain of the norm of the input of layer l, or of the output head after all layers. */
+/*
+ * Returns the gain of the norm before layer l, or, if l is the number of layers, of the norm before
+ * the output head. Returns NULL if the model does not normalise inputs of layers.
+ */
 static const float *gain_before(const kvd_gpu_worker *w, int l)
 {
     return l == w->config.n_layers               ? w->weights.norm_final
@@ -352,8 +358,9 @@ static const float *gain_before(const kvd_gpu_worker *w, int l)
 }
 
 /*
- * Writes the input of layer l to w->normed. Needed for layer 0 of models with norms of branches,
- * and for every layer of other models if the cache's method reads these inputs.
+ * Writes the input of layer l to w->normed. It is called before layer 0 in models that normalise
+ * the outputs of attention and of feed-forward blocks. In other models it is called before every
+ * layer if the cache's method reads the inputs of layers.
  */
 static int write_input(const kvd_gpu_worker *w, int l, size_t n, kvd_err *err)
 {
