@@ -105,8 +105,8 @@ static size_t count_char(const char *s, char c)
 }
 
 /*
- * Rounds to 12 decimal digits. In a range, first + i * step is then 0.3 and not
- * 0.30000000000000004.
+ * Rounds v to 12 decimal digits, as a user would type it. The third value of the range 0.1:0.5:0.1
+ * is then 0.3 and not 0.30000000000000004.
  */
 static double typed(double v)
 {

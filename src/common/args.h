@@ -16,8 +16,8 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
 
 enum { KVD_ARG_FIELD = 64 };
 /*
- * Copies n bytes of `text` to field[]. A text that does not fit is cut and ends in "...", because
- * the beginning of a number would be another valid number.
+ * Copies n bytes of `text` to field[]. A text that does not fit is cut and ends in "...". So the
+ * first digits of a long number are not read as another valid number.
  */
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 

@@ -45,7 +45,8 @@ void kvd_blas_choose_core(char **argv)
     self[n] = '\0';
     execv(self, argv);
     /*
-     * execv failed. The slower kernels give the same results, so the program continues with them.
+     * Restarting the program by execv has failed. It continues with OpenBLAS's slower kernels,
+     * which give the same results.
      */
     unsetenv("OPENBLAS_CORETYPE");
 #else
@@ -69,8 +70,8 @@ static bool fits(size_t bytes)
 }
 
 /*
- * Returns true for versions of OpenBLAS that map their first buffer when they are loaded and, if
- * the memory is not there, try for ever. 0.3.29 does so, 0.3.26 does not.
+ * Returns true if this version of OpenBLAS maps its first buffer when it is loaded. If memory for
+ * the buffer is missing, such a version retries for ever. 0.3.29 is such a version, 0.3.26 is not.
  */
 static bool maps_buffer_when_loaded(void)
 {
@@ -106,7 +107,7 @@ start_without_pool(int argc, char **argv, char **envp)
     if (getrlimit(RLIMIT_AS, &space) || getrlimit(RLIMIT_DATA, &data) ||
         (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY))
         return;
-    /* The libraries that are loaded before OpenBLAS need some MB. */
+    /* The libraries that are loaded before OpenBLAS need some MB, for which 16 MB are added. */
     if (maps_buffer_when_loaded() && !fits(BUFFER_BYTES + (16 << 20)))
         refuse_without_buffer(argc ? argv[0] : "kvdim");
     while (envp[n])
@@ -128,8 +129,8 @@ __attribute__((section(".preinit_array"), used)) static start_function *const be
     start_without_pool;
 
 /*
- * Returns the number of buffers that OpenBLAS may need. Each OpenMP thread needs one, and so does
- * each thread of OpenBLAS's own pool, which has one thread fewer.
+ * Returns the number of buffers that OpenBLAS may need: one for each of the `threads` OpenMP
+ * threads, and one for each of the threads - 1 threads of OpenBLAS's own pool.
  */
 static size_t buffers(int threads)
 {
@@ -209,7 +210,8 @@ int kvd_blas_start(int threads, kvd_err *err)
 int kvd_blas_serial(void)
 {
     /*
-     * In an OpenMP build of OpenBLAS, setting its number of threads would also set that of OpenMP.
+     * An OpenMP build of OpenBLAS is left alone: setting its number of threads would also set the
+     * number of threads of OpenMP.
      */
     if (openblas_get_parallel() != OPENBLAS_THREAD)
         return 0;

@@ -26,9 +26,9 @@ int kvd_blas_most_threads(void);
  * BLAS call.
  *
  * OpenBLAS maps 128 MB per thread, and retries forever if mmap fails. Under a memory limit (ulimit
- * -v or -d) this function therefore maps all buffers at once, and takes fewer threads if the
- * buffers would use more than half of the memory that is left. Returns the number of threads, or -1
- * if there is no room for one buffer.
+ * -v or -d) this function therefore maps all buffers at once. If the buffers of all threads would
+ * use more than half of the memory that is left, it uses fewer threads. Returns the number of
+ * threads, or -1 if there is no room for one buffer.
  */
 int kvd_blas_start(int threads, kvd_err *err);
 

@@ -56,7 +56,10 @@ static uint16_t f32_to_f16(float x)
     if (a >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
     if (a < 0x38800000u) {
-        /* Adding 0.5 rounds to a multiple of 2^-24, the unit of the subnormals, ties to even. */
+        /*
+         * In float32 numbers near 0.5 are multiples of 2^-24, which is the unit of float16's
+         * subnormals. So adding 0.5 rounds to such a multiple, ties to even.
+         */
         const float shifted = float_of(a) + 0.5f;
         return (uint16_t)(sign | (bits_of(shifted) - 0x3f000000u));
     }
@@ -141,7 +144,8 @@ __attribute__((target("avx2"))) static void f32_to_bf16_avx2(const float *src, u
         const __m256i low = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i)));
         const __m256i high = round_to_bf16(_mm256_loadu_si256((const __m256i *)(src + i + 8)));
         /*
-         * The instruction packs each 128-bit half separately, so a permutation restores the order.
+         * The pack instruction works on each 128-bit half separately, so a permutation restores the
+         * order of the 16 numbers.
          */
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
         _mm256_storeu_si256((__m256i *)(dst + i), packed);
@@ -172,8 +176,8 @@ static int have_f16c;
 
 /*
  * Finds out whether the processor has F16C. Does so only once, because cpuid is slow on a virtual
- * machine. __builtin_cpu_supports of clang 14 does not know "f16c". AVX2 support implies that the
- * system saves ymm registers.
+ * machine. Uses cpuid because __builtin_cpu_supports of clang 14 does not know "f16c". Tests AVX2
+ * too, because it implies that the system saves the ymm registers that F16C uses.
  */
 __attribute__((constructor)) static void ask_f16c(void)
 {
@@ -246,8 +250,8 @@ void kvd_from_f32(kvd_dtype t, const float *src, void *dst, size_t n)
 }
 
 /*
- * Define functions that find NaN or infinity, whose exponent bits are all ones. Compilers vectorise
- * this loop.
+ * Define functions that find a NaN or infinity. The exponent bits of these are all ones, which
+ * `mask` selects. Compilers vectorise the loops of these functions.
  */
 #define SPECIAL_LOOPS(name, attribute)                                                             \
     attribute static int special16_##name(const uint16_t *v, size_t n, uint16_t mask)              \

@@ -12,8 +12,8 @@
 #include <string.h>
 
 /*
- * LAPACK is column-major and reads a row-major X [n][d] as X^T. The functions of this file
- * therefore exchange left and right singular vectors.
+ * The functions of this file pass row-major arrays to LAPACK, which is column-major and reads a
+ * row-major X [n][d] as X^T. LAPACK's left singular vectors are therefore the right ones of X.
  */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
@@ -131,7 +131,10 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     int status = -1;
     if (n == 0)
         return kvd_fail(err, "no rows to decompose");
-    /* LAPACK stores the size of the workspace, a little more than n * d, in a 32-bit integer. */
+    /*
+     * LAPACK stores the size of its workspace, a little more than n * d, in a 32-bit integer, which
+     * limits n and d.
+     */
     if (d > 16384 || n > (size_t)INT32_MAX / d - 4 * d - 64)
         return kvd_fail(err, "%zu rows of %zu are too many for one dgesdd: use tsqr or gram", n, d);
     if (refuse_nonfinite("X", X, n, d, err))
@@ -145,8 +148,8 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
         goto done;
     memcpy(A, X, n * d * sizeof *A);
     /*
-     * Job 'O' overwrites A with the singular vectors of length n, which saves an array of n * d
-     * doubles.
+     * If n > d, job 'O' writes the singular vectors of length n over A, which saves an array of n *
+     * d doubles.
      */
     const bool tall = n > d;
     const lapack_int info =
@@ -180,8 +183,8 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
         goto done;
     memcpy(A, M, d * d * sizeof *A);
     /*
-     * dgesdd reads the row-major M as M^T = V S U^T. It writes U^T column by column, which is a
-     * row-major U.
+     * dgesdd reads the row-major M as its transpose, M^T = V S U^T. It writes U^T column by column,
+     * so the array U holds U row by row.
      */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
@@ -199,8 +202,9 @@ done:
 }
 
 /*
- * Rows and panel width of a call of dtpqrt; the fastest values of those tried. dtpqrt is 2 to 3
- * times faster than dgeqrf at d 64 and 128, because it skips the zeros of the triangular factor.
+ * Number of rows and panel width of a call of dtpqrt: the fastest values of those tried. dtpqrt is
+ * 2 to 3 times faster than dgeqrf at d = 64 and 128, because dtpqrt skips the zeros of the
+ * triangular factor.
  */
 enum { TSQR_ROWS = 512, TSQR_PANEL = 8 };
 
@@ -394,8 +398,8 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
                 to[j] = from[j];
         }
         /*
-         * dsyrk reads the row-major X as X^T. Element (i, j) with i <= j of its result is G[j * d +
-         * i].
+         * dsyrk reads the row-major X as X^T. It updates the elements (i, j) with i <= j of X^T X,
+         * and stores them at G[j * d + i].
          */
         cblas_dsyrk(CblasColMajor, CblasUpper, CblasNoTrans, (int)d, (int)m, 1.0, scratch, (int)d,
                     1.0, G, (int)d);
@@ -424,7 +428,11 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /* Computes S as W W^T with W = Z diag(lambda^{1/4}), which is symmetric to the last bit. */
+    /*
+     * With the eigenvectors Z and eigenvalues lambda of G, computes S as W W^T with W = Z
+     * diag(lambda^{1/4}), and P likewise with lambda^{-1/4}. Such a product is symmetric to the
+     * last bit.
+     */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;
@@ -467,7 +475,10 @@ int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size
                                               (lapack_int)m, a, (lapack_int)k, y, (lapack_int)m);
         memcpy(C, y, k * m * sizeof *C);
         status = info ? kvd_fail(err, "least squares: dgels failed, info %d", (int)info) : 0;
-        /* Checks for dependent columns, which dgels reports only if a pivot is exactly 0. */
+        /*
+         * Fails if columns of A depend on each other: dgels itself reports this only if a pivot is
+         * exactly 0.
+         */
         for (size_t j = 0; !status && j < k; j++)
             if (!(fabs(a[j * k + j]) > 1e-12 * fabs(a[0])))
                 status = kvd_fail(err, "least squares: column %zu depends on those before it", j);

@@ -45,9 +45,10 @@ void kvd_tsqr_free(kvd_tsqr *q);
  * from its Gram matrix G [d][d] = X^T X (LAPACK dsyevd). Eigenvalues slightly below 0 come from
  * rounding and count as 0. A clearly negative eigenvalue is an error.
  *
- * The relative error of sigma[k] is about eps * (sigma[0] / sigma[k])^2 / 10, against eps *
- * sigma[0] / sigma[k] for kvd_svd_right. It is below 1e-9 for bfloat16 data and reaches 1e-8 for
- * float16 data. For float32 data the smallest singular values can be lost.
+ * The relative error of sigma[k] is about eps * (sigma[0] / sigma[k])^2 / 10; that of
+ * kvd_svd_right, which decomposes X itself, is about eps * sigma[0] / sigma[k]. With kvd_gram_svd
+ * the error is below 1e-9 for bfloat16 data and up to 1e-8 for float16 data. For float32 data the
+ * smallest singular values can be lost.
  */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
 /*
@@ -57,33 +58,32 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
 /*
- * kvd_gram_scratch returns the size of the memory `scratch` of kvd_gram_add. kvd_gram_add adds X^T
- * X to G [d][d] in float64, for float32 rows X with leading dimension ld. Both triangles of G are
- * updated. A value that is not finite is an error; G is then undefined. `scratch` must hold
- * kvd_gram_scratch(d) doubles.
+ * kvd_gram_add adds X^T X to G [d][d] in float64, for n float32 rows X, which start ld elements
+ * apart. Both triangles of G are updated. A value that is not finite is an error; G is then
+ * undefined. The caller gives `scratch`, memory for as many doubles as kvd_gram_scratch returns.
  */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
 
 /*
- * Decomposes M [d][d] = U diag(s) V^T. Singular vectors are columns of U and V; signs are fixed by
- * the columns of U.
+ * Decomposes M [d][d] = U diag(s) V^T. Singular vectors are columns of U and V; their signs are
+ * chosen so that the entry of largest magnitude in each column of U is positive.
  */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
 /*
  * Computes S = G^{1/2} of a positive semidefinite matrix G [d][d] and, if P is not NULL, the
  * pseudo-inverse P of S. Eigenvalues of G below rcond times the largest one are left out of P.
- * *rank is the number of the other eigenvalues, also if P is NULL.
+ * *rank receives the number of eigenvalues that are not below this limit, also if P is NULL.
  */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
 
 /*
- * Solves least squares by QR (dgels): C [k][m] minimises the length of each column of A C - Y, with
- * A [n][k], Y [n][m], n >= k. Fails on numbers that are not finite and if the columns of A are
- * dependent.
+ * Solves least squares by QR (dgels): finds C [k][m] for which each column of A C - Y has the
+ * smallest Euclidean length. A is [n][k] and Y is [n][m], n >= k. Fails on numbers that are not
+ * finite and if the columns of A are dependent.
  */
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);

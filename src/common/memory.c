@@ -67,8 +67,8 @@ static double group_field(const char *folder, const char *file, const char *key)
 }
 
 /*
- * Returns the bytes left under a group's limit. "No limit" is a number near 2^63 in cgroups of
- * version 1, and the word "max" in version 2.
+ * Returns the bytes left under the memory limit of a control group. If there is no limit, version 1
+ * of cgroups reports a number near 2^63, and version 2 the word "max".
  */
 static double group_left(const char *folder, int v)
 {
@@ -84,8 +84,8 @@ static double group_left(const char *folder, int v)
 
 /*
  * Returns the least of the bytes left in a control group and in its parents. In a container, `path`
- * may be a path of the host that is not mounted. Then only the top group counts, which is the
- * container's own.
+ * may be a path of the host that is not mounted. Then only the top group can be read; it is the
+ * group of the container.
  */
 static double groups_left(const char *root, const char *path, int v)
 {

@@ -75,7 +75,10 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        /* A part of an option's name, such as --rate for --request-rate, counts as one edit. */
+        /*
+         * If the typed text is a part of an option's name, as --rate is of --request-rate, counts
+         * this as a distance of one edit.
+         */
         n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
@@ -356,7 +359,8 @@ static int unknown(const kvd_program *p, const char *text, size_t n, kvd_err *er
 }
 
 /*
- * Returns the argument after an option as its value. If there is none, returns NULL and fills *err.
+ * Returns the argument after option *o, which is the option's value. If there is none, returns NULL
+ * and fills *err.
  */
 static const char *next_value(const reader *r, const kvd_option *o, int *i, int argc, char **argv,
                               kvd_err *err)
@@ -500,8 +504,8 @@ int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, 
 
 /*
  * Opens standard streams that were closed when the program started, because the next opened file
- * would otherwise take their place and receive messages. Streams for output are opened for reading
- * and vice versa, so that every use still fails.
+ * would otherwise take their place and receive messages. Output streams are opened for reading and
+ * the input stream for writing, so that every use of them still fails.
  */
 static void fill_standard_streams(void)
 {

@@ -1,6 +1,6 @@
 /*
- * Parses command lines that are described by tables of options. The parser, the checks, the
- * messages, --help and the man page come from one table of kvd_option rows.
+ * Parses command lines that are described by tables of options, as in the example below. The
+ * parser, the checks, the messages, --help and the man page come from one table of kvd_option rows.
  *
  * If a number or word is given twice, the last value counts. A text or list that is given twice is
  * an error.
@@ -61,8 +61,9 @@ typedef struct {
     /* Offset of a const char * that receives the value as typed; 0 means none. */
     size_t typed;
     /*
-     * Range of allowed numbers; if both are 0, any number is allowed. For KVD_OPT_TEXT, if `high`
-     * is above 0, the value must be a name: at most `high` bytes and no control characters.
+     * Range of allowed numbers; if both are 0, any number is allowed. For an option of type
+     * KVD_OPT_TEXT, `high` above 0 means that the text is a name: it may have at most `high` bytes
+     * and no control characters.
      */
     double low, high;
     /* True if `low` or `high` itself is not allowed. */
@@ -78,8 +79,8 @@ typedef struct {
     /* True if the option is parsed before all others, wherever it is on the command line. */
     bool early;
     /*
-     * Accepted words, up to a NULL. For KVD_OPT_WORDS, the length of the array of bool also ends
-     * the list. An empty word is skipped.
+     * Accepted words; NULL ends the list. For KVD_OPT_WORDS, at most as many words are used as the
+     * array of bool in the configuration has elements. An empty word is skipped.
      */
     const char *const *words;
     const char *initial;   /* default value, parsed like a value on the command line */
@@ -98,8 +99,9 @@ typedef struct {
 } kvd_option;
 
 /*
- * Initialisers for a row of the table. KVD_INTO(T, f) stores the value in field `f` of the
- * configuration type `T`. KVD_INTO_LIST also stores the number of values in field `n`.
+ * Initialisers for a row of the table. KVD_INTO(T, f) stores the option's value in field `f` of the
+ * configuration type `T`. KVD_INTO_LIST stores a list of values in field `f`, and their number in
+ * field `n`.
  */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
@@ -119,23 +121,23 @@ typedef struct {
     const char *examples[KVD_OPTION_EXAMPLES];
     const char *notes; /* last paragraphs of --help, or NULL */
     /*
-     * Names of options that this program no longer has, but the program `moved_to` has; may be
-     * NULL.
+     * Names of options that this program no longer has, but that the program `moved_to` has now;
+     * may be NULL.
      */
     const char *moved;
     const char *moved_to;
     const kvd_option *options; /* ends with the row {0} */
     /*
-     * Checks what the table cannot express; may be NULL. May set fields that follow from other
-     * fields.
+     * Checks *config for what the table of options cannot express; may be NULL. May set fields of
+     * *config that follow from other fields.
      */
     int (*check)(void *config, kvd_err *err);
 } kvd_program;
 
 /*
- * Parses argv into *config, which must be zeroed except for fields that no option sets. Wrong usage
- * ends the program with status 2; --help, --version and KVD_OPT_PRINT end it with status 0. Texts
- * in *config point into argv.
+ * Parses argv into *config. The caller must zero all fields of *config that an option sets. Wrong
+ * usage ends the program with status 2. --help, --version and options of type KVD_OPT_PRINT end the
+ * program with status 0. Texts in *config point into argv.
  *
  * Starts OpenBLAS before parsing (common/blas.h).
  */
@@ -152,7 +154,10 @@ typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;
 typedef struct {
     const char *output;
     uint64_t seed;
-    /* Value of --threads. 0 until kvd_run_start replaces it by the number of all allowed cores. */
+    /*
+     * Value of --threads. If the option was not given, it is 0 until kvd_run_start replaces it by
+     * the number of cores that the process may use.
+     */
     int threads;
     kvd_device device;
     bool quiet; /* -q: no progress, no summary; errors are still printed */
@@ -206,9 +211,10 @@ extern const char *const kvd_switch_words[3];
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
 /*
- * Finds the most similar of several words, one per call. Stores `candidate` in *nearest if it is
- * more similar to `text` than those before. Start with *nearest NULL and *distance 0. *nearest
- * stays NULL if no word is similar.
+ * Finds the word that is most similar to `text`. The caller must set *nearest to NULL and *distance
+ * to 0, and then call the function once for each word, the `candidate`. The call stores `candidate`
+ * in *nearest if it is more similar to `text` than the candidates of earlier calls. *nearest stays
+ * NULL if no word is similar.
  */
 void kvd_option_nearest(const char *text, const char *candidate, const char **nearest,
                         size_t *distance);

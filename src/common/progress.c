@@ -38,7 +38,7 @@ static void print(const kvd_progress *p, double t, bool last)
             bar[WIDTH] = '\0';
             fprintf(stderr, "[%s] ", bar);
         }
-        /* A part of a unit is not counted until the unit is done; 1e-6 allows for rounding. */
+        /* Prints the number of units that are completely done; 1e-6 allows for rounding. */
         fprintf(stderr, "%.0f of %.0f %s (%.0f %%), ", floor(p->done + 1e-6), p->total, p->unit,
                 100 * part);
     } else {
@@ -51,7 +51,7 @@ static void print(const kvd_progress *p, double t, bool last)
         fprintf(stderr, "%s left", left);
     else
         fprintf(stderr, "%s so far", took);
-    /* "\033[K" clears what a longer line has left on the terminal. */
+    /* On a terminal, "\033[K" clears the rest of a longer line that was printed before. */
     fputs(p->terminal ? "\033[K" : "\n", stderr);
     if (p->terminal && last)
         fputc('\n', stderr);

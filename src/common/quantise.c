@@ -14,7 +14,10 @@ float kvd_round_f16(float x)
     return y;
 }
 
-/* Computes the scale *step and the zero point *zero of n values, rounded to float16. */
+/*
+ * Computes the scale *step and the zero point *zero of n values for codes 0 .. top. Both are
+ * rounded to float16.
+ */
 static void set_range(const float *x, size_t n, size_t stride, float top, float *step, float *zero)
 {
     float lo = x[0], hi = x[0];
@@ -29,7 +32,10 @@ static void set_range(const float *x, size_t n, size_t stride, float top, float 
 
 static float code_of(float x, float top, float step, float zero)
 {
-    /* Rounding the scale to float16 may give the largest value a code that is one too high. */
+    /*
+     * Because the scale is rounded to float16, the code of the largest value may exceed `top`, and
+     * is then limited to `top`.
+     */
     const float q = step > 0 ? rintf((x - zero) / step) : 0;
     return q < 0 ? 0 : q > top ? top : q;
 }

@@ -18,8 +18,8 @@ float kvd_round_f16(float x);
  * s = (max - min) / (2^b - 1),   x^ = s round((x - min) / s) + min
  *
  * s and min are rounded to float16. The values of x and of `decoded` are `stride` elements apart; n
- * is at least 1, b in 1 .. 16. A group of equal values is exact up to the rounding of min. Returns
- * the bits of the codes, without KVD_GROUP_SIDE_BITS.
+ * is at least 1, b in 1 .. 16. If all n values are equal, the decoded values differ from them only
+ * by the rounding of min. Returns the bits of the codes, without KVD_GROUP_SIDE_BITS.
  */
 double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 

@@ -30,7 +30,10 @@ void kvd_rng_seed(kvd_rng *r, uint64_t seed, uint64_t stream)
 {
     uint64_t s = seed;
     const uint64_t high = splitmix(&s), low = splitmix(&s);
-    /* The increment of the generator must be odd. Each stream has its own. */
+    /*
+     * Sets the increment of the generator, which must be odd. Each stream has an increment of its
+     * own.
+     */
     uint64_t t = stream;
     r->inc = wide(splitmix(&t), stream) << 1 | 1;
     r->state = 0;
@@ -48,8 +51,8 @@ uint64_t kvd_rng_u64(kvd_rng *r)
 }
 
 /*
- * Takes the high word of a product (Lemire 2019). Random numbers that would cause a bias are drawn
- * again.
+ * Returns the high word of the product of n and a 64-bit random number (Lemire 2019). If a random
+ * number would cause a bias, another one is drawn.
  */
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n)
 {

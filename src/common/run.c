@@ -103,7 +103,8 @@ static int cores_allowed(void)
 /*
  * Handles SIGINT, SIGTERM and SIGHUP; SIGHUP stays ignored under nohup. Ignores SIGXFSZ, so that a
  * write beyond `ulimit -f` fails with a message. Catches SIGPIPE, so that the result is written
- * although `| head` or `| tee` has ended. Programs that are started from here get the default.
+ * although `| head` or `| tee` has ended. Programs that this program starts get the default action
+ * of SIGPIPE.
  */
 static int install_signals(kvd_err *err)
 {
@@ -193,7 +194,8 @@ int kvd_fail_interrupted(kvd_err *err)
 
 /*
  * Adds the memory limit of the process to an error message, because libraries report a failed
- * allocation as some other error. jansson reports invalid JSON, HDF5 an unreadable dataset.
+ * allocation as some other error. If an allocation fails, jansson reports invalid JSON and HDF5 an
+ * unreadable dataset.
  */
 static void name_the_limit(kvd_err *err)
 {

@@ -47,9 +47,9 @@ typedef struct {
 /*
  * Starts a run: records command line and time, applies --threads to OpenBLAS and OpenMP, silences
  * HDF5's own messages, and handles SIGINT, SIGTERM and SIGHUP. opt->threads receives the number of
- * threads in use. Another signal half a second or more after the first one ends the program.
- * SIGPIPE no longer ends it. The caller must call it once, from main, after parsing. The strings of
- * argv must outlive *run.
+ * threads in use. The first of these signals asks the run to stop; another one, half a second or
+ * more later, ends the program at once. SIGPIPE no longer ends the program. Must be called once,
+ * from main, after the options are parsed. The strings of argv must outlive *run.
  */
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err);
@@ -102,15 +102,17 @@ int kvd_fail_interrupted(kvd_err *err);
 
 /*
  * Prints *err as "PROGRAM: message" if `status` is not 0, and flushes stdout. A failure to write to
- * stdout is an error too. Every main must end with it. Returns the exit status: 0, 1, or 2 after
- * kvd_run_fail_as_usage.
+ * stdout is an error too. Every main must end with this call. Returns the exit status: 0, 1, or 2
+ * after kvd_run_fail_as_usage.
  */
 int kvd_run_exit(const char *program, int status, kvd_err *err);
 
 /* Makes a failing run end with status 2, as wrong usage does. Thread-safe. */
 void kvd_run_fail_as_usage(void);
 
-/* Return facts about this build and this machine. */
+/*
+ * Return the version of kvdim, the git revision of this build, and the name of this machine's CPU.
+ */
 const char *kvd_version(void); /* such as "1.0.0" */
 const char *kvd_git_revision(void);
 const char *kvd_cpu_name(void);

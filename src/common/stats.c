@@ -92,8 +92,8 @@ double kvd_mad(const double *x, size_t n)
 }
 
 /*
- * Returns the mean over strata of sum(num) / sum(den). If r is not NULL, it is computed for a
- * random resample.
+ * Returns the mean over strata of the ratio sum(num) / sum(den), where sums are over the clusters
+ * of a stratum. If r is not NULL, the clusters of each stratum are first resampled at random.
  */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)

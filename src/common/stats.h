@@ -38,10 +38,11 @@ int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resa
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 
 /*
- * Computes the mean over strata of sum(num) / sum(den). The bootstrap interval draws from each
- * stratum separately (Efron & Tibshirani, section 8.3). Stratum i consists of the clusters first[i]
- * .. first[i + 1] - 1, at least one. The interval is NaN if a stratum has one cluster, or all
- * strata together have fewer than KVD_BOOTSTRAP_CLUSTERS.
+ * Computes the mean over strata of the ratio sum(num) / sum(den), where num[c] and den[c] belong to
+ * cluster c and sums are over the clusters of a stratum. Stratum i consists of the clusters
+ * first[i] .. first[i + 1] - 1, at least one. For the bootstrap interval, clusters are drawn within
+ * each stratum separately (Efron & Tibshirani, section 8.3). The interval is NaN if a stratum has
+ * one cluster, or all strata together have fewer than KVD_BOOTSTRAP_CLUSTERS.
  */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);

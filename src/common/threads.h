@@ -5,8 +5,9 @@
 #include <stddef.h>
 
 /*
- * Returns the largest number of threads of a parallel region that begins here. Inside a region it
- * is 1, unless the program allows nested regions (OMP_MAX_ACTIVE_LEVELS).
+ * Returns the largest number of threads that a parallel region would have if it began at this call.
+ * Inside a parallel region the result is 1, unless the program allows nested regions
+ * (OMP_MAX_ACTIVE_LEVELS).
  */
 size_t kvd_thread_count(void);
 /* Returns the index of the calling thread in its parallel region, from 0. */
@@ -19,9 +20,9 @@ size_t kvd_thread_index(void);
 void kvd_threads_limit(int n);
 
 /*
- * Makes OpenBLAS compute every call on the calling thread. Returns a value for kvd_blas_restore,
- * which undoes this. Inside parallel regions neither function has an effect. Both are defined in
- * common/blas.c.
+ * kvd_blas_serial makes OpenBLAS compute every call on the calling thread. It returns a value with
+ * which kvd_blas_restore restores the number of threads. Inside parallel regions the two functions
+ * have no effect. They are defined in common/blas.c.
  */
 int kvd_blas_serial(void);
 void kvd_blas_restore(int saved);

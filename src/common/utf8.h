@@ -25,7 +25,8 @@ uint32_t kvd_utf8_decode(const char *s, unsigned *width);
 unsigned kvd_utf8_encode(uint32_t code_point, char out[4]);
 
 /*
- * Returns the index of the last character before s[end]. `end` must be above 0, and s valid UTF-8.
+ * Returns the index of the first byte of the character that ends before s[end]. `end` must be above
+ * 0, and s valid UTF-8.
  */
 size_t kvd_utf8_before(const char *s, size_t end);
 
@@ -33,8 +34,8 @@ size_t kvd_utf8_before(const char *s, size_t end);
 bool kvd_utf8_is_space(uint32_t code_point);
 
 /*
- * Returns the length of the malformed sequence at s that a decoder replaces by one U+FFFD; at least
- * 1.
+ * Returns the number of bytes at s that form one malformed sequence, which a decoder replaces by
+ * one U+FFFD. It is at least 1.
  */
 size_t kvd_utf8_bad_width(const char *s, size_t len);
 

@@ -368,9 +368,9 @@ done:
 }
 
 /*
- * Reads the KL of every sequence, which the report compares between methods. Fails on a sum that is
- * below 0 by more than rounding, on a row that has NaN for some sequences only, and on a row
- * measured on another number of sequences.
+ * Reads the KL divergence of every sequence (from the uncompressed model), which the report
+ * compares between methods. Fails on a sum that is below 0 by more than rounding, on a row in which
+ * some but not all sequences are NaN, and on a row measured on another number of sequences.
  */
 static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {

@@ -3,8 +3,9 @@
  * lower triangle of G is computed.
  *
  * The kernel is bound by DMMA. Each warp computes one block of 32 x 32 entries of the lower
- * triangle. Each CTA takes one slice of the rows of one head; there are as many slices as fill the
- * GPU. A second kernel adds the results of the slices in a fixed order, without atomics.
+ * triangle. The rows of a head are divided into slices, one for each CTA. The number of slices is
+ * chosen so that the CTAs fill the GPU. A second kernel adds the results of the slices in a fixed
+ * order, without atomics.
  */
 #include "common/cuda/gram.h"
 
@@ -46,7 +47,10 @@ __device__ __forceinline__ double widen(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Computes the block row `high` and the block column `low` of block p of the lower triangle. */
+/*
+ * Computes the block row `high` and the block column `low` of block p of the lower triangle, whose
+ * blocks are numbered row by row.
+ */
 __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 {
     high = 0;
@@ -56,10 +60,10 @@ __device__ __forceinline__ void blocks_of(int p, int &high, int &low)
 }
 
 /*
- * D (16 x 8) += A (16 x 4) B (4 x 8) on the tensor cores. In lane 4 g + c: a[r] is row g + 8 r and
- * column c of A; b is row c and column g of B; d[2 r + s] is row g + 8 r and column 2 c + s of D.
- * Longer steps (m16n8k8, m16n8k16) were not faster, because their fragments do not fit into the
- * registers.
+ * D (16 x 8) += A (16 x 4) B (4 x 8) on the tensor cores. Lane number 4 g + c of the warp (g < 8, c
+ * < 4) holds these elements: a[r] is row g + 8 r and column c of A; b is row c and column g of B;
+ * d[2 r + s] is row g + 8 r and column 2 c + s of D. Longer steps (m16n8k8, m16n8k16) were not
+ * faster, because their fragments do not fit into the registers.
  */
 __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], double b)
 {
@@ -116,7 +120,10 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
     constexpr int WARPS = pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS) : (int)MAX_WARPS;
     constexpr int WIDTH = BLOCKS * BLOCK, PITCH = WIDTH + 4;
     constexpr int STEP = 32 * WARPS / WIDTH,
-                  /* number of rows of X from which each thread loads one value */
+                  /*
+                   * number of values, in different rows of X, that each thread loads for a buffer
+                   * of ROWS rows
+                   */
         EACH = ROWS / STEP;
     static_assert(STEP >= 1 && ROWS % STEP == 0, "");
     /* Two buffers, each for ROWS rows of X, [2][ROWS][PITCH]. */
@@ -160,7 +167,8 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
         store(tile);
         fetch(at + ROWS);
         /*
-         * Waits until all warps have stored their rows and have finished reading the other buffer.
+         * Waits until all warps have stored their rows of this buffer and have finished reading the
+         * other of the two buffers.
          */
         __syncthreads();
         if (mine)

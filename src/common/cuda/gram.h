@@ -34,7 +34,7 @@ typedef struct {
     kvd_gram_part part[KVD_GRAM_PARTS];
     /*
      * Device memory of kvd_gram_scratch_bytes(n, d) bytes, where n is the number of heads of all
-     * parts.
+     * elements of `part`.
      */
     double *scratch;
 } kvd_gram_args;
@@ -43,8 +43,8 @@ typedef struct {
 size_t kvd_gram_scratch_bytes(int n_heads, int d);
 
 /*
- * Queues the addition of X^T X to G for every head of args->part. The result is the same to the
- * last bit in every run and for all strides.
+ * Queues the addition of X^T X to G for every head of all tensors in args->part. The result is the
+ * same to the last bit in every run and for all strides.
  */
 cudaError_t kvd_gram_add_rows(const kvd_gram_args *args, cudaStream_t stream);
 

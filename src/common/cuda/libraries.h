@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#ifndef __cplusplus /* C++ overloads some of the functions below */
+#ifndef __cplusplus /* for C only: C++ overloads some of the functions listed below */
 
 #define KVD_CUBLAS(X)                                                                              \
     X(cublasCreate_v2)                                                                             \

@@ -27,8 +27,8 @@ void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_e
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
 /*
- * kvd_device_zero writes zeros, kvd_device_put a copy of host data. Both return when the device has
- * finished, unlike cudaMemset and cudaMemcpy.
+ * kvd_device_zero writes zeros to device memory, kvd_device_put a copy of host data. Both return
+ * only when the device has finished; cudaMemset and cudaMemcpy may return earlier.
  */
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);

@@ -2,8 +2,8 @@
  * Checksums of datasets that are filled while the model runs. HDF5 itself stores no checksums for
  * such datasets. /checksums/PATH holds the checksums of the dataset /PATH.
  *
- * KVD_CHECKSUM_ROWS rows of a head share one checksum: the sum modulo 2^64, over row numbers t, of
- * (2 t + 1) times the XXH3-64 of row t. Rows may be added in any order and from several threads.
+ * KVD_CHECKSUM_ROWS rows of a head share one checksum: if h_t is the XXH3-64 hash of row number t,
+ * the sum of (2 t + 1) h_t modulo 2^64. Rows may be added in any order and from several threads.
  */
 #ifndef KVD_COMMON_FILES_CHECKSUMS_H
 #define KVD_COMMON_FILES_CHECKSUMS_H
@@ -53,9 +53,9 @@ int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
 /*
- * Compares n rows of a head with their checksums. Calls `reader` for other rows that share the
- * first or last of these checksums. On a difference, the message names dataset, layer, head and
- * rows.
+ * Compares n rows of a head with their checksums. If the first or last checksum covers also rows
+ * outside these n rows, calls `reader` to read these rows. On a difference, the message names
+ * dataset, layer, head and rows.
  */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,

@@ -179,8 +179,12 @@ typedef struct {
     const char *name;
     kvd_csv_row row;
     void *ctx;
-    size_t n_rows;     /* rows of the table */
-    size_t n_all, end; /* rows of all tables; number in the last row, SIZE_MAX until it is read */
+    size_t n_rows; /* rows of the table */
+    /*
+     * rows of all tables so far; their number in the file's last row, SIZE_MAX until that row is
+     * read
+     */
+    size_t n_all, end;
 } table_reader;
 
 static int table_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n_fields,

@@ -9,8 +9,8 @@
 
 /*
  * Callback for one row. Fields end with a zero byte and are valid only during the call. len[i] is
- * the length of field i, which may hold zero bytes. `line` is the number of the row, from 1,
- * without empty lines. Blanks around a field are removed, except inside quotes. Returns 0 to
+ * the length of field i, which may hold zero bytes. `line` is the number of the row, from 1; empty
+ * lines are not counted. Blanks around a field are removed, except inside quotes. Returns 0 to
  * continue, or -1 with *err to stop.
  */
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len,
@@ -23,8 +23,8 @@ typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const siz
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 
 /*
- * First field of the last row of a CSV file that holds several tables. The second field is the
- * number of rows before it, so that a file that was cut off is not read as a shorter one.
+ * First field of the last row of a CSV file that holds several tables. The second field of that row
+ * is the number of rows before it, so that a file that was cut off is recognised.
  */
 #define KVD_CSV_END "end"
 
@@ -44,8 +44,9 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
 int kvd_csv_put(FILE *f, const char *field, int last, kvd_err *err);
 
 /*
- * Writes a text so that spreadsheets do not run it as a formula: an apostrophe is put before = + -
- * @ tab and carriage return at the start of a text. Numbers and single characters stay unchanged.
+ * Writes a text so that spreadsheets do not run it as a formula: if the text begins with "=", "+",
+ * "-", "@", a tab or a carriage return, writes an apostrophe before it. Numbers and single
+ * characters stay unchanged.
  */
 int kvd_csv_put_text(FILE *f, const char *text, int last, kvd_err *err);
 

@@ -59,7 +59,10 @@ hid_t kvd_h5_creation(hid_t kind)
 int kvd_h5_room(const char *path, kvd_err *err)
 {
     const size_t bytes = 8 << 20;
-    /* The pointer is volatile, because a compiler may remove an unused allocation. */
+    /*
+     * Checks that 8 MB can be allocated. The pointer is volatile, because a compiler may remove an
+     * allocation that is not used.
+     */
     void *volatile room = malloc(bytes);
     if (!room) {
         errno = ENOMEM;
@@ -92,7 +95,10 @@ static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 void kvd_h5_close(kvd_h5 *f, bool keep_partial)
 {
     kvd_err ignored;
-    /* Removes the name before the file is closed, so that nothing is flushed to disk. */
+    /*
+     * Removes the name of the partial file before the file is closed, so that its data are not
+     * flushed to disk.
+     */
     if (f->writing && !keep_partial && f->output.path)
         (void)unlink(f->output.partial);
     if (f->id > 0)
@@ -125,7 +131,7 @@ static char *shorten(const char *text, kvd_err *err)
 
 static int put_history(kvd_h5 *f, kvd_err *err)
 {
-    /* Bytes reserved in the attribute `history` for lines of later programs. */
+    /* Bytes reserved in the attribute `history` for the lines that later programs append. */
     enum { ROOM = 4096 };
     char *old = NULL, *text = NULL, *command = NULL;
     int rc = -1;
@@ -298,7 +304,7 @@ static int claim_space(kvd_h5 *f, int fd, kvd_err *err)
         rc = fallocate(fd, 0, 0, (off_t)size);
     while (rc && errno == EINTR);
     /*
-     * This file system cannot reserve space, so the space needed is compared with the free space.
+     * If the file system cannot reserve space, only compares the space needed with the free space.
      */
     if (rc && errno == EOPNOTSUPP)
         rc = needed > available ? (errno = ENOSPC, -1) : 0;
@@ -471,8 +477,8 @@ static int resume(kvd_h5 *f, const kvd_schema *schema, kvd_err *err)
         kvd_h5_get_double(f, "/provenance", "elapsed_s", &f->elapsed_before, err))
         return -1;
     /*
-     * The caller compares the file's inputs and parameters with those of this run, so none are
-     * written again.
+     * The inputs and parameters in the file count as written: the caller compares them with those
+     * of this run.
      */
     f->n_inputs = f->run->n_inputs;
     f->n_parameters = f->run->n_parameters;

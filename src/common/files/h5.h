@@ -34,28 +34,28 @@ typedef struct {
     bool resumed;          /* kvd_h5_reopen opened the file */
     double elapsed_before; /* seconds that earlier, interrupted runs spent on this file */
     uint64_t reserved;     /* bytes of disk space that are already claimed for this file */
-    /* Numbers of inputs and parameters of the run that the file already holds. */
+    /* Number of inputs and of parameters of the run that are already written to the file. */
     int n_inputs, n_parameters;
 } kvd_h5;
 
 /*
- * Fails if a file at `path` has content, is not an HDF5 file and is not called NAME.h5, such as a
- * text of the user. Files that do not exist or cannot be read pass.
+ * Fails if `path` is a file that the user may still need, such as a text: it has content, is not an
+ * HDF5 file, and its name does not end in .h5. Files that do not exist or cannot be read pass.
  */
 int kvd_h5_check_replaced(const char *path, kvd_err *err);
 
 /*
  * Creates PATH.partial. Fails if PATH is one of the run's inputs or in an input folder, or if
  * kvd_h5_check_replaced refuses it. If kvd_h5_create, kvd_h5_create_locked or kvd_h5_reopen fails,
- * *f is closed; kvd_h5_close is still safe.
+ * *f is closed; calling kvd_h5_close afterwards does no harm.
  */
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 
 /*
  * Reopens the PATH.partial of an interrupted run, under the lock. Fails if that file has another
- * schema or version. If there is no such file, returns 0 with f->id == H5I_INVALID_HID and holds
- * the lock. The caller must then call kvd_h5_create_locked.
+ * schema or version. If there is no such file, returns 0 and sets f->id to H5I_INVALID_HID. The
+ * lock is then held, and the caller must call kvd_h5_create_locked.
  */
 int kvd_h5_reopen(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
@@ -91,7 +91,10 @@ int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
  */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 
-/* Removes PATH.partial of an unfinished file unless keep_partial. Safe on a zeroed *f. */
+/*
+ * Closes *f. If the file is unfinished, removes PATH.partial, unless keep_partial is true. Safe on
+ * a zeroed *f.
+ */
 void kvd_h5_close(kvd_h5 *f, bool keep_partial);
 
 typedef struct {
@@ -138,8 +141,9 @@ int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dim
                        kvd_err *err);
 
 /*
- * Read and write a slab of a dataset. For bfloat16, mem_type must be the type in the file and the
- * caller converts with common/half.h, because HDF5's conversion is slow.
+ * Read and write a slab of a dataset. If the dataset is bfloat16, mem_type must be the type in the
+ * file, and the caller must convert the data with common/half.h, because HDF5's own conversion is
+ * slow.
  */
 int kvd_h5_read_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                      const hsize_t *count, hid_t mem_type, void *data, kvd_err *err);

@@ -56,7 +56,8 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
     /*
-     * After a failure the ids stay open, because closing them would overwrite HDF5's error message.
+     * After a failure `creation` and `links` stay open, because closing them would overwrite HDF5's
+     * error message.
      */
     if (group >= 0) {
         kvd_h5_drop(creation);

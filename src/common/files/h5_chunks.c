@@ -10,13 +10,13 @@
 #include "common/threads.h"
 
 /*
- * Division of a dataset into chunks. Axis `cut` is divided into ranges of `piece` indices. A chunk
- * has one index on each axis before `cut` and all indices on each axis after it.
+ * Division of a dataset into chunks. Axis `cut` is divided into ranges of `piece` indices. On each
+ * axis before `cut` a chunk has one index, on each axis after `cut` it has all indices.
  */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* Length of a chunk on axis `cut`, and number of chunks along axis `cut`. */
+    /* Length of a chunk on axis `cut` (piece), and number of chunks along axis `cut` (per_row). */
     size_t piece, per_row;
     /* Product of the lengths of the axes after `cut`. */
     size_t inner;
@@ -41,8 +41,9 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
 }
 
 /*
- * Computes the place of chunk i. Returns the index of its first element, and writes its coordinates
- * to `offset` [rank]. *valid is the number of its elements that are inside the dataset.
+ * Computes where chunk i is in the dataset. Returns the index of the chunk's first element, and
+ * writes the element's coordinates to `offset` [rank]. *valid is the number of the chunk's elements
+ * that are inside the dataset.
  */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
@@ -70,8 +71,8 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
 }
 
 /*
- * Computes HDF5's Fletcher-32 over 16-bit words, whose first byte is the high one. A last odd byte
- * counts as a high byte.
+ * Computes HDF5's Fletcher-32. It adds 16-bit words whose first byte is the high byte. If the
+ * number of bytes is odd, the last byte is the high byte of a word whose low byte is 0.
  */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
@@ -100,8 +101,8 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 }
 
 /*
- * DEFLATE_SKIPPED: bit of a chunk's filter mask for a chunk without deflate. SUM_BYTES: size of
- * Fletcher-32.
+ * DEFLATE_SKIPPED: bit of a chunk's filter mask that is set if the chunk was stored without
+ * deflate. SUM_BYTES: number of bytes of the Fletcher-32 checksum.
  */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
@@ -169,13 +170,13 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 
 /*
  * The axes of datasets are HDF5 dimension scales (H5DS), which xarray, netCDF and MATLAB read. The
- * scale of an axis is a dataset with the name of the axis. Axes of the same name but of other
- * lengths have scales such as "token_512".
+ * scale of an axis is a dataset with the name of the axis. If another axis has the same name but a
+ * different length, its scale has a name such as "token_512".
  */
 
 /*
- * Longest axis whose scale holds the indices 0 .. n - 1. The indices must fit into an object
- * header, which HDF5 limits to 64 KiB.
+ * Length of the longest axis whose scale holds the indices 0 .. n - 1; scales of longer axes hold
+ * none. The indices must fit into an object header, which HDF5 limits to 64 KiB.
  */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
@@ -201,7 +202,8 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
     /*
-     * Attribute by which netCDF marks a dimension without coordinates: a fixed text and the length.
+     * Attribute by which netCDF marks a dimension that has no coordinates. Its value is a fixed
+     * text, followed by the length of the dimension.
      */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
@@ -236,7 +238,7 @@ static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n
 
 int kvd_h5_put_axes(kvd_h5 *f, hid_t dataset, const kvd_h5_spec *s)
 {
-    kvd_err ignored; /* the caller makes an error message that names the dataset */
+    kvd_err ignored; /* not used: the caller makes an error message that names the dataset */
     for (unsigned i = 0; i < (unsigned)s->rank; i++) {
         char path[96];
         (void)snprintf(path, sizeof path, "/%s", s->axes[i]);

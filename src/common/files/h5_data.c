@@ -64,8 +64,8 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
         inner *= slab[i];
         if (slab[i] < dims[i])
             /*
-             * Axis i is not full length. A slab may then have only length 1 along the slower axes,
-             * so `inner` becomes the limit.
+             * The slab is shorter than axis i. With `inner` at its limit, the slab gets length 1
+             * along all axes before i, which are slower.
              */
             inner = most;
     }
@@ -117,7 +117,10 @@ hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve)
         rc = rc < 0 ? rc : H5Pset_deflate(made, 1);
         rc = rc < 0 ? rc : H5Pset_fletcher32(made);
     } else {
-        /* A small dataset is stored in the object header, whose checksum also covers it. */
+        /*
+         * A small dataset is stored in the object header, whose checksum then protects the data
+         * too.
+         */
         rc = H5Pset_layout(made, H5D_COMPACT);
     }
     if (rc < 0) {
@@ -268,8 +271,8 @@ static void shape_text(int rank, const hsize_t *dims, char *text, size_t size)
 }
 
 /*
- * Callback of a number conversion: fails if a number does not fit. HDF5 would store the nearest
- * number.
+ * Callback of a number conversion: fails if a number does not fit into the target type. Without
+ * this callback HDF5 would store the nearest number that fits.
  */
 static H5T_conv_ret_t refuse_range(H5T_conv_except_t what, hid_t from, hid_t to, void *src,
                                    void *dst, void *ctx)

@@ -33,15 +33,15 @@ hid_t kvd_h5_creation(hid_t kind);
 int kvd_h5_room(const char *path, kvd_err *err);
 
 /*
- * Computes the shape of chunks of at most `limit` bytes. Axes are cut from the first (slowest) one
- * on.
+ * Computes the shape of chunks of at most `limit` bytes. A chunk has the full length of the last
+ * (fastest) axes as far as `limit` allows; it is cut along the first axes.
  */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
 /*
- * Returns creation properties of a dataset. A small dataset is stored in the object header, one to
- * `reserve` contiguously, and any other in compressed chunks with checksums. Returns
- * H5I_INVALID_HID on failure.
+ * Returns creation properties of a dataset. A small dataset is stored in the object header. A
+ * dataset whose space is to be reserved (`reserve`) is stored contiguously. Any other dataset is
+ * stored in compressed chunks with checksums. Returns H5I_INVALID_HID on failure.
  */
 hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve);
 
@@ -56,8 +56,9 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
 bool kvd_h5_known_number(hid_t type);
 
 /*
- * Reads the file in a child process, which may crash, and fails if the child fails. A file that has
- * not changed is not read again. Not thread-safe.
+ * Reads the whole file in a child process and fails if the child fails. HDF5 may crash on a damaged
+ * file; then only the child crashes. A file that has not changed is not read again. Not
+ * thread-safe.
  */
 int kvd_h5_probe(const char *path, kvd_err *err);
 

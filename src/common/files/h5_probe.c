@@ -31,7 +31,8 @@ typedef struct {
 
 /*
  * Computes the size and the number of elements of a dataset or attribute. Returns -1 for types that
- * kvdim files never have. *known is false for types whose values the child does not read.
+ * kvdim files never have. *known is set to false for types whose values the test process does not
+ * read.
  */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
@@ -102,8 +103,8 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
 }
 
 /*
- * Reads the values of a dataset; of a large one only both ends, which also reads the complete index
- * of its chunks.
+ * Reads the values of a dataset. If the dataset is large, reads only its first and last values;
+ * doing so also reads the complete index of its chunks.
  */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
@@ -198,8 +199,8 @@ static int probe_file(const char *path, kvd_err *err)
         return -1;
     const hid_t access = kvd_h5_access();
     /*
-     * HDF5's default driver would share a file that the parent process has open, but this process
-     * has closed the descriptor of that file. Therefore the stdio driver is used.
+     * If the parent process has this file open, HDF5's default driver would reuse the parent's
+     * descriptor, which is closed in this process. The stdio driver opens the file again.
      */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
@@ -339,8 +340,8 @@ static int check_start(const char *path, kvd_err *err)
     if (rc)
         return rc;
     /*
-     * Offset in the HDF5 superblock of the address where the file ends: 40 or 44 in versions 0 and
-     * 1, 28 in later versions.
+     * `at` is the offset, in the HDF5 superblock, of the field that holds the size of the file: 40
+     * in version 0 of the superblock, 44 in version 1, 28 in later versions.
      */
     const int version = head[8];
     const size_t at = version == 0 ? 40 : version == 1 ? 44 : 28;
@@ -386,8 +387,8 @@ static const verdict *find_verdict(const struct stat *file)
 }
 
 /*
- * Stores the verdict on a file. Files changed in the last second are skipped: time stamps advance
- * in steps of milliseconds, so a further change may leave the time stamp unchanged.
+ * Stores the verdict on a file, unless the file was changed in the last second. Time stamps advance
+ * in steps of milliseconds, so another change to such a file may leave its time stamp unchanged.
  */
 static void keep_verdict(const char *path, const verdict *v)
 {

@@ -47,7 +47,10 @@ static int check_target(const char *path, kvd_err *err)
         rc = kvd_fail(err, "cannot write '%s': it is a folder", path);
     else if (!stat(path, &st) && !S_ISREG(st.st_mode))
         rc = kvd_fail(err, "cannot write '%s': it is not a regular file", path);
-    /* A rename would replace the file of another user, or one that its owner protected. */
+    /*
+     * Tests write permission of the file itself, because the rename at the end would replace even a
+     * file of another user, or one that its owner protected.
+     */
     else if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) && errno == EACCES)
         rc = kvd_fail(err,
                       "cannot write '%s': it exists and is write-protected; choose another name, "
@@ -151,7 +154,7 @@ int kvd_output_lock(kvd_output *out, kvd_err *err)
         }
         /*
          * If the previous holder removed the lock file before this process locked it, the path now
-         * names another file or none. The loop tries again in that case.
+         * names another file or none, and the lock is useless. In that case the loop tries again.
          */
         if (fstat(fd, &held) || lstat(out->lock, &named) || held.st_ino != named.st_ino ||
             held.st_dev != named.st_dev) {
@@ -195,7 +198,10 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         kvd_output_forget(out);
         return kvd_no_memory(err, "a path", n);
     }
-    /* NAME.partial is the longest of the names, so this also finds names that are too long. */
+    /*
+     * NAME.partial is the longest of the names that the output uses, so checking it also finds
+     * names that are too long.
+     */
     if (kvd_output_check_derived(out->partial, err) || kvd_output_lock(out, err)) {
         kvd_output_forget(out);
         return -1;
@@ -216,7 +222,10 @@ static char *resolve(const char *path, kvd_err *err)
     char *name = link ? realpath(path, NULL) : NULL;
     char *const parent = name || errno == ENOMEM ? NULL : kvd_output_parent(path);
     char *const folder = parent ? realpath(parent, NULL) : NULL;
-    /* A missing folder is reported later, by kvd_output_begin. */
+    /*
+     * If the folder is missing, uses its path as given; kvd_output_begin reports the missing folder
+     * later.
+     */
     if (parent &&
         ((!folder && errno == ENOMEM) ||
          asprintf(&name, "%s/%s", folder ? folder : parent, slash ? slash + 1 : path) < 0))
@@ -229,8 +238,8 @@ static char *resolve(const char *path, kvd_err *err)
 }
 
 /*
- * Returns the i-th ending of file names that an output uses: "", ".partial", ".lock", then its own
- * further endings; NULL after the last.
+ * Returns the i-th ending of file names that an output uses: "", ".partial", ".lock", then the
+ * endings in name->beside; NULL after the last.
  */
 static const char *ending(const kvd_output_name *name, size_t i)
 {

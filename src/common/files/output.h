@@ -21,16 +21,17 @@ typedef struct {
     /* File descriptor of the lock file; -1 when the lock is not held. */
     int lock_fd;
     /*
-     * Names that an output folder may contain, up to a NULL. If the list itself is NULL, any files
-     * are allowed.
+     * Names that an output folder may contain; NULL ends the list. If the pointer itself is NULL,
+     * the folder may contain any files.
      */
     const char *const *contents;
 } kvd_output;
 
 /*
- * Takes the lock of the output `path`. Fails if another process holds the lock, if the folder is
- * missing, if `path` is "-", a folder or a file without write permission, or if
- * kvd_output_check_derived refuses NAME.partial or NAME.lock. Does not change NAME.partial.
+ * Takes the lock of the output `path`. Fails if another process holds the lock, if the folder of
+ * `path` is missing, or if `path` is "-", a folder or a file without write permission. Fails also
+ * if kvd_output_check_derived refuses NAME.partial or NAME.lock because it is not a regular file
+ * with a single hard link. Does not change NAME.partial.
  */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
@@ -42,10 +43,11 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 int kvd_output_check_derived(const char *path, kvd_err *err);
 
 /*
- * kvd_output_clear removes a file that a killed program left at `path`. kvd_output_create does the
- * same and then creates an empty file. kvd_output_create never opens a file that another program
- * creates meanwhile. Both fail if kvd_output_check_derived refuses the name. On failure
- * kvd_output_create returns NULL and fills *err.
+ * kvd_output_clear removes a file that a killed program left at `path`. kvd_output_create also
+ * removes such a file, and then creates an empty file. If another program creates a file at `path`
+ * between these two steps, kvd_output_create does not open that file. Both fail if
+ * kvd_output_check_derived refuses the name. On failure kvd_output_create returns NULL and fills
+ * *err.
  */
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
@@ -64,8 +66,8 @@ int kvd_output_commit(kvd_output *out, kvd_err *err);
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
 /*
- * One output of a run. The last field lists endings of further files that the run writes next to
- * `path`, up to a NULL; the list may be NULL.
+ * One output of a run. `beside` is a list of endings of further files that the run writes next to
+ * `path`. NULL ends the list; `beside` itself may be NULL.
  */
 typedef struct {
     const char *option; /* option that names this output, such as "--moments" */

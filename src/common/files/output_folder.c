@@ -23,8 +23,8 @@ static bool listed(const char *const *contents, const char *name, bool folder)
 
 /*
  * Removes a folder if it contains only files and folders listed in `contents`. If `contents` is
- * NULL, it may contain any files but no folders, so that a tree of the user is never removed. If
- * `only_check`, removes nothing.
+ * NULL, the folder may contain any files but no subfolders, so that a whole folder tree of the user
+ * is never removed. If `only_check` is true, only checks this and removes nothing.
  */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
@@ -93,7 +93,10 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/* Creates the subfolders of NAME.partial if `make` is true; otherwise flushes them to disk. */
+/*
+ * If `make` is true, creates the subfolders of NAME.partial. If `make` is false, flushes these
+ * subfolders to disk.
+ */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;
@@ -228,7 +231,10 @@ static int put_in_place(const kvd_output *out, bool replace, kvd_err *err)
                    : 0;
     if (!renameat2(AT_FDCWD, out->partial, AT_FDCWD, out->path, RENAME_EXCHANGE))
         return remove_folder(out->partial, out->contents, false, err);
-    /* Network file systems cannot exchange two names in one step. */
+    /*
+     * Network file systems cannot exchange two names in one step. On them the names are changed in
+     * two steps.
+     */
     if (errno == EINVAL || errno == ENOSYS)
         return step_aside(out, err);
     return kvd_fail_errno(err, "cannot exchange '%s' and '%s'", out->partial, out->path);

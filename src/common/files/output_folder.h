@@ -15,11 +15,11 @@
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
 /*
- * Takes the lock and creates NAME.partial, for a folder that every run replaces; end with
- * kvd_output_folder_commit and `replace`. `contents` lists the allowed names, up to a NULL, and
- * must outlive *out. A name that ends in '/' is a subfolder. If NAME is a symbolic link, the folder
- * that it points to is replaced. Fails if an existing folder contains a name that is not listed,
- * because files of the user are never removed.
+ * Takes the lock and creates NAME.partial, for a folder that every run replaces. The caller must
+ * end with kvd_output_folder_commit and `replace` true. `contents` is a list, ending with NULL, of
+ * the names that the folder may contain, and must outlive *out. A name that ends in '/' is a
+ * subfolder. If NAME is a symbolic link, the folder that it points to is replaced. Fails if an
+ * existing folder contains a name that is not listed, because files of the user are never removed.
  */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
@@ -40,7 +40,10 @@ int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 /* Removes NAME.partial and releases the lock. Safe on a zeroed struct and after a commit. */
 void kvd_output_folder_release(kvd_output *out);
 
-/* Write a file in NAME.partial, from bytes or from the file `from`, and flush it to disk. */
+/*
+ * Write a file in NAME.partial and flush it to disk. kvd_output_folder_text writes the bytes
+ * `text`; kvd_output_folder_copy copies the file `from`.
+ */
 int kvd_output_folder_text(const kvd_output *out, const char *name, const char *text, size_t len,
                            kvd_err *err);
 int kvd_output_folder_copy(const kvd_output *out, const char *name, const char *from, kvd_err *err);
