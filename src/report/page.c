@@ -13,7 +13,10 @@
 #include "common/run.h"
 #include "report/report.h"
 
-/* `.wide` and `.draw` scroll sideways and show a shadow at an end with hidden content. */
+/*
+ * Style sheet of the page. Elements of class `wide` or `draw` scroll sideways, and show a shadow at
+ * an end where content is hidden.
+ */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
     "--panel:#f5f7f9;--mark:#0067a3;--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370;"
@@ -328,7 +331,10 @@ static int gnuplot(char *const *argv, const char *dir, const char *scripts, imag
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
     status = drain(pipe_fd[0], to, err);
-    /* gnuplot must get an error, and not wait, if reading its output has failed. */
+    /*
+     * If reading gnuplot's output has failed, gnuplot must get a write error instead of waiting for
+     * a reader. Closing the pipe causes this error.
+     */
     close(pipe_fd[0]);
     pipe_fd[0] = -1;
     while (waitpid(pid, &code, 0) < 0)

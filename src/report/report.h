@@ -142,7 +142,10 @@ typedef struct {
     /* Columns of the axes. If x is NULL, the rows are spread evenly along the horizontal axis. */
     const char *x, *y;
     bool log_x, log_y;
-    /* True if rows with an empty cell in column y are left out of the panel without a note. */
+    /*
+     * True if rows with an empty cell in column y are expected: they are left out of the panel,
+     * without a note about them.
+     */
     bool sparse;
     /*
      * The panel draws only rows that have the text `is` in column `where`. If `where` is NULL, it
@@ -202,10 +205,10 @@ void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3)
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /*
- * Returns the height of a figure with a legend of the distinct texts of column `series`, in at most
- * `columns` columns. plots/common.gp lays the legend out by the same rule (key_rows). Three lines
- * of legend are included in `height`. `drawn` is the column that is "yes" in drawn rows; SIZE_MAX
- * draws all rows.
+ * Returns the height that a figure needs if its legend shows the distinct texts of column `series`
+ * in at most `columns` columns. `height` is the height with a legend of three lines. The function
+ * key_rows of plots/common.gp must compute the same number of lines. `drawn` is the column that is
+ * "yes" in drawn rows; SIZE_MAX draws all rows.
  */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);
@@ -213,9 +216,9 @@ int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, 
 void kvd_report_release(kvd_report *r);
 
 /*
- * Writes index.html: one page without scripts and without references to other servers. If
- * `figures`, the SVG files of figures/ become part of the page. Otherwise, and for a figure with a
- * `why`, the page gives the reason why the figure is missing.
+ * Writes index.html: one page without scripts and without references to other servers. If `figures`
+ * is true, the SVG files of figures/ become part of the page. If it is false, or if a figure could
+ * not be drawn (its field `why` is set), the page says why the figure is missing.
  */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 
@@ -223,9 +226,9 @@ int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd
  * Draws figures/NAME.svg and NAME.png of every figure with gnuplot. The output folder must hold the
  * tables already. `scripts` is the folder of the gnuplot scripts.
  *
- * If a figure cannot be drawn, the reason is added to the figure's `why` and to *why, and *failed
- * is increased. Returns -1 and fills *err only if a file cannot be written or the program is
- * interrupted.
+ * If a figure cannot be drawn, the function stores the reason in the figure's field `why`, adds it
+ * to *why, and increases *failed. Returns -1 and fills *err only if a file cannot be written or the
+ * program is interrupted.
  */
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err);

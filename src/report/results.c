@@ -444,8 +444,9 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 }
 
 /*
- * Writes a name for result r to *name: its label and further properties. Each `level` from 1 to 3
- * adds properties: the number of tokens, the pairing and method, the path of the file.
+ * Writes a name for result r to *name: its label and, depending on `level`, further properties.
+ * Level 1 adds the number of tokens, level 2 also the pairing and the method, level 3 also the path
+ * of the file.
  */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
@@ -539,7 +540,10 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
                         strcmp(r->item[j].name, r->item[i].name) == 0;
             if (!clash)
                 continue;
-            /* All results that share a name get the longer name, so that the legend is uniform. */
+            /*
+             * All results that share a name get the longer name, also the first one, so that the
+             * names in a legend have one form.
+             */
             char *old = r->item[i].name;
             char *shared = old ? strdup(old) : NULL;
             for (size_t j = i; j < r->n; j++) {

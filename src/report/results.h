@@ -27,7 +27,10 @@ typedef enum {
     KVD_RESULT_TOKENS,
     KVD_RESULT_SERVING,
     KVD_RESULT_JCT,
-    /* An activations, moments, attention or fisher file, which is only listed under provenance. */
+    /*
+     * An activations, moments, attention or fisher file. The report lists it under provenance and
+     * does not show its data.
+     */
     KVD_RESULT_INPUT
 } kvd_result_kind;
 
@@ -45,7 +48,7 @@ enum { KVD_LABEL = 200 };
 
 typedef struct {
     char *path;
-    char hash[KVD_HASH_TEXT]; /* of the file's bytes; "" for KVD_RESULT_INPUT */
+    char hash[KVD_HASH_TEXT]; /* hash of the bytes of the file `path`; "" for KVD_RESULT_INPUT */
     char schema[32];
     kvd_result_kind kind;
     /*
@@ -59,7 +62,10 @@ typedef struct {
     size_t n_inputs;
     bool has_model;
     kvd_model_info model;
-    /* Only the member for `kind` is filled. */
+    /*
+     * Contents of the file. Only one of the members from here on is filled, the one that belongs to
+     * `kind`.
+     */
     /* Singular values; the rotations (R and right) are not read and are NULL. */
     kvd_spectrum spectrum;
     kvd_similarity similarity;

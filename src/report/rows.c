@@ -77,8 +77,8 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Returns a note for the method's name if dimensions are removed only from Q and K or only from V,
- * else "".
+ * Returns a note to be added to the method's name: " (V alone)" or " (Q-K alone)" if dimensions are
+ * removed from V only or from Q and K only, else "".
  */
 static const char *alone(const kvd_accuracy_entry *e)
 {
@@ -87,8 +87,8 @@ static const char *alone(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if the column has different texts in result rows of compression methods, ignoring
- * empty texts.
+ * Returns true if two result rows of compression methods have different texts in the column. Empty
+ * texts are ignored.
  */
 static bool varies(const kvd_accuracy_entries *all, const char *column)
 {
@@ -104,7 +104,7 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
 }
 
 /*
- * Returns true if result rows on the evaluated text of result row i have different numbers in the
+ * Returns true if another result row on the text of result row i has a different number in the
  * column.
  */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
@@ -120,8 +120,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
 }
 
 /*
- * Writes " (prompt 256)" or " (4080 predictions)" if this number differs between result rows on the
- * same evaluated text, else "".
+ * Writes " (prompt 256)" if result rows on the same text have different prompts, or else " (4080
+ * predictions)" if they have different numbers of predictions, or else "".
  */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
@@ -393,8 +393,9 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
 }
 
 /*
- * Shortens the name of a set of kept dimensions per head: "kvdim25m-p50" becomes "kvdim25m". If
- * `widths` is a number, the result is "equal widths".
+ * Shortens `widths`, the name of a set of kept dimensions per head, to the name of its model:
+ * "kvdim25m-p50" becomes "kvdim25m". If `widths` is a number, all heads keep this number of
+ * dimensions, and the result is "equal widths".
  */
 static void family(const char *widths, char *to, size_t size)
 {
@@ -471,8 +472,9 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 }
 
 /*
- * Appends the name of the file to `place` (the conditions) of a result row if another file has a
- * row with the same `place` that has the same `series` or was served under different limits.
+ * Makes `place` (the text of a result row's conditions) unique. If a row of another file has the
+ * same `place`, and either the same `series` or other limits of serving, appends the name of the
+ * file to `place`.
  */
 static void tell_apart(kvd_report_rows *all)
 {

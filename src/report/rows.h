@@ -12,16 +12,19 @@ typedef struct {
     const kvd_result *file;
     size_t row;
     /*
-     * Method, with "(Q-K alone)" or "(V alone)" if only these lose dimensions, and the rule for
-     * kept dimensions if it is not the default.
+     * Method, followed by "(Q-K alone)" or "(V alone)" if dimensions are removed only from Q and K
+     * or only from V, and by the rule for kept dimensions if it is not the default.
      */
     char name[KVD_LABEL];
     /*
-     * Method name for tables, with model, number type, prompt and number of predictions if these
-     * differ.
+     * Method name for tables. If result rows of the table differ in model, number type, prompt or
+     * number of predictions, the name includes these.
      */
     char method[KVD_LABEL];
-    /* Name of the curve in figures: the method, with the calibration text if it differs. */
+    /*
+     * Name of the curve in figures: the method, and the calibration text if result rows differ in
+     * it.
+     */
     char series[KVD_LABEL];
     /* Indices of the first and the last result row with the same evaluated text and `series`. */
     size_t first, last;
@@ -80,8 +83,9 @@ typedef struct {
      */
     char place[KVD_LABEL];
     /*
-     * Name of the curve in figures: the method. For kernels: "IMPLEMENTATION by SCHEDULE on
-     * WIDTHS", where WIDTHS names the set of kept dimensions per head.
+     * Name of the curve in figures: the method. For kernels it is "IMPLEMENTATION by SCHEDULE on
+     * WIDTHS": who wrote the kernel, how it divides the work, and the name of the set of kept
+     * dimensions per head.
      */
     char series[KVD_LABEL];
 } kvd_report_row;
@@ -109,8 +113,9 @@ void kvd_report_rows_release(kvd_report_rows *all);
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
 /*
- * Returns job completion time with the uncompressed cache / that of result row `e`, for equal sizes
- * in the same file. NaN if the uncompressed cache was not measured.
+ * Returns the job completion time with the uncompressed cache divided by the job completion time in
+ * result row `e`, for equal sizes in the same file. Returns NaN if the uncompressed cache was not
+ * measured.
  */
 double kvd_jct_speed_up(const kvd_report_row *e);
 
@@ -124,7 +129,7 @@ extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
 int kvd_jct_part_of(const char *phase);
 /*
  * Returns the seconds of one part of a job. `side` is "prefill", "decode", or NULL for both
- * together. The last part is the remainder of the time.
+ * together. The last part is the time that belongs to no other part.
  */
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
@@ -135,8 +140,8 @@ int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /*
- * Returns the result row of the uncompressed cache with the conditions and kind of `e` (for kind
- * "point" also its request rate), or NULL.
+ * Returns the result row of the uncompressed cache that has the same conditions and kind as `e`, or
+ * NULL. For kind "point" it must also have the same request rate.
  */
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
@@ -149,7 +154,7 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
  *
  *   "widths"  removed fractions: overall_p, overall_p_qk, overall_p_v, low_p_qk, low_p_v
  *   "sample"  how much was evaluated: n_tokens, n_sequences, n_predictions
- *   "bases"   calibration, pair_qk and pair_v, if one of the two methods has none
+ *   "bases"   calibration, pair_qk and pair_v; may differ if one method has no calibration
  *
  * Numbers are equal if they differ by less than 1e-9, or if neither result row has a value. A
  * missing value differs from any number, but a missing `prompt` counts as 0. Only device and number

@@ -239,7 +239,7 @@ static char *resolve(const char *path, kvd_err *err)
 
 /*
  * Returns the i-th ending of file names that an output uses: "", ".partial", ".lock", then the
- * endings in name->beside; NULL after the last.
+ * further endings that kvd_output_name lists for it; NULL after the last.
  */
 static const char *ending(const kvd_output_name *name, size_t i)
 {

@@ -66,8 +66,8 @@ int kvd_output_commit(kvd_output *out, kvd_err *err);
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
 /*
- * One output of a run. `beside` is a list of endings of further files that the run writes next to
- * `path`. NULL ends the list; `beside` itself may be NULL.
+ * One output of a run. The last field is a list of the endings of further files that the run writes
+ * next to `path`. NULL ends the list; the field itself may be NULL.
  */
 typedef struct {
     const char *option; /* option that names this output, such as "--moments" */

@@ -60,8 +60,8 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
 }
 
 /*
- * Returns the kind of the decomposed vectors: 0 all token vectors, 1 K-means centroids, 2 centroids
- * weighted by cluster size.
+ * Returns which vectors were decomposed in a calibration: 0 for all token vectors, 1 for K-means
+ * centroids, 2 for centroids weighted by cluster size.
  */
 static int kind_of(const kvd_calibration *c)
 {
@@ -176,8 +176,9 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
 }
 
 /*
- * Returns the largest change of a mean singular value (mean over layers and heads), as a fraction.
- * Returns NaN if a file has no singular values for `pair`.
+ * For each dimension, takes the mean over layers and heads of its singular value. Returns the
+ * largest change of such a mean from file `from` to file `to`, as a fraction. Returns NaN if a file
+ * has no singular values for `pair`.
  */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
@@ -193,8 +194,9 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
 }
 
 /*
- * Sets *lo and *hi to the smallest and largest change of the singular values, in percent, between
- * two halves of a text (labels NAME-a and NAME-b). If no file has halves, both are NaN.
+ * Compares the singular values from the two halves of each text, which have the labels NAME-a and
+ * NAME-b for a text NAME. Sets *lo and *hi to the smallest and largest change, in percent. If there
+ * are no such halves, both are NaN.
  */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
@@ -214,9 +216,9 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
 }
 
 /*
- * Computes the measure prune-spectrum: by how many percent pruning half of the sequences changes
- * the singular values. The change between two halves of a text is stored as lo and hi, the range to
- * expect if pruning has no effect.
+ * Computes the measure prune-spectrum: the change of the singular values, in percent, if half of
+ * the sequences are pruned. The change between two halves of a text is stored as lo and hi, which
+ * is the range to expect if pruning has no effect.
  */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
@@ -240,9 +242,9 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
 
 /*
  * Searches the calibrations that differ from calibration i only in the fraction of pruned sequences
- * (if `pruning`) or in the number of K-means centroids. *least and *most receive the indices of
- * those with the smallest and largest value. Returns false if i is not the first of them, or if all
- * values are equal.
+ * (if `pruning`) or in the number of K-means centroids. *least and *most receive the indices of the
+ * calibrations with the smallest and largest value of that quantity. Returns false if i is not the
+ * first of these calibrations, or if all values are equal.
  */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)

@@ -9,8 +9,8 @@
 #include "report/rows.h"
 
 /*
- * Kinds of measures of job completion time, by the prefix of the name. SHARED_CHANGE comes before
- * SHARED, because the first matching prefix wins.
+ * Kinds of measures of job completion time. The kind is told by a prefix of the measure's name.
+ * SHARED_CHANGE comes before SHARED, because the first matching prefix wins.
  */
 typedef enum {
     SHARE,
@@ -35,8 +35,8 @@ typedef struct {
     question_kind kind;
     char method[48];
     /*
-     * Names of phases joined by '+' ("prefill_mlp+decode_mlp"), or the name of method B in
-     * "jct-change-A-over-B".
+     * Text after the method in the name of the measure: names of phases joined by '+'
+     * ("prefill_mlp+decode_mlp"), or, in the name "jct-change-A-over-B", method B.
      */
     char rest[96];
     /* Method B in names that end in "-PHASES-over-B". */
@@ -183,7 +183,8 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
 
 /*
  * Appends by how many percent the job completion time in result row `e` exceeds that of method
- * q->rest. There is one value for each result row of that method under equal conditions.
+ * q->rest. If several result rows of method q->rest have the same conditions as `e`, appends one
+ * value for each.
  */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -200,8 +201,8 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Appends by how many percent the seconds in the phases q->rest are larger in result row `e` than
- * with method q->other.
+ * Appends, in percent, how much longer the phases q->rest take in result row `e` than with method
+ * q->other under equal conditions.
  */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
@@ -224,9 +225,9 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
 }
 
 /*
- * Appends how much the share of the phases q->rest grows from the first size of *q to the last.
- * Result row `e` has the last size. The row with the first size is of the same file and differs
- * only in the size.
+ * Appends by how much the phases q->rest, as a percentage of the job completion time, grow from the
+ * first size of *q to the last. Result row `e` has the last size. The result row with the first
+ * size is in the same file and differs only in the size.
  */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
@@ -256,10 +257,11 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /*
- * Returns the logarithm of the perplexity of method B at the JCT of row `e`, interpolated between
- * the two settings of B with the nearest smaller and larger JCT in the same file, or NaN. `scored`
- * is the row of `e` in the accuracy file `x`. Rows of B in that file count only if they differ from
- * row `scored` in the method alone.
+ * Returns the logarithm of the perplexity that method B (q->rest) would have at the job completion
+ * time of row `e`. It is interpolated between the two settings of B with the nearest smaller and
+ * larger completion time in the same file. Returns NaN if one of them is missing. In the accuracy
+ * file `x`, row `scored` has the method of `e`, and rows of B count only if they differ from row
+ * `scored` in the method alone.
  */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const question *q, const kvd_result *x, size_t scored)
@@ -289,8 +291,8 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
 }
 
 /*
- * For the text `label`, appends the change of the perplexity from method B to method A at equal
- * JCT.
+ * Appends the change of the perplexity from method B (q->rest) to method A (q->method) at equal job
+ * completion time, for the text `label`.
  */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, kvd_measured *out, kvd_err *err)

@@ -150,8 +150,8 @@ static void range_of(const kvd_measured *v, double *least, double *most)
 }
 
 /*
- * Appends the different texts that the values of *v have at byte `offset`, such as the names of
- * their devices.
+ * Appends the texts that are at byte `offset` of the elements of v->value, such as the names of
+ * their devices. A text that several elements have is appended once.
  */
 static void say_names(kvd_text *t, const kvd_measured *v, size_t offset, const char *before)
 {
@@ -274,8 +274,8 @@ static void plain_name(const char *measure, char *buf, size_t size)
 }
 
 /*
- * Parses the column `null` of ledger.csv, "LO:HI words", and returns the words. Without numbers,
- * *lo and *hi are NaN and the whole text is returned.
+ * Parses the column `null` of ledger.csv, which is "LO:HI words" or only words. Sets *lo and *hi to
+ * LO and HI, and returns the words. Without LO:HI, *lo and *hi are NaN.
  */
 static const char *null_of(const char *text, double *lo, double *hi)
 {

@@ -38,8 +38,8 @@
 #include "report/results.h"
 
 /*
- * Verdict on a claim of a paper. A test takes a limit L: a number, or "low" or "high" for that end
- * of the published range. A measured value v passes:
+ * Verdict on a claim of a paper. A test takes a limit L: a number, or "low" or "high", which means
+ * the lower or upper end of the published range. A measured value v passes:
  *
  *   at-most L, at-least L    if v <= L, if v >= L
  *   within L                 if low - L <= v <= high + L
@@ -84,11 +84,11 @@ typedef struct {
  *   main is undecided   cannot tell
  *   otherwise           not reproduced
  *
- * A value at which the queue of requests grows passes no test. A test over loads is undecided if
- * no load fails it, but some loads were not simulated or a queue grows at one. If the paper prints
- * no number, the test must be "above-null" or "below-null". The verdict is then "holds" if every
- * value is on the claimed side of the range, "does not hold" if a value is on the opposite side,
- * else "cannot tell".
+ * A value at which the queue of requests grows passes no test. A test over loads is undecided if it
+ * fails at no load, but some loads were not simulated, or the queue of requests grows at a load. If
+ * the paper prints no number, the test must be "above-null" or "below-null". The verdict is then
+ * "holds" if every value is on the claimed side of the range, "does not hold" if a value is on the
+ * opposite side, else "cannot tell".
  *
  * Fails for an unknown test, and for a test that does not fit the published range.
  */
@@ -96,17 +96,17 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
 /*
- * Returns the fraction of the loads from 0.1 to 1 at which a curve is between lo and hi. A load is
- * a request rate / the highest rate of the baseline. `v` are the n values of the curve by rising
- * load, interpolated linearly. Loads that were not measured, or at which the queue of requests
- * grows, count as outside.
+ * Returns the fraction of the loads from 0.1 to 1 at which the curve `v` is between lo and hi. A
+ * load is a request rate divided by the highest rate of the baseline. The curve consists of n
+ * values by rising load, between which it is a straight line. Loads that were not measured, or at
+ * which the queue of requests grows, count as outside.
  */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /*
- * For the tests "loads-at-most" and "loads-at-least", returns the number of curves in `v`. *least
- * and *most receive the smallest and largest fraction of the loads (relative request rates) at
- * which a curve passes. For other tests returns 0.
+ * For the tests "loads-at-most" and "loads-at-least", returns the number of curves (values of a
+ * measure by load) in `v`. *least and *most receive the smallest and largest fraction of the loads
+ * (relative request rates) at which one of these curves passes the test. For other tests returns 0.
  */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
@@ -145,7 +145,7 @@ typedef struct {
     /* Number of figures with claims, none of which was measured in the result files. */
     size_t unmeasured;
     size_t cannot;  /* number of figures whose claims cannot be measured */
-    size_t nothing; /* number of figures without a measurable claim */
+    size_t nothing; /* number of figures that have no claim in ledger.csv */
 } kvd_figure_counts;
 
 typedef struct {
@@ -162,8 +162,8 @@ int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, k
 void kvd_ledger_release(kvd_ledger *l);
 
 /*
- * Adds the section on the claims of the papers: the claims, the counts of verdicts, and the
- * differences between the papers' measurements and all measurements made here.
+ * Adds the section on the claims of the papers: the claims with their verdicts, the counts of
+ * verdicts, and the ways in which the papers' measurements differ from all measurements made here.
  */
 int kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *report, kvd_err *err);
 
@@ -178,8 +178,8 @@ void kvd_ledger_range(double low, double high, const char *unit, char *buf, size
 
 /*
  * Checks of the published tables for consistency (ZACK Tables 4 and 5, FDC Table 2). R is the
- * rotation of a dataset, R_ref that of a reference dataset. Epsilon is the mean of |R|, delta the
- * mean of |R - R_ref|.
+ * rotation computed from a dataset, R_ref that of a reference dataset. Epsilon is the mean absolute
+ * element of R, and delta the mean absolute element of R - R_ref.
  */
 
 enum { KVD_MOST_DATASETS = 6 };
@@ -211,9 +211,9 @@ int kvd_published_load(const char *paper, const char *name, kvd_published_table 
 void kvd_published_release(kvd_published_table *t);
 
 /*
- * Every two datasets a and b must satisfy |epsilon_a - epsilon_b| <= delta_a + delta_b. `pairs`
- * counts the combinations of two datasets, `violated` those that differ by more than rounding
- * explains.
+ * Every two datasets a and b must satisfy |epsilon_a - epsilon_b| <= delta_a + delta_b. `pairs` is
+ * the number of combinations of two datasets. `violated` is the number of those that break the
+ * inequality by more than the rounding of the printed numbers.
  */
 typedef struct {
     size_t pairs, violated;
@@ -221,16 +221,16 @@ typedef struct {
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
 /*
- * Returns true if one number x explains the deltas of all datasets: delta = |epsilon - x| within
- * rounding. Epsilon is the mean of |R| of a rotation R. The papers define delta differently, as the
- * mean of |R - R_ref|.
+ * Returns true if there is a number x for which, within rounding, delta = |epsilon - x| for every
+ * dataset. Epsilon is the mean absolute element of the dataset's rotation R. The papers define
+ * delta differently, as the mean absolute element of R - R_ref.
  */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
 /*
  * `fits` is the number of models whose printed deltas kvd_published_one_epsilon explains.
- * `expected` is the number expected if the deltas of each model are in random order. `probability`
- * is the chance that random order explains at least `fits` models.
+ * `expected` is the mean number of such models if the deltas of each model were put in random
+ * order. `probability` is the chance that it is then at least `fits`.
  */
 typedef struct {
     size_t fits;
@@ -254,11 +254,14 @@ typedef struct {
 /*
  * Finds equal columns in two published tables. At least four lines must be in both tables, and at
  * least three quarters of these lines must be equal. Lines are matched by model and dataset. Tables
- * whose name contains "traces" are left out. The caller frees *out.
+ * with "traces" in their name, which hold lengths of requests, are left out. The caller frees *out.
  */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
-/* Two models with different names in two published tables, with `numbers` equal numbers. */
+/*
+ * Two models that have different names in two published tables, but the same numbers. `numbers` is
+ * the number of equal numbers.
+ */
 typedef struct {
     char table[2][64], model[2][64];
     size_t numbers;

@@ -76,9 +76,10 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
 }
 
 /*
- * Sets the range of kvd_trailing_share expected for n independent random vectors of d dimensions.
- * Their singular values are between 1 - c and 1 + c times the mean, with c = sqrt(d / n) (Marchenko
- * and Pastur 1967). The trailing half then has between (1 - c) / 2 and 1 / 2 of the sum.
+ * Sets the range in which kvd_trailing_share is expected if the decomposed vectors are n
+ * independent random vectors of d dimensions. Their singular values are then between 1 - c and 1 +
+ * c times the mean, with c = sqrt(d / n) (Marchenko and Pastur 1967). So the smaller half of the
+ * singular values has between (1 - c) / 2 and 1 / 2 of the sum.
  */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
@@ -87,8 +88,8 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
 }
 
 /*
- * Sets the range of a measure under the null hypothesis to its values for the same model with
- * random weights. Returns false if there are no files of such a model.
+ * Sets the range that a measure has under the null hypothesis. It is the range of its values for
+ * the same model with random weights. Returns false if there are no files of such a model.
  */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
@@ -168,9 +169,9 @@ static bool of_token_counts(const kvd_similarity *s)
 }
 
 /*
- * Returns true if another file replaces file x: x compares rotations from different numbers of
- * tokens of one text (ZACK Fig. 18), and the other file compares rotations from different texts
- * with the same model.
+ * Returns true if comparison file x is left out in favour of another file. This is so if x compares
+ * rotations from different numbers of tokens of one text (ZACK Fig. 18), and another file compares
+ * rotations from different texts with the same model.
  */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
@@ -184,8 +185,8 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
 
 /*
  * Appends the values of a similarity measure (energy-ratio, delta-ratio, ...) for every two texts.
- * A name that begins with "random-" selects combinations in which one of the two texts is random
- * token ids; other names leave random token ids out.
+ * If the name begins with "random-", one of the two texts must be random token ids. Otherwise
+ * neither may be.
  */
 static int of_similarity(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
@@ -212,7 +213,10 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* Random token ids may be the text of the rotation, but not the data. */
+                /*
+                 * The text of the rotation may be random token ids, but the text of the data that
+                 * it is applied to may not.
+                 */
                 else if (want_random && rb)
                     continue;
                 else
@@ -228,9 +232,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
 }
 
 /*
- * Appends tokens-delta or tokens-fall, measures of how delta / epsilon depends on the number of
- * calibration tokens. If there are several reference texts, appends one value for each and one for
- * their mean.
+ * Appends tokens-delta or tokens-fall. These measure how the difference between two rotations
+ * (delta / epsilon) depends on the number of calibration tokens. If there are several reference
+ * texts, appends one value for each and one for their mean.
  */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {

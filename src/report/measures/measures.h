@@ -30,15 +30,18 @@ double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised
 int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err);
 
 typedef struct {
-    /* Name of the curve: "TEXT against REFERENCE", or a name for the mean over reference texts. */
+    /*
+     * Name of the curve: "TEXT against REFERENCE", or, for the mean over reference texts, a name
+     * that says so.
+     */
     char series[2 * KVD_LABEL + 16];
     kvd_pair pair;
     size_t n_tokens;
     /* Number of reference texts over which the values are averaged. */
     size_t n_averaged;
     /*
-     * True if figures draw this curve; false if they draw the mean over all reference texts
-     * instead.
+     * True if the figures of the report draw this curve. False if they draw only the mean of such
+     * curves over all reference texts.
      */
     bool drawn;
     /* True if the calibration text is random token ids. */
@@ -47,12 +50,12 @@ typedef struct {
 } kvd_token_point;
 
 /*
- * Compares the rotations of a calibration text, computed from different numbers of tokens, with
- * that of a reference text (ZACK Fig. 18, FDC Fig. 14). Calibration texts with only one number of
- * tokens are left out. With several reference texts, *points also has the mean over all of them for
- * each number of tokens at which every reference text has a value. The elements are ordered by
- * calibration text, kind of rotation, reference text and number of tokens. The caller frees
- * *points.
+ * Compares the rotations of a calibration text, computed from different numbers of tokens, with the
+ * rotation of a reference text (ZACK Fig. 18, FDC Fig. 14). Calibration texts with only one number
+ * of tokens are left out. If there are several reference texts, *points also has their mean. It is
+ * computed at each number of tokens for which every reference text has a value. The elements are
+ * ordered by calibration text, kind of rotation, reference text and number of tokens. The caller
+ * frees *points.
  */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
@@ -99,7 +102,7 @@ typedef struct {
     double null_lo, null_hi;
     /* Request rate / highest rate of the baseline; NaN without a rate. */
     double load;
-    /* Number of the curve over the load to which the value belongs. */
+    /* Number of the curve (values by rising load) to which the value belongs. */
     size_t curve;
 } kvd_measured_value;
 
@@ -179,8 +182,9 @@ int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_e
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 /*
- * Set the 95 % interval, or the range expected if the claim is false, of the value appended last.
- * If kvd_values_put has appended no value, they do nothing.
+ * Set the 95 % interval (kvd_values_interval), or the range expected if the claim is false
+ * (kvd_values_null), of the value that was appended last. If no value was appended, they do
+ * nothing.
  */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 void kvd_values_null(kvd_measured *v, double lo, double hi);
@@ -218,8 +222,8 @@ void kvd_values_release(kvd_measured *v);
  */
 /*
  * Returns true if the method `text` has the name and all parameters in `asked`, such as
- * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). A method with online=1 or explicit=1
- * matches only if `asked` contains that parameter.
+ * "zack,p=0.3", and no parameter that `asked` excludes ("!p"). If the method has the parameter
+ * online=1 or explicit=1, it matches only if `asked` contains that parameter too.
  */
 bool kvd_report_is_method(const char *text, const char *asked);
 
@@ -228,12 +232,13 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
                     kvd_err *err);
 
 /*
- * Measures "p99-...": fraction of the cache that a method removes while it keeps 99 % of the top-1
- * accuracy or, in files of kvdim-tasks, of another score, as found by --target. p99-A:TEXT is the
- * fraction of method A, p99-A-less-B:TEXT the fraction of A minus the fraction of B in the same
- * file. Labels of the files must contain TEXT. A may end in "-RULE", the name of the rule that
- * chose its kept dimensions per head. Scores against the output of the uncompressed model are left
- * out, because the papers score answers.
+ * Measures "p99-...": the largest fraction of the cache that a method can remove while it keeps 99
+ * % of the top-1 accuracy. In files of kvdim-tasks another score takes the place of accuracy. The
+ * fraction is the result of the search --target. p99-A:TEXT is the fraction of method A,
+ * p99-A-less-B:TEXT the fraction of A minus the fraction of B in the same file. Labels of the files
+ * must contain TEXT. A may end in "-RULE", the name of the rule that chose its kept dimensions per
+ * head. Scores against the output of the uncompressed model are left out, because the papers score
+ * answers.
  */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
@@ -309,8 +314,8 @@ typedef struct {
     /* Size of the cache, as a fraction of a 16-bit cache. */
     double share;
     /*
-     * Smallest cache measured with other parameters and a loss of at most `asked`, as a fraction of
-     * a 16-bit cache; NaN if there is none.
+     * Smallest cache measured with other parameters whose loss is at most `asked`, the loss allowed
+     * by the user. As a fraction of a 16-bit cache; NaN if there is none.
      */
     double oracle_asked;
     /*
@@ -326,21 +331,21 @@ typedef struct {
 } kvd_judged_proposal;
 
 /*
- * Fills *all with every measurement of proposed parameters. The Oracle, the best parameters in
- * hindsight, is chosen among result rows with the same model, text, tokens, prompt and method that
- * are not proposals. The caller frees *all.
+ * Fills *all with every measurement of proposed parameters. Each is compared with the Oracle, the
+ * best parameters in hindsight. The Oracle is chosen among the result rows that have the same
+ * model, text, tokens, prompt and method but did not measure a proposal. The caller frees *all.
  */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
 /*
  * Computes "proposal-over-oracle": by how many percent the cache with proposed parameters is larger
  * than with the best parameters in hindsight (the Oracle). The regression must have been fitted to
- * the same model, and the allowed loss must be within the fitted losses. The interval follows from
- * that of the measured loss.
+ * the same model, and the allowed loss must be within the fitted losses. The interval is computed
+ * from the confidence interval of the measured loss.
  */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* Fewest result rows from which the bytes saved at 99 % of the accuracy are read. */
+/* Fewest result rows that suffice to read from them the bytes saved at 99 % of the accuracy. */
 enum { KVD_FEWEST_POINTS = 3 };
 
 /*
@@ -354,12 +359,12 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
  * with different parameters on one text, from many bytes to few.
  *
  * If the rows differ in one parameter (or in two that always rise or fall together), the result is
- * the last row before the first that misses the target.
+ * the row before the first row that misses the target.
  *
  * Otherwise the parameters form a grid. x->saving is the largest saving of a row whose accuracy
- * meets the target. For x->saving_lo the whole confidence interval must meet the target.
- * x->saving_hi is the smallest saving of a row that surely misses the target (the whole interval is
- * below it), if every row that may meet the target saves less.
+ * meets the target. For x->saving_lo the whole confidence interval must meet the target. A row
+ * surely misses the target if its whole interval is below the target. x->saving_hi is the smallest
+ * saving of such a row, provided that every row that may meet the target saves less.
  */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
@@ -371,9 +376,10 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
 bool kvd_calibration_reduced(const kvd_spectrum *s);
 /*
  * Returns true if the file serves only the comparison of calibrations (ZDC Fig. 15 and 26). There
- * are three such cases. The file was reduced by pruning or centroids. It is of one half of a text,
- * and the other half is among the results. Or other files prune the sequences of this file, and the
- * results have a further unpruned file of the model.
+ * are three such cases. First, the file was reduced by pruning or centroids. Second, it is of one
+ * half of a text, and the other half is among the results. Third, it is the unpruned file with
+ * which files of pruned sequences are compared, and the results have another unpruned file of the
+ * model.
  */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
@@ -403,9 +409,9 @@ typedef struct {
 
 /*
  * Fills *points with the result rows of accuracy files whose removed fraction p was given on the
- * command line. *n is 0 if no calibration used pruned sequences or centroids. The elements are
- * ordered by text, method and p, then by kind of vectors, number of centroids and fraction pruned.
- * The caller frees *points.
+ * command line. If no calibration used pruned sequences or centroids, sets *n to 0. The elements
+ * are ordered by text, method and p, then by kind of vectors, number of centroids and fraction
+ * pruned. The caller frees *points.
  */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
@@ -479,8 +485,8 @@ typedef struct {
 
 /*
  * Returns "inside" if each value is in the interval of the other measurement, else "outside". If
- * only one has an interval, only that interval counts. Without intervals returns "equal" (to nine
- * digits) or "differs".
+ * only one measurement has an interval, only the value of the other must be inside. If neither has
+ * one, returns "equal" (to nine digits) or "differs".
  */
 const char *kvd_compare_verdict(const kvd_observation *a, const kvd_observation *b);
 

@@ -130,8 +130,8 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
 }
 
 /*
- * Returns true if the printed delta of dataset i is |x - epsilon| within rounding. order[i] is the
- * index of that delta in m->delta.
+ * Returns true if, within rounding, |x - epsilon| of dataset i is delta number order[i] in
+ * m->delta.
  */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
@@ -140,8 +140,9 @@ static bool explains(const kvd_published_model *m, const size_t *order, size_t i
 }
 
 /*
- * Returns true if |x - epsilon| is the printed delta of every dataset for one number x. It is
- * enough to try the ends of the intervals around epsilon + delta and epsilon - delta.
+ * Returns true if there is a number x for which |x - epsilon| is the printed delta of every
+ * dataset. It is enough to try as x the ends of the rounding intervals around epsilon + delta and
+ * epsilon - delta.
  */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
@@ -341,8 +342,8 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
 }
 
 /*
- * Compares line i of table `a` with line j of table `b`. Returns the number of columns that both
- * tables have if all of their numbers are equal digit for digit, else 0.
+ * Compares line i of table `a` with line j of table `b` in all columns that both tables have. If
+ * all numbers are equal digit for digit, returns the number of these columns, else 0.
  */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
@@ -378,8 +379,8 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     if (numbers < FEWEST)
                         continue;
                     /*
-                     * One element of *out counts the equal numbers in all lines of the same two
-                     * models.
+                     * One element of *out counts all equal numbers of two models, over all their
+                     * lines in two tables.
                      */
                     size_t k = 0;
                     while (k < *n &&

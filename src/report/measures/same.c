@@ -6,7 +6,10 @@
 /* A column of a result file that describes the conditions of a measurement. */
 typedef struct {
     const char *column;
-    /* Group "widths" or "sample", or NULL. Callers can ignore all columns of a group. */
+    /*
+     * Group to which the column belongs ("widths", "sample" or "bases"), or NULL. Callers can
+     * ignore all columns of a group.
+     */
     const char *group;
     bool text;
 } condition;

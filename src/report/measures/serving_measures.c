@@ -41,8 +41,8 @@ bool kvd_serving_measure_known(const char *name)
 }
 
 /*
- * Returns true if the first n bytes of `item` begin a parameter in `text`, such as "p=0.3" in
- * "zack,p=0.3".
+ * Returns true if the text of a method, such as "zack,p=0.3", has a parameter that begins with the
+ * first n bytes of `item`, such as "p=".
  */
 static bool has_item(const char *text, const char *item, size_t n)
 {
@@ -53,8 +53,8 @@ static bool has_item(const char *text, const char *item, size_t n)
 }
 
 /*
- * Returns how the method rotates the rows of the cache back: 1 with rotations that it computes
- * online, 2 with rotations of a file, 0 if it does not.
+ * Returns how the method rotates the rows of the cache back before attention: 1 with rotations that
+ * it computes online, 2 with rotations of a file. Returns 0 if it does not rotate them back.
  */
 static int rebuilds(const char *method)
 {
@@ -227,8 +227,8 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
 static const double last_load = 1.005;
 
 /*
- * If the last value of the curve is at a load above 1, replaces that value by the interpolated
- * value at load 1. If the curve has no value at a lower load, removes the last value.
+ * If the last value of the curve is at a load above 1, replaces it by the interpolated value at
+ * load 1. If no value at a lower load allows interpolation, removes the last value instead.
  */
 static void end_at_highest_rate(kvd_measured *v, size_t first)
 {
@@ -275,8 +275,9 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 }
 
 /*
- * Compares method q->a with method q->b by load. `top` is the result row with the highest request
- * rate that q->b sustains. Every such row of q->a under the same conditions adds one curve.
+ * Compares method q->a with method q->b by load. `top` is the result row of kind "max-rate" of
+ * q->b, which has the highest request rate that q->b sustains. Every row of this kind of q->a under
+ * the same conditions adds one curve.
  */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)

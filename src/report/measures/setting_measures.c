@@ -92,7 +92,8 @@ static const double equal_p = 0.008;
 
 /*
  * Returns the perplexity of zack with dimensions removed from V only / from Q and K only. Result
- * rows that remove both do not count, because one rate r removes different fractions of Q-K and V.
+ * rows that remove dimensions from Q-K and from V do not count, because with one removal rate r the
+ * two fractions removed differ.
  */
 static double v_over_qk(const kvd_result *x, const char *label)
 {
@@ -168,8 +169,8 @@ static double between(double a, double b, double part)
 
 /*
  * Returns the KL divergence of h2o at the cache size of result row i. The logarithm of the
- * divergence is interpolated between the nearest smaller and larger cache. Returns NaN if one of
- * them is missing.
+ * divergence is interpolated between the nearest smaller and larger cache. Returns NaN if there is
+ * no smaller or no larger cache.
  */
 static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
 {
@@ -322,7 +323,10 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/* Returns the removed fraction with its interval. An end that the search did not find is 0 or 1. */
+/*
+ * Returns the removed fraction with its interval. If the search did not find the lower end, that is
+ * 0; if it did not find the upper end, that is 1.
+ */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -401,8 +405,9 @@ static double loss_of(const kvd_result *x, size_t row)
 }
 
 /*
- * Returns true if two result rows differ at most in parameters and kept dimensions. Result row j
- * must have a value in column low_p_qk, as all proposals of kvdim-fit do.
+ * Returns true if two result rows differ at most in parameters and kept dimensions, and row j has a
+ * value in the column low_p_qk (fraction removed from unimportant tokens). Every proposal of
+ * kvdim-fit has such a value.
  */
 static bool comparable(const kvd_result *a, size_t i, const kvd_result *b, size_t j)
 {
@@ -435,8 +440,8 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
 }
 
 /*
- * Returns the number of result rows that measured proposed parameters. If `all` is not NULL, it
- * receives one element for each result row.
+ * Returns the number of accuracy result rows for which the parameters were proposed by kvdim-fit.
+ * If `all` is not NULL, it receives one element for each such row.
  */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
@@ -493,8 +498,9 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
         /*
-         * The Oracle, the best parameters in hindsight, stores fewer bytes for a larger accepted
-         * loss, so the ends of the interval swap.
+         * The Oracle, the best parameters in hindsight, stores fewer bytes if a larger loss is
+         * accepted. So the lower end of the Oracle's bytes gives the upper end of this ratio, and
+         * vice versa.
          */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));

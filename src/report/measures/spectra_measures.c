@@ -116,8 +116,9 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Computes the mean of element i and the elements that differ only in the reference text. Returns
- * false if there is only one reference text, or if one of them lacks this number of tokens.
+ * Computes in *mean the mean over reference texts: of element i and of the elements that differ
+ * from it only in the reference text. Returns false if there is only one reference text, or if a
+ * reference text has no element with this number of tokens.
  */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
@@ -188,7 +189,10 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /* Averages once per calibration text, kind of rotation and number of tokens. */
+        /*
+         * `leads` selects one element per calibration text, kind of rotation and number of tokens,
+         * so that each mean is computed once.
+         */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

@@ -59,8 +59,8 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
 }
 
 /*
- * Returns true if, over the result rows, parameter `k` always rises or always falls with the
- * parameter that value_of returns.
+ * Returns true if, over result rows first .. last, parameter `k` always rises, or always falls, as
+ * the varied parameter (value_of) rises.
  */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
@@ -151,7 +151,10 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
-        /* Only for p, the removed fraction of dimensions, does the value 0 mean "uncompressed". */
+        /*
+         * If `key` is not p (the removed fraction of dimensions), its value 0 does not mean
+         * "uncompressed", so the value starts as missing.
+         */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

@@ -94,8 +94,8 @@ static double normal_quantile(double p)
 }
 
 /*
- * Returns the largest ratio of the largest to the smallest of n means that chance produces if all
- * true means are equal (95 % confidence, Bonferroni).
+ * Consider n means whose true values are equal. Returns the largest ratio of the largest to the
+ * smallest of them that chance alone produces (95 % confidence, Bonferroni).
  */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
@@ -140,8 +140,8 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
     /*
-     * Returns the largest value of the measure that chance produces if all layers or heads have
-     * equal means; NULL if not known.
+     * Returns the largest value that the measure has by chance alone, if all layers or heads have
+     * equal true means. NULL if this value is not known.
      */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
@@ -156,8 +156,8 @@ static const struct {
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
 /*
- * Measures of the tokens that layers have in common. `by` is the rank by which tokens of a layer
- * count as important.
+ * Measures of the sets of important or unimportant tokens (`set`) that layers have in common. `by`
+ * is the quantity by which the tokens of a layer are ranked.
  */
 static const struct {
     const char *name;
@@ -176,7 +176,10 @@ static const struct {
 };
 enum { N_SHARES = sizeof shares / sizeof *shares };
 
-/* Returns the index of a measure in `measures`, N_MEASURES plus its index in `shares`, or -1. */
+/*
+ * Returns the index of a measure in `measures`. If the measure is in `shares`, returns N_MEASURES
+ * plus its index there. If it is in neither, returns -1.
+ */
 static int find(const char *name)
 {
     for (int i = 0; i < N_MEASURES; i++)
@@ -230,8 +233,8 @@ static double student_quantile(double p, double degrees)
 }
 
 /*
- * Appends an interval around `value`. The standard error of a mean over neighbouring layers is at
- * most the mean of their standard errors.
+ * Appends a confidence interval around `value`, a mean over pairs of neighbouring layers. As its
+ * standard error it takes the mean of the pairs' standard errors, which is an upper bound.
  */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)

@@ -15,7 +15,10 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/* Answers whether a value passes a test. For several values, the smallest of the answers counts. */
+/*
+ * Answer to whether a value passes a test. For several values, the worst answer counts, which is
+ * the smallest: NO before UNSURE before YES.
+ */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -100,7 +103,10 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
 
 static const double least_load = 0.1;
 
-/* Returns the fraction of a straight line from value a to value b that is between lo and hi. */
+/*
+ * Follows a straight line from value a to value b. Returns the fraction of its length on which the
+ * value is between lo and hi.
+ */
 static double part_between(double a, double b, double lo, double hi)
 {
     if (!(a < b) && !(b < a))
@@ -117,7 +123,7 @@ typedef struct {
 
 /*
  * Returns the fractions of the loads at which a curve is between lo and hi, and at which it is not.
- * Loads that were not simulated, and those at which a queue grows, are in neither of the two.
+ * Loads that were not simulated, and loads at which a queue grows, count in neither fraction.
  */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
@@ -141,7 +147,10 @@ double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, doub
     return fmin(1, held_at(v, n, lo, hi).passed);
 }
 
-/* Returns the index after the last value of the curve to which value i belongs. */
+/*
+ * Values of a curve are adjacent. Returns the index after the last value of the curve that has
+ * value i.
+ */
 static size_t end_of_curve(const kvd_measured *v, size_t i)
 {
     size_t end = i + 1;
@@ -151,14 +160,14 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
 }
 
 /*
- * Fraction of the loads (relative request rates) at which a claim must hold. Sweeps print request
- * rates with few digits, so the last 1 % may be missing.
+ * Fraction of the loads (relative request rates) at which a claim must hold. It is not 1, because
+ * sweeps print request rates with few digits, so that the loads above 0.99 may be missing.
  */
 static const double all_loads = 0.99;
 
 /*
  * Returns NO if the curve fails the test at a load, and YES if it passes at all loads and no queue
- * grows. A single value, and a curve with gaps or growing queues, can only fail.
+ * grows. A single value, or a curve with gaps or growing queues, can give NO but never YES.
  */
 static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {

@@ -19,8 +19,8 @@ int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *rep
  */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Counts the cells that plots/spectra.gp cannot draw in table t of mean singular values. a and b
- * are the kinds of rotation in the table.
+ * Counts the cells of t, a table of mean singular values, that plots/spectra.gp cannot draw, and
+ * adds a note. a and b are the kinds of rotation in the table.
  */
 void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /*
@@ -29,19 +29,19 @@ void kvd_section_spectra(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pai
  */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Adds the kept dimensions of each head, the removed fraction p against the removal rate r, and the
- * loss from cutting a single head.
+ * Adds three things: the kept dimensions of each head, the curve of the removed fraction p of
+ * dimensions over the removal rate r, and the loss from removing dimensions of a single head.
  */
 int kvd_study_rates(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
  * Adds quality against the removed fraction p, the error of the attention output (ZDC Fig. 14), and
- * the bytes of the cache. `paired` is the argument `method` of kvd_study_paired. If it is not NULL,
- * the function fails unless the results have that method.
+ * the bytes of the cache. `paired` is the method (or NULL) that kvd_study_paired compares with all
+ * others. If `paired` is not NULL, the function fails unless the results have that method.
  */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
 /*
- * Adds the choices of parameters that no other choice beats in quality and stored bytes, and the
- * bytes saved at 99 % of the accuracy.
+ * Adds the choices of parameters that are on the Pareto front of quality and stored bytes (no other
+ * choice is better in both), and the bytes saved at 99 % of the accuracy.
  */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /*
@@ -86,22 +86,24 @@ typedef struct {
  * percentile intervals over resamples of the n sequences. Both methods use the same resamples, so
  * the difficulty of a resample cancels in the ratio. predictions [n]: predictions of each sequence.
  *
- * Bytes are linear in log(KL) between two neighbouring settings and never extrapolated. A value is
- * NaN if the settings do not enclose `kl`. An interval is NaN if that happens in a resample, or if
- * n is less than KVD_BOOTSTRAP_CLUSTERS.
+ * Bytes are linear in log(KL) between two neighbouring settings and never extrapolated. If no two
+ * settings of a method have KLs below and above `kl`, a value is NaN. An interval is NaN if a
+ * resample has no such two settings, or if n is less than KVD_BOOTSTRAP_CLUSTERS.
  */
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
                         kvd_err *err);
 /*
- * Adds the table of searches for a fraction of the uncompressed model's score: of top-1 accuracy in
- * files of kvdim-eval, of a task's score in files of kvdim-tasks.
+ * Adds the table of the searches for the strongest compression that keeps a fraction of the
+ * uncompressed model's score. In files of kvdim-eval the score is top-1 accuracy, in files of
+ * kvdim-tasks the score of a task.
  */
 int kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_accuracy_entries *all,
                       kvd_section *s, kvd_err *err);
 /*
- * Adds benchmark scores: the methods against bytes and against the times of decode steps, where
- * kvdim/jct files have steps under the same methods. Adds nothing if there is no kvdim/tasks file.
+ * Adds benchmark scores of the methods against the bytes of the cache. If kvdim/jct files have
+ * decode steps of the same methods, adds also the scores against the times of these steps. Adds
+ * nothing if there is no kvdim/tasks file.
  */
 int kvd_study_tasks(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
@@ -132,12 +134,12 @@ int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_tokens(const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
  * Checks the papers' tables of epsilon and delta (folder `paper`) for consistency, and adds the
- * same quantities from the similarity files.
+ * values of epsilon and delta from the similarity files.
  */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
 /*
- * Names each sweep that was interrupted or that left out measurements, because a missing
- * measurement says nothing about speed.
+ * Appends to *words the name of each sweep of measurements that was interrupted or that left out
+ * measurements. The reader must know this, because a missing measurement says nothing about speed.
  */
 void kvd_study_missing_points(const kvd_results *r, kvd_result_kind kind, kvd_text *words);
 /*
@@ -148,8 +150,8 @@ int kvd_study_random_weights(const kvd_results *r, kvd_report *report, kvd_err *
 int kvd_study_provenance(const kvd_results *r, kvd_report *report, kvd_err *err);
 
 /*
- * Add the columns, and the cells of one row, that identify a job: conditions, method, input and
- * output length.
+ * Add what identifies a job to a table: conditions, method, input and output length.
+ * kvd_jct_size_columns adds the columns, and kvd_jct_sizes the cells of one row.
  */
 void kvd_jct_size_columns(kvd_table *t);
 void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
@@ -160,7 +162,8 @@ void kvd_jct_sizes(kvd_table *t, const kvd_report_row *e);
  */
 int kvd_jct_figures(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 /*
- * Adds the percentage of the job completion time that each phase distinguished by the papers takes.
+ * Adds a table of the percentage of the job completion time that is spent in each phase. The phases
+ * are those that the papers distinguish.
  */
 int kvd_jct_shares(const kvd_report_rows *all, kvd_section *s, kvd_err *err);
 

@@ -85,8 +85,8 @@ static int quality_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_er
 static const char NO_CURVE[] = "no method was measured at two values of p";
 
 /*
- * Returns true if some method was measured with two values of the removed fraction p on text
- * `label` (any text if NULL).
+ * Returns true if some method was measured on text `label` with two values of the removed fraction
+ * p. If `label` is NULL, any text counts.
  */
 static bool has_curve(const kvd_accuracy_entries *all, const char *label)
 {
@@ -440,7 +440,10 @@ static int bytes_table(const kvd_accuracy_entries *all, kvd_section *s, kvd_err 
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* The bytes of a cache do not depend on the evaluated text. */
+        /*
+         * A setting that was already listed for another text is skipped, because the bytes of a
+         * cache do not depend on the evaluated text.
+         */
         if (again)
             continue;
         char setting[100];

@@ -82,7 +82,7 @@ static int point_table(const kvd_calibration_point *point, size_t n, kvd_section
 
 /*
  * Adds a point of a curve. If several methods use the same calibration, `timed` is true only for
- * the first, so that its seconds are drawn once.
+ * the first of them, so that the seconds of the calibration are drawn once.
  */
 static void curve_row(kvd_table *t, const char *panel, const char *series, double at,
                       const kvd_calibration_point *x, bool timed)
@@ -108,8 +108,9 @@ static bool first_use(const kvd_calibration_point *point, const kvd_calibration_
 }
 
 /*
- * Returns the number of results whose calibration differs from that of `x` only in the fraction of
- * pruned sequences (if `pruning`) or in the number of centroids.
+ * Returns the number of results whose calibration differs from the calibration of `x` in one
+ * quantity only: in the fraction of pruned sequences if `pruning` is true, else in the number of
+ * centroids.
  */
 static size_t others(const kvd_calibration_point *point, size_t n, const kvd_calibration_point *x,
                      bool pruning)
@@ -124,8 +125,8 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
 }
 
 /*
- * Adds horizontal lines for results on all token vectors, which do not depend on the number of
- * centroids.
+ * Adds horizontal lines for results with calibration on all token vectors. They have no centroids,
+ * so they do not depend on the number of centroids.
  */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
@@ -330,7 +331,8 @@ static bool has_p(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns true if two result rows have the same method, parameters and removed fraction p_wanted.
+ * Returns true if two result rows have the same method, the same parameters, and the same p_wanted,
+ * the removed fraction p that the user asked for.
  */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
@@ -370,8 +372,8 @@ static const kvd_accuracy_entry *find(const kvd_accuracy_entries *all,
 }
 
 /*
- * Returns true if the method of result row `like`, calibrated on one of the n texts `from`, was
- * evaluated on text `label`.
+ * Considers the method of result row `like` with a calibration on each of the n texts `from`.
+ * Returns true if the method with one of these calibrations was evaluated on text `label`.
  */
 static bool has_value(const kvd_accuracy_entries *all, const kvd_accuracy_entry *like,
                       const char *const *from, size_t n, const char *label)

@@ -46,8 +46,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
 }
 
 /*
- * Adds a table. Early files of kvdim-eval have the same tables as those of kvdim-tasks, in another
- * section of the page, under names of their own.
+ * Adds a table. Files of kvdim-tasks and early files of kvdim-eval have the same tables in two
+ * sections of the page. The tables of the latter get names of their own, which end in "-of-eval".
  */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s, kvd_err *err)
@@ -59,8 +59,8 @@ static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, 
 }
 
 /*
- * Adds a table of the columns `x` [n] and of `sd`, a column such as the standard deviation over
- * random seeds. Only result rows with a value in column x[0] have a row.
+ * Adds a table with the columns `x` [n], and the column `sd`, such as the standard deviation over
+ * random seeds. Result rows without a value in column x[0] are left out.
  */
 static int measures_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                           const char *note, const shown *x, size_t n, const shown *sd,

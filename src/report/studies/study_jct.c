@@ -47,8 +47,8 @@ static int by_sizes(const void *a, const void *b)
 }
 
 /*
- * Number of parts into which the time of a job is divided. The last part is the remainder, which
- * has no columns in paper_part.
+ * Number of parts into which the time of a job is divided. The last part is the remainder, so the
+ * array paper_part, which lists the columns of each part, does not have it.
  */
 enum { PAPER_PARTS = 12 };
 static const struct {
@@ -169,7 +169,8 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
 
 /*
  * Adds a bar chart of the parts of a job's time, in percent of the time with the uncompressed
- * cache. Without that time, or if `shares` is set, in percent of the job's own time.
+ * cache. If that time was not measured, or if `shares` is set, the parts are in percent of the
+ * job's own time.
  */
 static int bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                        bool several, kvd_section *s, kvd_err *err)
@@ -205,7 +206,9 @@ static int bars_figure(const kvd_report_row *const *e, size_t n, int number, boo
             : "Parts of the time of a job, prefill and decode together, in percent of the JCT of "
               "none at the same input and output lengths (of the method itself where none was not "
               "run).");
-    /* Slanted labels extend below the axis, and the first labels also to its left. */
+    /*
+     * Slanted labels need space below the axis, and the first labels also to the left of the axis.
+     */
     const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
               width = 150 + beside + 46 * (int)n;
     return kvd_section_figure(
@@ -248,9 +251,9 @@ static int by_series(const void *a, const void *b)
 }
 
 /*
- * Adds a panel with the input length (the output length if `output` is true) on the x axis. All
- * jobs of the panel have `other` as their output length (input length if `output` is true). `found`
- * is scratch memory.
+ * Adds a panel with the input length on the x axis, for the jobs with output length `other`. If
+ * `output` is true, the output length is on the x axis, and `other` is the input length of the
+ * jobs. `found` is scratch memory.
  */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
@@ -287,8 +290,8 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
         /*
-         * Output length (or input length) of the panel added last. Panels are added by rising
-         * length.
+         * Length that is fixed in the panel added last: the output length, or the input length if
+         * `output` is true. Panels are added by rising length.
          */
         double done = -1;
         end = end_of_place(all, first);

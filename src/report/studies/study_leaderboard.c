@@ -223,15 +223,15 @@ static int by_score(const void *a, const void *b)
 }
 
 /*
- * Adds a table of each method's best score below each limit on the cache. `size` returns the stored
- * or the read bytes.
+ * Adds a table of each method's best score below each limit on the size of its cache. `size`
+ * returns the size of a result's cache, in stored bytes or in bytes read per step.
  */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
     /*
-     * Limits of a half, a quarter and an eighth of a 16-bit cache, each raised by a tenth for
-     * scores, positions and scales.
+     * Limits on the cache: a half, a quarter and an eighth of a 16-bit cache. Each limit is raised
+     * by a tenth, because methods also store scores, positions and scales.
      */
     static const double shares[] = {0.55, 0.275, 0.1375};
     enum { MOST = 6 };
@@ -269,9 +269,9 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
 }
 
 /*
- * Returns true if no other result for the same model has a score and bytes at least as good as
- * those of `x`, and one of them better. Returns false if `x` has more bytes than the uncompressed
- * cache.
+ * Returns true if `x` is on the Pareto front of score and bytes: no other result for the same model
+ * is at least as good in both and better in one. Returns false if `x` has more bytes than the
+ * uncompressed cache.
  */
 static bool on_front(const leaderboard *b, const standing *x, double (*size)(const standing *))
 {
@@ -335,7 +335,10 @@ static double step_seconds(const timed *x)
     return kvd_report_real(x->row, "seconds");
 }
 
-/* Returns true if both rows are of one place, number of requests and number of cached tokens. */
+/*
+ * Returns true if both rows are of decode steps under the same conditions (`place`, which includes
+ * the number of requests) with the same number of cached tokens.
+ */
 static bool same_step(const kvd_report_row *a, const kvd_report_row *b)
 {
     const double x = kvd_report_real(a, "context"), y = kvd_report_real(b, "context");
@@ -351,8 +354,8 @@ static bool same_but_for_batch(const char *a, const char *b)
 }
 
 /*
- * Returns true if the row is a decode step, and no step on this machine has more requests, or as
- * many and more cached tokens.
+ * Returns true if the row is a decode step, and no other step on this machine is larger: none has
+ * more requests, or equally many requests and more cached tokens.
  */
 static bool is_largest_step(const kvd_report_rows *steps, const kvd_report_row *e)
 {
@@ -368,7 +371,10 @@ static bool is_largest_step(const kvd_report_rows *steps, const kvd_report_row *
     return largest;
 }
 
-/* Returns the step under `none` of the same file, place and size, or NULL. */
+/*
+ * Returns the decode step with the uncompressed cache (method `none`) in the same file, under the
+ * same conditions and of the same size, or NULL.
+ */
 static const kvd_report_row *uncompressed_step(const kvd_report_rows *steps,
                                                const kvd_report_row *e)
 {
@@ -379,7 +385,10 @@ static const kvd_report_row *uncompressed_step(const kvd_report_rows *steps,
     return NULL;
 }
 
-/* Returns true if the list has a step under the method and settings of x, of the same place. */
+/*
+ * Returns true if the list already has a step with the method and settings of x, under the same
+ * conditions and of the same size.
+ */
 static bool is_timed(const timed *x, const timed *all, size_t n)
 {
     bool found = false;
@@ -388,7 +397,10 @@ static bool is_timed(const timed *x, const timed *all, size_t n)
     return found;
 }
 
-/* Returns true if no other timed step of the place has a better score in at most the time. */
+/*
+ * Returns true if x is on the Pareto front of score and time: no other step under the same
+ * conditions is at least as good in both and better in one.
+ */
 static bool on_step_front(const timed *x, const timed *all, size_t n)
 {
     bool front = true;
@@ -485,7 +497,10 @@ static int steps_figure(const timed *all, size_t n, kvd_section *s, kvd_err *err
     return 0;
 }
 
-/* Adds a figure and a table of scores against times, if two settings or more have both. */
+/*
+ * Adds a figure and a table of scores against times of decode steps, if at least two settings have
+ * both a score and a time.
+ */
 static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_report_rows steps = {0};

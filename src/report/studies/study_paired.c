@@ -32,9 +32,10 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
 }
 
 /*
- * Returns the bytes at which the settings reach `wanted` in a resample: linear in log(KL) between
- * the first setting, from the most bytes on, whose KL is above `wanted`, and the setting before it.
- * Returns NaN if no two settings enclose `wanted`.
+ * Returns the bytes at which the settings of a method reach the KL `wanted` in a resample. Settings
+ * are ordered from most to fewest bytes. Interpolates linearly in log(KL) between the first setting
+ * whose KL is above `wanted` and the setting before it. Returns NaN if no two settings enclose
+ * `wanted`.
  */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
@@ -99,8 +100,8 @@ static int by_falling_bytes(const void *a, const void *b)
 }
 
 /*
- * Fills *c with the settings among entries first .. last of `all` that belong to `file`, in the
- * order of falling bytes. The caller frees c->setting.
+ * Fills *c with those of the entries first .. last of `all` that are from the file `file`, in the
+ * order of falling bytes. Each entry is a setting of one method. The caller frees c->setting.
  */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
@@ -167,7 +168,10 @@ static int begin(tables *t, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Returns the setting of the curve with the most bytes up to `bytes`, or else with the fewest. */
+/*
+ * Returns the setting of the curve that has the most bytes among those with at most `bytes`. If
+ * there is none, returns the setting with the fewest bytes.
+ */
 static const kvd_paired_setting *within(const kvd_paired_curve *c, double bytes)
 {
     for (size_t i = 0; i < c->n; i++)
@@ -225,7 +229,10 @@ static int bytes_row(const tables *t, const kvd_paired_curve *mine, const kvd_pa
     return 0;
 }
 
-/* Adds the rows of another method, to which entries first .. last of `all` belong. */
+/*
+ * Adds to the tables *t the rows that compare the method of curve *mine with another method. The
+ * entries first .. last of `all` are of that other method.
+ */
 static int add_other(const kvd_accuracy_entries *all, size_t first, size_t last,
                      const kvd_result *file, const kvd_paired_curve *mine, const tables *t,
                      kvd_err *err)

@@ -27,8 +27,8 @@ static bool usable(const kvd_accuracy_entry *e)
 }
 
 /*
- * Returns false if the run stored unquantised numbers in more than 16 bits, and so more bytes than
- * a real cache would.
+ * Returns false if the run stored unquantised numbers in more than 16 bits. The bytes that it
+ * counted are then more than those of a real cache.
  */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
@@ -54,8 +54,9 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
 }
 
 /*
- * Returns a mask. Bit k is set if no comparable result row is as good as row i in bytes and loss k,
- * and better in one of them. The mask is 0 for a row with more bytes than the uncompressed cache.
+ * Returns a mask. Bit k is set if row i is on the Pareto front of bytes and loss k: no comparable
+ * result row is at least as good in both and better in one. The mask is 0 for a row with more bytes
+ * than the uncompressed cache.
  */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
@@ -73,7 +74,7 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 
 /*
  * Returns true if the text has enough methods and parameter values for a figure. If `any` is false,
- * results count only if the cache stores at most 16 bits per number.
+ * only results count in which the cache stores at most 16 bits per number.
  */
 static bool has_series(const kvd_accuracy_entries *all, const char *label, bool any)
 {

@@ -66,8 +66,9 @@ static int points_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 }
 
 /*
- * Adds a table of the removed fraction p against the removal rate r, a step function: up to
- * MOST_STEPS steps and all stored values.
+ * Adds a table of the removed fraction p of dimensions over the removal rate r, for a figure. p(r)
+ * is a step function; the table has at most MOST_STEPS of its steps, and all points that the file
+ * stores.
  */
 static int curve_table(const kvd_results *r, kvd_section *s, bool *any, size_t *without_r,
                        kvd_err *err)

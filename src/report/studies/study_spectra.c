@@ -6,7 +6,10 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* More curves merge into a dark area and need many megabytes. */
+/*
+ * Largest number of curves in a figure. If there were more, they would merge into a dark area and
+ * need many megabytes.
+ */
 enum { MOST_CURVES = 512 };
 
 /*
@@ -177,7 +180,7 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
 
 /*
  * Adds one column per head, for at most MOST_CURVES evenly chosen heads. Sets *drawn to the number
- * of heads and adds the number of their zero values to *zeros.
+ * of these heads, and adds to *zeros the number of their singular values that are 0.
  */
 static int heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                        size_t *zeros, kvd_err *err)

@@ -14,8 +14,8 @@ typedef struct {
     size_t first, last;
     kvd_target_result x;
     /*
-     * True if the saved bytes `x` come from a search (kvdim-eval --target) or from at least
-     * KVD_FEWEST_POINTS result rows.
+     * True if the saved bytes in the field `x` come from a search (kvdim-eval --target) or from at
+     * least KVD_FEWEST_POINTS result rows.
      */
     bool known;
     /* True if the saved bytes `x` come from a search (kvdim-eval --target). */

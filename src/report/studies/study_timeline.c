@@ -92,7 +92,10 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/* Returns the time of the request's first event of type `ph`, or NaN if there is none. */
+/*
+ * Returns the time of the request's first event of type `ph` (the letter for the event's type in
+ * the trace), or NaN if there is none.
+ */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

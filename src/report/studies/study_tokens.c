@@ -183,7 +183,10 @@ static int critical_data(const kvd_tokens *x, kvd_section *s, kvd_err *err)
         for (int l = 0; l < x->n_layers; l++)
             /* h = -1 means the whole layer. */
             for (int h = -1; h < kv; h++) {
-                /* The quantities after the mean are its standard deviation, minimum and maximum. */
+                /*
+                 * Writes four quantities of t->data: the mean and, in the arrays after it, standard
+                 * deviation, minimum and maximum.
+                 */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
                 kvd_table_text(t, h < 0 ? "layer" : "kv_head");
