@@ -130,8 +130,8 @@ typedef struct {
 } job;
 
 /*
- * Computes the attention output of query head h for query t of a request. The query is row `row` of
- * Q.
+ * Computes the attention output of query head h for query t of a request. `row` is the row of Q
+ * that holds this query.
  */
 static double row_of(const job *x, int h, size_t row, size_t t, size_t q_len, size_t kv_len,
                      size_t kv_first, double *scores, double *out)

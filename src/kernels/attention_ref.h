@@ -10,8 +10,8 @@
 #include "kernels/layout.h"
 
 /*
- * Number of elements and position of every head in the PLAIN layout. Heads may have any number of
- * dimensions from 1 on.
+ * Sizes of Q, K, V and O in the PLAIN layout, and where the rows of every head begin in them. Heads
+ * may have any number of dimensions from 1 on.
  */
 
 typedef struct {
@@ -27,8 +27,8 @@ typedef struct {
 } kvd_attn_plain;
 
 /*
- * Fails if a number is out of range, n_kv_heads does not divide n_heads, or a request has more
- * queries than keys.
+ * Fills *plain. Fails if a number of heads, dimensions or requests is out of range, n_kv_heads does
+ * not divide n_heads, or a request has more queries than keys.
  */
 int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                         kvd_attn_plain *plain, kvd_err *err);
@@ -47,7 +47,7 @@ int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, 
                       const float *k, const float *v, double *out, double *lse, kvd_err *err);
 /*
  * Does what kvd_attention_ref does, with attention sinks: exp(sinks[h]) is added to the softmax
- * denominators of query head h, and counts in `lse`. If `sinks` is NULL, there are no sinks.
+ * denominators of query head h, and `lse` includes it. If `sinks` is NULL, there are no sinks.
  */
 int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                             const float *sinks, const float *q, const float *k, const float *v,

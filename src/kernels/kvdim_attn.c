@@ -1,7 +1,7 @@
 /*
- * kvdim-attn: times attention on heads with different numbers of kept dimensions, checks the
- * outputs, and compares the times with the peak rates of the machine. Reads kept dimensions from
- * files of format kvdim/rates or CSV. Writes a file of format kvdim/kernels.
+ * kvdim-attn: measures the time of attention on heads with different numbers of kept dimensions,
+ * checks the outputs, and compares the times with the peak rates of the machine. Reads kept
+ * dimensions from files of format kvdim/rates or CSV. Writes a file of format kvdim/kernels.
  */
 #include <math.h>
 #include <stdio.h>
@@ -351,7 +351,10 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        /* The case was counted too early: the file on disk does not contain it. */
+                        /*
+                         * The case was counted in `done` before it was written; writing it to the
+                         * file on disk failed.
+                         */
                         s->done--;
                         return -1;
                     }

@@ -30,9 +30,9 @@
  *   Decode, O: row-major [batch][o_pitch].
  * - K and V: pages of KVD_PAGE_TOKENS tokens. Page p of the pool of one layer starts at element p *
  *   page_elements. It holds one KV head after another, each at element kv_offset[g] of the page: K
- *   blocked [64][d_qk], then V blocked [64][d_v]. A page has the bytes of the kept dimensions and
- *   no more. page_table [batch][max_pages] gives the page of tokens 64 j .. 64 j + 63 of request b.
- *   With a window, the kernels read no page before the one of the oldest key that a query sees.
+ *   blocked [64][d_qk], then V blocked [64][d_v]. A page has no padding: it holds exactly the kept
+ *   dimensions. page_table [batch][max_pages] gives the page of tokens 64 j .. 64 j + 63 of request
+ *   b. With a window, the kernels read no page before the page of the oldest key that a query sees.
  *
  * The group of 8 tokens that holds a request's last token is zero after that token (the code that
  * writes the group's first token sets the group to zero). Nothing else at or after kv_len is ever
@@ -53,9 +53,9 @@ enum {
     KVD_WIDTH_STEP = 16, /* CUDA kernels require d_qk and d_v to be 16, 32, ... 256 */
     KVD_WIDTH_MAX = 256,
     /*
-     * Largest width of the kernels that compression methods run in addition to attention. Attention
-     * kernels are compiled twice, for layers whose widths are all up to this number and for layers
-     * with a wider head.
+     * Largest number of dimensions of a head in the kernels that compression methods launch in
+     * addition to attention. Attention kernels themselves are compiled twice, for layers whose
+     * widths are all up to this number and for layers with a wider head.
      */
     KVD_WIDTH_NARROW = 128,
     KVD_HEADS_MAX = 128, /* largest number of query heads of one launch */
@@ -84,7 +84,8 @@ typedef struct {
     int32_t n_heads, n_kv_heads, group; /* group = n_heads / n_kv_heads */
     float scale;                        /* factor of scores, 1/sqrt(d_head) */
     /*
-     * Elements per row of Q (sum of d_qk over query heads) and of O (sum of d_v over query heads).
+     * Number of elements per row of Q (sum of d_qk over query heads) and of O (sum of d_v over
+     * query heads).
      */
     int32_t q_pitch, o_pitch;
     /* Elements per page: 64 * sum over KV heads of (d_qk + d_v). */

@@ -8,9 +8,9 @@
 #include "kernels/cpu/attention_cpu_task.h"
 
 /*
- * The keys of a KV head are split so that every thread gets about PIECES pieces. A piece has at
- * least MIN_BLOCKS blocks of keys. In decode it has at most MAX_BLOCKS blocks, because the rounding
- * error of float32 sums grows with their length.
+ * The attention of a KV head is split over its keys into pieces, about PIECES for each thread. A
+ * piece has at least MIN_BLOCKS blocks of keys. In decode it has at most MAX_BLOCKS blocks, because
+ * the rounding error of float32 sums grows with their length.
  */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
@@ -54,13 +54,13 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
 }
 
 /*
- * Part of a task that one thread computes. A task is some query rows of one KV head with all their
- * keys.
+ * Part of a task that one thread computes: all keys of the task or a range of them. A task is some
+ * query rows of one KV head.
  */
 typedef struct {
     kvd_cpu_task task;
     double cost;
-    /* Number of pieces of the task, in the first piece of a task; 0 in the other pieces. */
+    /* If this is the first piece of a task, the number of the task's pieces; otherwise 0. */
     size_t n_pieces;
 } piece;
 
@@ -80,8 +80,8 @@ typedef struct {
 } plan;
 
 /*
- * Returns the whole task of KV head g of request b that begins at query row `row`. The request
- * begins at row q_first of Q and row kv_first of K and V.
+ * Returns the task that holds all keys of KV head g of request b, from query row `row` of the
+ * request on. The request begins at row q_first of Q and row kv_first of K and V.
  */
 static piece whole_task(const plan *x, int b, int g, size_t row, size_t q_first, size_t kv_first)
 {
@@ -119,7 +119,7 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
 
 /*
  * Stores the pieces of all tasks in x->pieces and returns the tasks' total cost. If `wanted` is
- * above 0, tasks are split into pieces of about that cost.
+ * above 0, tasks are split into pieces that each cost about `wanted`.
  */
 static double walk(plan *x, double wanted)
 {

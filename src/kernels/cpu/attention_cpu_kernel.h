@@ -3,8 +3,9 @@
  * attention_cpu_*.c include it once per instruction set and must define:
  *
  * - VL, NV: floats per vector, vectors of rows per panel.
- * - MR, MR_ONE: keys or columns per register tile. A tile has MR x nv accumulators, where nv <= NV
- *   is the number of vectors of the panel; MR_ONE is used when nv is 1.
+ * - MR, MR_ONE: number of keys (of K) or columns (of V) whose sums a register tile holds. A tile
+ *   has MR x nv accumulators, where nv <= NV is the number of vectors of the panel; MR_ONE is used
+ *   when nv is 1.
  * - PANELS: panels per task.
  * - KERNEL: name of the kvd_cpu_kernel.
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
@@ -19,7 +20,7 @@
  *
  * Each block of KEYS keys is summed from zero, so the rounding error grows with the square root of
  * KEYS and of the number of blocks. In decode the kernel is memory-bound. Therefore K is prefetched
- * by AHEAD bytes, and V of a block while the block's scores are computed.
+ * AHEAD bytes before it is read, and a block's V while the block's scores are computed.
  */
 #include <float.h>
 #include <math.h>
@@ -44,7 +45,10 @@ enum { AHEAD = 4096, LINE = 64 };
  * row.
  */
 typedef struct {
-    /* `nv` is the number of vectors. The panel has `rows` rows, from row `from` of the task on. */
+    /*
+     * `nv` is the number of vectors. The panel has `rows` rows; the first is row `from` of the
+     * task.
+     */
     size_t nv, from, rows;
     /* Keys below `common` are seen by every row, keys from `end` on by no row. */
     size_t common, end;
@@ -52,14 +56,14 @@ typedef struct {
     /* Queries multiplied by the scale of the scores, [d_qk][nv * VL]. */
     float *q;
     /*
-     * Unnormalised outputs, [d_v][nv * VL]. They are written in tiles of TILE(nv) rows, so TILE(nv)
-     * rows of padding follow.
+     * Unnormalised outputs, [d_v][nv * VL]. TILE(nv) dimensions are written at a time, so TILE(nv)
+     * dimensions of padding follow the last one.
      */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor by which older sums are rescaled */
     /*
-     * [PANEL] Row i attends to keys up to common - 1 + limit[i], where the first `common` keys are
-     * visible to all rows.
+     * [PANEL] Row i attends to the first `common` keys, which all rows see, and to the limit[i]
+     * keys after them.
      */
     float *limit;
 } panel;
@@ -128,8 +132,8 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
 
 /*
  * Computes the scores of a block of keys. Some rows do not attend to the last `beyond` keys of the
- * block. If the last tile has too few keys, it repeats the last key, and `s` has room for the
- * copies.
+ * block. If the last tile has too few keys, it repeats the last key; the output `s` must have room
+ * for the scores of the copies.
  */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
@@ -288,8 +292,8 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
 }
 
 /*
- * Defines one function per number of vectors nv, because compilers optimise a common function
- * badly.
+ * Defines one function per number of vectors nv, because compilers optimise a single function with
+ * variable nv badly.
  */
 #define BLOCK(nv)                                                                                  \
     __attribute__((noinline)) static void block_##nv(const kvd_cpu_task *task, size_t key,         \

@@ -3,7 +3,8 @@
  *
  * All query heads of a KV head read the same K and V, so a task takes rows from all of them. Row r
  * of KV head g belongs to new token r / group of the request and to query head g * group + r %
- * group. The row attends to the keys up to position + r / group.
+ * group. The row attends to the keys up to index position + r / group, where `position` is the
+ * request's number of older tokens.
  */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
@@ -30,7 +31,10 @@ typedef struct {
 
 typedef struct {
     size_t max_rows; /* largest number of rows of a task */
-    /* The time grows with the number of rows rounded up to a multiple of row_unit */
+    /*
+     * Number of query rows that take as long as one row: the kernel's time grows with the number of
+     * rows rounded up to a multiple of row_unit.
+     */
     size_t row_unit;
     /* Number of keys per block, counted from kvd_cpu_task.key. */
     size_t key_block;

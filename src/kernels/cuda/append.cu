@@ -7,13 +7,13 @@
  *   V[t][g] = cut(x_v[t][g]), or cut(x_v[t][g] R_v[g]) if R_v is given
  *
  * The kernel is memory-bound. A warp processes 16 rows of one or two heads. A lane holds 8 adjacent
- * columns, so that RoPE works on registers. mma.sync expects other columns of its operand in this
- * lane. The columns are the index of summation, so ldmatrix reads the rows of R in the permuted
- * order that the lanes have.
+ * columns, so that RoPE works on registers. mma.sync expects 8 other columns of its operand x in
+ * the lane. Because the product sums over these columns, it suffices that ldmatrix reads the rows
+ * of R in the same permuted order.
  *
  * Prefill: a persistent grid with two CTAs per SM. The number of CTAs of a KV head is in proportion
  * to its bytes. These CTAs keep R in shared memory. Rows of K and V are counted from the group of 8
- * tokens that contains the first new token, so only one warp writes a group. If d_head exceeds
+ * tokens that contains the first new token, so only one warp writes each group. If d_head exceeds
  * KVD_WIDTH_NARROW, a CTA keeps only some columns of R, which blockIdx.y chooses, and has an SM
  * alone.
  *
@@ -37,8 +37,8 @@ namespace
 
 /*
  * A request of the batch. Its slots (blocks of 16 rows) are numbered from token_start[b] / 16 + 2
- * b. The two extra slots per request make room for rounding and for up to 7 tokens before the first
- * new one.
+ * b. The two extra slots per request make room for a last slot that is not full and for up to 7
+ * older tokens, which share a group of 8 with the first new token.
  */
 struct place {
     int b, start, next; /* request, its first slot, and first slot of the next request */
@@ -211,8 +211,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, ROPE == ROPE_GIVEN ? 1 : 2)
                 r_smem + (uint32_t)(a.r_qk ? p.r_rows * p.r_pitch : 0));
 #if __CUDA_ARCH__ >= 900
     /*
-     * The code above does not wait for preceding kernels, because it reads only rotation matrices,
-     * which never change.
+     * The loads before this instruction do not wait for preceding kernels, because it reads only
+     * rotation matrices, which never change.
      */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -416,8 +416,8 @@ template <bool BF> append_kernel few_kernel(rope_kind rope)
 }
 
 /*
- * Returns true if append_few supports the launch and is faster than the other decode kernel.
- * Without lists_ready, append_few is slower for 8 requests of 32 heads.
+ * Returns true if the kernel append_few supports the launch and is faster than the decode kernel
+ * for any number of requests. If lists_ready is 0, append_few is slower for 8 requests of 32 heads.
  */
 bool takes_few(const params *p)
 {
@@ -434,7 +434,10 @@ int widest(const kvd_append_args *a)
     return w;
 }
 
-/* Launches a kernel that may start before preceding kernels have ended. */
+/*
+ * Launches a kernel by programmatic dependent launch: it may start before preceding kernels have
+ * ended.
+ */
 cudaError_t launch_early(const params &p, append_kernel kernel, dim3 grid, unsigned threads,
                          size_t bytes, cudaStream_t stream)
 {
@@ -449,11 +452,14 @@ cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
     /*
-     * With few requests, the columns of the rotation matrix are divided among more SMs. With many
-     * requests, one CTA computes all columns.
+     * With few requests, the columns of the rotation matrix are divided among several CTAs. With
+     * many requests, one CTA computes all columns.
      */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
-    /* Two matrices of 256 x 128 elements would not fit into shared memory on every device. */
+    /*
+     * Two rotation matrices (of K and V) of 256 x 128 elements would not fit into shared memory on
+     * every device.
+     */
     if (slabs > NARROW_SLABS && p->columns > 64)
         p->columns = 64;
     p->r_pitch = p->columns > 64 ? 256 : 128;
@@ -531,7 +537,9 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     const bool wide = slabs > NARROW_SLABS;
     const int matrices = (a->r_qk != NULL) + (a->r_v != NULL);
     const int ctas = wide ? 1 : (int)PREFILL_CTAS;
-    /* CUDA reserves 1024 bytes per CTA; 256 bytes are for `next_item`. */
+    /*
+     * CUDA reserves 1024 bytes per CTA; 256 bytes are for the kernel's static variable next_item.
+     */
     const int cta_room = room / ctas - 1024 - 256;
     p->columns = widest(a) > 64 ? 128 : 64;
     p->r_rows = 32 * slabs;
@@ -542,7 +550,10 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     int warps = (cta_room - r_bytes) / (2 * STAGE_BYTES);
     if (warps < 1)
         warps = 1;
-    /* Devices before sm_90 have at most 164 KB of shared memory per SM and run fewer warps. */
+    /*
+     * Devices before sm_90 have at most 164 KB of shared memory per SM so their CTAs have fewer
+     * warps.
+     */
     const int most = wide                ? (int)WIDE_WARPS
                      : room > 164 * 1024 ? (int)PREFILL_WARPS
                                          : (int)PREFILL_WARPS - 2;

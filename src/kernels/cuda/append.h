@@ -32,16 +32,16 @@ typedef struct {
      * [batch][q_pitch] and q_len is 1.
      */
     const int32_t *q_start;
-    int32_t n_q8;              /* rows of blocked Q; 0 in decode */
+    int32_t n_q8;              /* number of rows of Q in the BLOCKED layout; 0 in decode */
     const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
     /* Decode only, device [batch]: position of the new token for RoPE. NULL: kv_len - 1. */
     const uint32_t *position;
     /*
      * Decode only. If 1, the launch may read token_start, kv_len, position and page_table before
-     * the preceding kernels have ended. The caller then guarantees that the work that wrote these
-     * arrays had ended before some later kernel, launched without programmatic dependent launch,
-     * started. If 0, the launch waits before it reads the arrays.
+     * the preceding kernels have ended. The caller then guarantees that a kernel launched without
+     * programmatic dependent launch runs between the work that wrote these arrays and this launch.
+     * If 0, the launch waits before it reads the arrays.
      */
     int32_t lists_ready;
     /*

@@ -11,7 +11,10 @@ namespace
 enum {
     /* number of rows that a warp processes at a time */
     ROWS = 16,
-    /* bytes that 16 rows of two narrow heads, or of one wide head, take in shared memory */
+    /*
+     * bytes of shared memory for 16 rows of two heads of KVD_WIDTH_NARROW dimensions or of one
+     * wider head
+     */
     STAGE_BYTES = 2 * ROWS * KVD_WIDTH_NARROW * 2,
     /*
      * Numbers of 32-column slabs of a head with up to KVD_WIDTH_NARROW dimensions (NARROW_SLABS)
@@ -21,12 +24,12 @@ enum {
     WIDE_SLABS = KVD_WIDTH_MAX / 32,
     PREFILL_WARPS = 6, /* largest number of warps per CTA */
     PREFILL_CTAS = 2,
-    WIDE_WARPS = 8, /* as PREFILL_WARPS, for models with wide heads, whose CTAs have an SM alone */
+    WIDE_WARPS = 8, /* warps per CTA in prefill of models with wide heads; a CTA has an SM alone */
     DECODE_WARPS = 8
 };
 
 /*
- * Devices before sm_90 have shared memory for only 4 warps, so their threads may use more
+ * Devices before sm_90 have shared memory for only 4 warps per CTA, so their threads may use more
  * registers.
  */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -39,7 +42,10 @@ enum { BOUND_WARPS = PREFILL_WARPS };
 enum rope_kind {
     ROPE_NONE,
     ROPE_PAIRS, /* pairs (2i, 2i+1): both elements are in one register */
-    /* Pairs (i, i + 64): the second element is in another register of the same lane. */
+    /*
+     * Pairs (i, i + 64) of heads of 128 dimensions: the second element is in another register of
+     * the same lane.
+     */
     ROPE_HALF_128,
     /*
      * Pairs (i, i + half), where half is a multiple of 8: the other element is loaded from x, in
@@ -53,7 +59,7 @@ enum rope_kind {
 struct params {
     kvd_append_args a;
     rope_kind rope;
-    uint32_t zero; /* always 0, but the compiler cannot know that */
+    uint32_t zero; /* always 0, but the compiler cannot know that (finish_rows uses it) */
     int32_t x_pitch;
     int32_t r_pitch, r_rows; /* rotation matrix in shared memory: bytes per row, rows */
     /* Decode and wide heads: columns of the rotation matrix that a CTA computes. */
@@ -68,7 +74,10 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/* Two rows of one head that a lane processes: rows r and r + 8 of the warp's 16 rows. */
+/*
+ * Two rows of one head that a lane processes: rows r and r + 8 of the warp's 16 rows, where r is
+ * lane / 4.
+ */
 struct unit {
     /* Address of the head in each row of x; NULL if the row has no token. */
     const uint16_t *x[2];
@@ -85,8 +94,9 @@ struct unit {
 };
 
 /*
- * 16 rows of one or two heads in the registers of a warp. Four lanes hold row r + 8 i of slab s (32
- * columns). Lane c of the four holds columns 32 s + 8 c .. 32 s + 8 c + 7.
+ * 16 rows of one or two heads in the registers of a warp. A row is divided into slabs of 32
+ * columns. Lane 4 r + c holds, for i = 0 and 1, columns 32 s + 8 c .. 32 s + 8 c + 7 of row r + 8 i
+ * in slab s.
  */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
@@ -185,8 +195,8 @@ __device__ __forceinline__ void read8(const float *from, float (&v)[8])
 }
 
 /*
- * Rotates slabs s and s + 2 of row r + 8 i as pairs (j, j + 64). co and si [8] are the cosines and
- * sines of the lane's columns of slab s.
+ * Applies RoPE to slabs s and s + 2 (32 columns each) of the lane's row i, which pairs column j
+ * with j + 64. co [8] and si [8] are the cosines and sines of the lane's columns of slab s.
  */
 template <bool BF, int HEADS>
 __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, const float *co,
@@ -204,8 +214,8 @@ __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, con
 }
 
 /*
- * Rotates slab s of row r + 8 i as pairs (2j, 2j + 1). co and si [4] are the cosines and sines of
- * the lane's pairs.
+ * Applies RoPE to slab s (32 columns) of the lane's row i, which pairs column 2j with 2j + 1. co
+ * [4] and si [4] are the cosines and sines of the lane's pairs.
  */
 template <bool BF, int HEADS, int SLABS>
 __device__ __forceinline__ void turn_pairs(rows<HEADS, SLABS> &a, int s, int i, const float *co,
@@ -307,8 +317,8 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
 
 /*
  * mma requires the words of two rows in adjacent registers. The words are moved between registers
- * once here, not before each mma. The xor with params.zero keeps the compiler from undoing the
- * move.
+ * once here, not before each mma. The xor with params.zero, which is 0, keeps the compiler from
+ * undoing the move.
  */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
@@ -440,7 +450,7 @@ __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page,
            a.map.kv_offset[g] + v_after + (pos % KVD_PAGE_TOKENS) / 8 * 8 * d + pos % 8 * 8;
 }
 
-/* Returns the address of token `pos` of request b in K or V of KV head g, as in_page does. */
+/* Returns the address of token `pos` of request b in K or V of KV head gof the paged cache. */
 __device__ __forceinline__ uint16_t *cache_row(const kvd_append_args &a, int b, int pos, int g,
                                                int v_after, int d)
 {
@@ -457,8 +467,8 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
 
 /*
  * Sets `u`, except for its rows, to the k-th unit (piece of work) of KV head g. For k < n_q the
- * unit is a query head, or two query heads if `heads` is 2. For k = n_q it is K, for k = n_q + 1 V.
- * Returns the index of the (first) head in a row of x.
+ * unit is a query head, or two query heads if `heads` is 2. For k = n_q the unit is the K head, for
+ * k = n_q + 1 the V head. Returns the index of the (first) head in a row of x.
  */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)
@@ -487,7 +497,7 @@ enum {
     /* largest number of requests; a warp processes one row per lane instead of two */
     FEW_REQUESTS = 8,
     FEW_WARPS = 2,
-    FEW_COLUMNS = 16, /* columns of the rotation matrix that a warp computes */
+    FEW_COLUMNS = 16, /* columns of the rotation matrix that a warp of append_few computes */
     FEW_SLABS = 4,
     FEW_R_BYTES = 32 * FEW_SLABS * FEW_COLUMNS * 2
 };
@@ -514,7 +524,7 @@ __device__ __forceinline__ uint4 read_words(const void *from)
 }
 
 /*
- * Returns the offset in shared memory of elements 8 piece .. 8 piece + 7 of a row of the rotation
+ * Returns the offset in shared memory of the 8 elements from 8 * piece on in a row of the rotation
  * matrix, which has 16 columns. The xor avoids bank conflicts of ldmatrix.
  */
 __device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
@@ -631,8 +641,8 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
 }
 
 /*
- * Computes and writes the unit's rows. If they are multiplied by the rotation matrix, only the 16
- * columns from column `first` on. If `there` is false, reads and writes no memory.
+ * Computes and writes the unit's rows. If the rows are multiplied by the rotation matrix, computes
+ * only 16 columns, from column `first` on. If `there` is false, reads and writes no memory.
  */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,

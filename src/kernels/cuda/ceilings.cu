@@ -109,8 +109,8 @@ static int sms(int *n, kvd_err *err)
 }
 
 /*
- * Times launches of a kernel, each of which does `units` of work. If *out already has a result, the
- * better one of both is kept.
+ * Measures the time of launches of a kernel, each of which does `units` of work, and stores the
+ * rate in *out. If *out already has a higher rate, it is kept.
  */
 static int measure(launcher launch, void *what, double units, const char *name, kvd_ceiling *out,
                    kvd_err *err)

@@ -7,11 +7,12 @@
  * d_v[g]).
  *
  * Grid: one persistent CTA per SM. Its work is a list of segments (decode_work.h). The last warp
- * copies page after page into a ring buffer in shared memory. The other warps take turns at units
- * of half a page. Each warp has a maximum, a sum and an O of its own. At the end of a segment the
- * warps' results are merged in the order of their first units. An interval (all tokens of one
- * request and KV head) that is split between CTAs is merged by the last of them to finish, in the
- * order of the CTAs. Results therefore depend only on the plan (the list of segments).
+ * copies page after page into a ring buffer in shared memory. The other warps compute in turn; a
+ * unit of their work is half a page. Each warp has a maximum, a sum and an O of its own. At the end
+ * of a segment the warps' results are merged in the order of their first units. An interval (all
+ * tokens of one request and KV head) that is split between CTAs is merged by the last of them to
+ * finish, in the order of the CTAs. Results therefore depend only on the plan (the list of
+ * segments).
  *
  * For a unit, S = Q K^T is computed by mma.m16n8k16 with query heads as rows, then O^T = V^T P^T
  * with dims as rows. The accumulator of S, packed, is the B operand of the second product, so P
@@ -26,10 +27,11 @@
 
 enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
-    BATCHES = 5,          /* number of batches of pages that must fit into the ring */
-    BATCH = 8,            /* largest number of pages that are copied together */
-    SHORT = 4,            /* largest number of pages of a KV head that one warp computes alone */
-    GROUPS = 4            /* number of groups of 8 tokens that a warp computes at a time */
+    /* Number of copies (of up to BATCH pages each) that must fit into the ring */
+    BATCHES = 5,
+    BATCH = 8, /* largest number of pages that are copied together */
+    SHORT = 4, /* largest number of pages of a KV head that one warp computes alone */
+    GROUPS = 4 /* number of groups of 8 tokens that a warp computes at a time */
 };
 
 /*
@@ -48,7 +50,7 @@ typedef struct {
 } pipes;
 
 /*
- * First work of the producer (the warp that copies pages), loaded before the barriers are
+ * First segment of the producer (the warp that copies pages). It is loaded before the barriers are
  * initialised.
  */
 typedef struct {
@@ -271,10 +273,7 @@ static __device__ void produce(const params &p, const pipes &pipe, const first_w
                 }
                 const int some = min(batch, (int)(n - oldest));
                 wait_for_room(pipe, oldest, some);
-                /*
-                 * Makes pipe.offset, which another lane wrote, visible to the lanes that read it
-                 * after this barrier.
-                 */
+                /* After this __syncwarp, all lanes see pipe.offset, which another lane wrote. */
                 __syncwarp();
                 oldest += (uint32_t)some;
                 if (oldest != n)
@@ -338,8 +337,8 @@ static __device__ __forceinline__ kvd_decode_segment whole_segment(int32_t word)
 }
 
 /*
- * Computes all tokens of the CTA. `list` is the number of segments left in the work list and the
- * index of the next one, and `word` is load_segment_word() of the first segment.
+ * Computes all tokens of the CTA. `list` holds the number of segments left in the work list and the
+ * index of the next segment; `word` is load_segment_word() of the first segment.
  */
 template <typename T, int HALVES, bool WINDOW, int WIDTH16>
 static __device__ void consume(const params &p, const pipes &pipe, const merge_area &area, int warp,
@@ -354,8 +353,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     /* Number of half pages of this CTA before this segment, and number including this segment. */
     uint32_t n0 = 0, n1;
     /*
-     * Bit 0 is the parity of the barrier area.free. The higher bits count the KV heads that a
-     * single warp computed.
+     * Bit 0 is the parity for waiting at the barrier area.free. The higher bits count the KV heads
+     * that a single warp computed.
      */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
@@ -373,8 +372,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
         /*
-         * Index of the first half page of this warp within the segment. The warp's result has the
-         * same index in shared memory.
+         * Index of the first half page of this warp within the segment. It is also the index of the
+         * warp's result in shared memory.
          */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
@@ -397,8 +396,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                                         skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
                 /*
-                 * Orders the zeros that were stored to V before the next bulk copy to the same
-                 * memory.
+                 * Makes the zeros that were stored to V precede the next bulk copy to the same
+                 * shared memory.
                  */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -420,7 +419,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        /* After this wait, all warps have read the merged result of the previous segment. */
+        /* After this wait, no warp still reads the results of the previous segment. */
         pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)
@@ -537,9 +536,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     area.is_last = pipe.offset + PAGES_IN_FLIGHT;
 #if __CUDA_ARCH__ >= 900
     /*
-     * The code above runs before preceding kernels have ended. It reads nothing
-     * that these kernels may still write, but prefetches some of it into L2, which later writes
-     * update.
+     * The code above runs before preceding kernels have ended. It reads no data that these kernels
+     * may still write. It only prefetches such data into L2, where the later writes update them.
      */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -547,8 +545,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
     /*
-     * Place in shared memory to which `sum` (touch_parameters) is written, so that the compiler
-     * keeps the reads. Nothing reads it.
+     * Place in shared memory for `sum`, which touch_parameters computes. The write keeps the
+     * compiler from removing the reads of the parameters; nothing reads it.
      */
     uint32_t *const unused = area.is_last + 4 + warp;
     if (warp == WARPS) {
@@ -577,7 +575,7 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
             *unused = sum;
         /*
          * The producer warp waits for this barrier, the other warps only arrive at it. The other
-         * warps then wait for each other.
+         * warps then wait for each other at a barrier of their own.
          */
         asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
         consumers_sync<WARPS>();
@@ -641,8 +639,8 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     const int rest = (int)(merge_o_bytes(WARPS, map->group, p->o_pitch) + small_bytes(WARPS));
     p->ring_bytes = (most - rest) / 128 * 128;
     /*
-     * Devices with 99 KB of shared memory per CTA have room for only one page of heads of 256
-     * dimensions.
+     * The ring must hold two pages, or one if heads have up to 256 dimensions: devices with 99 KB
+     * of shared memory per CTA have no room for two such pages.
      */
     if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
         return cudaErrorInvalidConfiguration;

@@ -1,9 +1,9 @@
 /*
  * Decode attention in CUDA on heads with different numbers of dimensions, for sm_80 and later.
  * Paged KV cache in layout BLOCKED of kernels/layout.h, bf16 or fp16. The keys of a request are
- * divided among CTAs, by a plan or, on Hopper, in equal parts without a plan. Partial results are
- * merged in a fixed order. Equal inputs give equal bits if the plan, or the number of CTAs per KV
- * head, is the same; launches with and without a plan round differently.
+ * divided among CTAs, by a plan (kvd_decode_plan) or, on Hopper, in equal parts without a plan.
+ * Partial results are merged in a fixed order. Equal inputs give equal bits if the plan, or the
+ * number of CTAs per KV head, is the same; launches with and without a plan round differently.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_H
 #define KVD_KERNELS_CUDA_DECODE_H
@@ -33,10 +33,10 @@ typedef struct {
      */
     int32_t piece_tokens;
     /*
-     * Device [batch], >= 1, or NULL. If given, the second half of the KV heads has second_len[b]
-     * tokens, in the first pages of request b. The later pages hold the tokens of the first half.
-     * kv_len[b] counts all places for tokens in the pages of request b, up to the last token of the
-     * first half.
+     * Device [batch], >= 1, or NULL. If given, KV heads n_kv_heads / 2 and above have second_len[b]
+     * tokens, in the first pages of request b. The later pages hold the tokens of the lower KV
+     * heads. kv_len[b] counts the tokens that fit into the pages of request b up to the last token
+     * of the lower heads.
      */
     const int32_t *second_len;
     /*
@@ -65,8 +65,8 @@ typedef struct {
     /* Output, device [n_ctas]: nanoseconds that each CTA worked. May be NULL. */
     unsigned long long *busy;
     /*
-     * Output, device [n_ctas][KVD_DECODE_STAMPS]: times in ns of the events AT_... of
-     * decode_merge.cuh, for each CTA. May be NULL.
+     * Output, device [n_ctas][KVD_DECODE_STAMPS]: for each CTA, the times in ns of the events
+     * listed in decode_merge.cuh (AT_...). May be NULL.
      */
     unsigned long long *stamps;
     int32_t n_ctas; /* number of CTAs: kvd_decode_ctas(), or any number up to 1024 */
@@ -100,8 +100,7 @@ size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv
  * Assigns the keys of every (request, KV head) to CTAs, from kv_len on the device in one launch.
  * The schedules are:
  *
- * - NONE: one task per (request, KV head). CTA c computes tasks c, c + n_ctas, ...; no task is
- *   split.
+ * - NONE: a task per (request, KV head). CTA c computes tasks c, c + n_ctas, ...; no task is split.
  * - PAPERS: one task per (request, KV head) with weight kv_len * (d_qk + d_v). The tasks are sorted
  *   by decreasing weight and assigned one by one to the least loaded SM (ZACK section 5, FDC 4.3).
  * - OURS: the keys of all (request, KV head) are concatenated, measured in bytes plus a fixed cost
@@ -115,9 +114,10 @@ cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
 /*
  * These three functions create the plans of several layers in one launch. The caller calls
  * kvd_decode_plan_describe once per layer: `layer` is host memory of kvd_decode_plan_layer_bytes()
- * bytes, and every layer has its own workspace. It copies the descriptions to the device, one after
- * another, and calls kvd_decode_plan_layers before every step. The argument `args` may be that of
- * any layer; batch, n_kv_heads and n_ctas must be equal in all layers.
+ * bytes, and every layer has its own workspace. The caller copies these descriptions to the device,
+ * one after another, and then calls kvd_decode_plan_layers before every step. The argument `args`
+ * of kvd_decode_plan_layers may belong to any of the layers; batch, n_kv_heads and n_ctas must be
+ * equal in all layers.
  */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,
@@ -127,8 +127,8 @@ cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule sch
 
 /*
  * Computes decode attention in one launch, by the plan in args->workspace unless
- * args->ctas_per_task is set. Returns cudaErrorInvalidValue if the kernel without a plan cannot
- * compute the heads, batch or ctas_per_task. On Hopper the launch
+ * args->ctas_per_task is set. Returns cudaErrorInvalidValue if ctas_per_task is set and the kernel
+ * without a plan does not support it, the batch or the numbers of dimensions. On Hopper the launch
  * overlaps the end of the preceding kernel, but reads nothing until that kernel is complete.
  */
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream);

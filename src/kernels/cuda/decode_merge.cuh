@@ -1,7 +1,7 @@
 /*
  * Merges partial attention results of decode.cu: those of the warps of a CTA, and those of the CTAs
- * that share an interval (all tokens of one KV head of one request). decode_short_sm90.cu uses the
- * functions that write the state of a warp and the end of a row.
+ * that share an interval (all tokens of one KV head of one request). decode_short_sm90.cu uses
+ * put_state and put_output of this file.
  */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 #define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
@@ -10,7 +10,10 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-/* Number of partial results that a warp loads at a time, for heads of up to 128 dims. */
+/*
+ * Number of partial results of a query head that a warp loads at a time, for heads of up to 128
+ * dimensions.
+ */
 enum { SLOTS_AT_ONCE = 10 };
 
 typedef struct {
@@ -29,7 +32,7 @@ enum {
     AT_WORK,       /* the producer knows which tokens it copies first */
     AT_TABLE,      /* the producer has the first page numbers */
     AT_FIRST_COPY, /* the producer has started the first copy */
-    AT_LAST_COPY,  /* the producer has started the last copy */
+    AT_LAST_COPY,  /* the producer warp has started its last copy of pages */
     AT_FIRST_PAGE, /* the first page is in shared memory */
     AT_FIRST_DONE, /* the first warp has computed its first half page */
     AT_LAST_DONE,  /* the first warp has computed its last half page */
@@ -61,8 +64,9 @@ static __device__ __forceinline__ void stamp(const params &p, int i)
  */
 typedef struct {
     float *o;
-    float2 *ml;    /* [warps][KVD_GROUP_MAX] maximum and sum */
-    uint32_t free; /* barrier: every warp has read the previous result */
+    float2 *ml; /* [warps][KVD_GROUP_MAX] maximum and sum */
+    /* Barrier at which every warp arrives when it has read the previous segment's results */
+    uint32_t free;
     /* 1 if this CTA is the last one to finish among the CTAs that share a KV head. */
     uint32_t *is_last;
 } merge_area;
@@ -110,8 +114,8 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
 
 /*
  * Values at the end of a row: the factor by which its unnormalised output is multiplied, its
- * largest raw score, and its softmax denominator relative to that score. An attention sink counts
- * as one more key, so the row must be complete.
+ * largest raw score, and its softmax denominator relative to that score. The softmax includes the
+ * attention sink, so the values are valid only when all keys of the row have been merged.
  */
 typedef struct {
     float factor, max, sum;
@@ -144,7 +148,8 @@ static __device__ __forceinline__ row_end end_row(const float *sinks, int head, 
 
 /*
  * Writes dims 2 * pair and 2 * pair + 1 of one query head to its row of the output. If pair is 0
- * and `lse` is not NULL, also writes *lse. `scale` is the factor of scores.
+ * and `lse` is not NULL, also writes *lse. `scale` is the factor by which raw scores are
+ * multiplied.
  */
 template <typename T>
 static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
@@ -177,7 +182,7 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
 
 /*
  * Merges the first `places` of the warps' results in shared memory. If `is_whole` is true, the CTA
- * has all tokens and the output is written, otherwise a partial result.
+ * has read all tokens of the KV head and writes the output; otherwise it writes a partial result.
  */
 template <typename T, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
@@ -221,9 +226,9 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
 
 /*
  * Merges the partial results of all CTAs that share a KV head into fewer results and returns their
- * number, called split. The last of these CTAs to finish calls this function. A warp reads every
- * split-th partial result of one query head. Each of its lanes reads 4 of every 128 dims of the
- * result.
+ * number, called split. The last of these CTAs to finish calls this function. A warp merges partial
+ * results i, i + split, i + 2 split, ... of one query head. Each of its lanes reads 4 of every 128
+ * dims of the result.
  */
 template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,

@@ -7,8 +7,8 @@
  * PAPERS. Tasks have weight kv_len * (d_qk + d_v) and go, by decreasing weight, to the least loaded
  * CTA. Tasks are assigned in rounds of up to n_ctas tasks. In a round, CTAs are numbered by rising
  * load L_0 <= L_1 <= ..., and w_0, w_1, ... are the weights of the next tasks. Task k goes to CTA
- * k. The round ends before the first task k for which some CTA j < k, with its new task, still has
- * the smaller load: L_j + w_j < L_k.
+ * k. The round ends before task k if a CTA j < k that has got its task has a smaller load than CTA
+ * k: L_j + w_j < L_k.
  *
  * OURS. All intervals (tokens of one KV head of one request) are concatenated and cut into n_ctas
  * parts of equal cost. An interval of request b and KV head g costs
@@ -31,18 +31,19 @@ enum {
     SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
     /*
-     * Cost of a group of 8 tokens in units of 16 bytes. On an H200 most times do not change for 0
-     * .. 48, but heads of 16 dims next to wide ones need this value.
+     * Cost of a group of 8 tokens in units of 16 bytes. On an H200 most measured times are equal
+     * for values from 0 to 48, but heads of 16 dims next to wide ones need this value.
      */
     GROUP_COST = 16,
     /*
-     * Cost of a CTA's work on one KV head, in units of 16 bytes. On an H200, 2048 instead of 512
-     * lowers a step of 10 requests of 1200 tokens and 22 of 16 tokens from 37 to 28 us.
+     * Cost of a CTA's work on one KV head, in units of 16 bytes. On an H200, the value 2048 instead
+     * of 512 shortens the attention of a batch (10 requests of 1200 tokens, 22 of 16 tokens) from
+     * 37 to 28 us.
      */
     SEGMENT_COST = 2048,
     /* The tokens of a KV head are cut at multiples of this number. */
     CUT_TOKENS = KVD_PAGE_TOKENS / 2,
-    /* Cost of a merge in units of 16 bytes: about 2 us of the bandwidth of one SM of an H200. */
+    /* Cost of a merge in units of 16 bytes: what one SM of an H200 reads in about 2 us. */
     MERGE_COST = 4096
 };
 
@@ -71,8 +72,8 @@ static __device__ int pieces_of(const params &p, int tokens)
 }
 
 /*
- * Returns the number of pages of request b that hold the second half of the KV heads
- * (kvd_decode_args.second_len).
+ * Returns the number of pages of request b that precede the pages of the lower half of the KV
+ * heads: they hold the upper half (kvd_decode_args.second_len).
  */
 static __device__ int pages_before(const params &p, int b)
 {
@@ -134,7 +135,7 @@ static __device__ void put_count(const params &p, int c, int count, int next)
 static __device__ __forceinline__ void plan_none(const params &p, int batch)
 {
     const int tasks = batch * p.n_kv_heads, n = p.n_ctas;
-    /* CTA c gets tasks / n tasks, plus one if c < tasks % n. */
+    /* CTA c gets tasks / n tasks, plus one if c < tasks % n, where n is the number of CTAs. */
     for (int c = (int)threadIdx.x; c < n; c += N_THREADS) {
         const int extra = tasks % n < c ? tasks % n : c;
         put_count(p, c, tasks / n + (c < tasks % n), c * (tasks / n) + extra);
@@ -410,7 +411,10 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     return 1;
 }
 
-/* Returns the smallest i for which start[i] is not before (task, page), or n. */
+/*
+ * Returns the smallest i for which start[i], a pair (task, page), is equal to or after (task, page)
+ * in the order of tasks, then pages. Returns n if there is none.
+ */
 static __device__ int first_at(const int2 *start, int n, int task, int page)
 {
     int low = 0, high = n;
@@ -461,8 +465,9 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
     __syncthreads();
 
     /*
-     * KV heads are numbered over all requests. Element e of the work list is the segment of CTA c
-     * for KV head number e - c. It stays unused if the CTA has no tokens of that head.
+     * KV heads are numbered over all requests. The work list has an element for every CTA c and
+     * each KV head that it may share: element e belongs to KV head number e - c. An element stays
+     * unused if CTA c has no tokens of that head.
      */
     for (int e = tid; e < tasks + n; e += N_THREADS) {
         int c = 0, above = n;
@@ -479,9 +484,9 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             continue;
         kvd_decode_segment s = whole(p, task);
         /*
-         * s.skip tokens are older than the window. `half` is the number of whole pieces of
-         * CUT_TOKENS tokens among them, which are not read. The first piece that is read begins
-         * with `older` tokens that are older than the window.
+         * The first s.skip tokens are older than the sliding window. `half` is the number of pieces
+         * of CUT_TOKENS tokens that hold only such tokens and are not read. The first piece that is
+         * read begins with `older` such tokens.
          */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
@@ -570,8 +575,8 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
 }
 
 /*
- * Plans the layer p. If `layers` is not NULL, plans the n_layers layers that `layers` holds in
- * device memory.
+ * Launches the planner for the attention layer p or, if `layers` is not NULL, for the n_layers
+ * layers that `layers` holds in device memory.
  */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)

@@ -2,11 +2,11 @@
  * Decode attention of few tokens on Hopper, without a plan.
  *
  * A task is one KV head of one request. The CTAs of one thread-block cluster compute it. Its tokens
- * are divided into units of 16, and runs of 4 units go to the CTAs in turn. Each warp copies its
- * own units to shared memory and computes them. Then the warps of a CTA merge their results. Every
- * CTA sends each CTA of the cluster a share of the dimensions, and that CTA merges the share and
- * writes it to the output. The merge order is fixed, so equal inputs and equal numbers of CTAs give
- * equal bits.
+ * are divided into units of 16 tokens; the CTAs take turns to get 4 adjacent units. Each warp
+ * copies its own units to shared memory and computes them. Then the warps of a CTA merge their
+ * results. Each CTA of the cluster merges some of the output dimensions: it receives them from all
+ * CTAs and writes the merged values to the output. The merge order is fixed, so equal inputs and
+ * equal numbers of CTAs give equal bits.
  *
  * The kernel reads only the length, page numbers and Q before the first copy starts. There are few
  * parameters, because every 64 bytes of parameters cost a miss of the constant cache.
@@ -31,10 +31,11 @@ enum {
     SHORT_GROUP_MAX = 8,                /* largest number of query heads per KV head */
     SHORT_WIDTH_MAX = KVD_WIDTH_NARROW, /* largest width of a head */
     CLUSTER_MAX = 16,                   /* largest number of CTAs per task */
-    SLOTS_MAX = 16,                     /* largest number of units of a warp in shared memory */
+    /* Largest number of units (16 tokens) of a warp in shared memory */
+    SLOTS_MAX = 16,
     /*
-     * Number of pairs of dims that every query head has in a merge. Pairs from d_v / 2 on are
-     * unused.
+     * Number of pairs of dimensions that a merge processes for every query head. Pairs from d_v / 2
+     * on are unused.
      */
     ROW_PAIRS = SHORT_WIDTH_MAX / 2,
     SHARE = 16, /* number of pairs of dimensions that a CTA of a task merges at a time */
@@ -42,17 +43,20 @@ enum {
 };
 
 /*
- * Largest numbers of pages per CTA for which kvd_decode_ctas_per_task() chooses this kernel. The
- * measurements are in docs/kernels.md.
+ * Largest numbers of pages per CTA for which kvd_decode_ctas_per_task() chooses the kernel without
+ * a plan. The measurements are in docs/kernels.md.
  */
 enum {
-    /* Limit for any share of the SMs: up to it, a plan costs more than idle SMs. */
-    FEW_PAGES = 2,
-    SOME_PAGES = 16,  /* limit if the kernel has shared memory for RESIDENT CTAs per SM */
-    MANY_PAGES = 128, /* limit if the kernel has one CTA per task and all shared memory of an SM */
     /*
-     * A request of more pages gets up to CLUSTER_MAX CTAs per task; other requests get up to half
-     * of that number.
+     * Up to this number of pages, the kernel is chosen even if it leaves SMs idle, because a plan
+     * would cost more.
+     */
+    FEW_PAGES = 2,
+    SOME_PAGES = 16,  /* limit if RESIDENT CTAs of the kernel fit into the shared memory of an SM */
+    MANY_PAGES = 128, /* limit if a task has one CTA and the CTA has all shared memory of an SM */
+    /*
+     * A task has up to CLUSTER_MAX CTAs if the request has more than this number of pages,
+     * otherwise up to CLUSTER_MAX / 2.
      */
     SMALL_REQUEST = 16
 };
@@ -63,7 +67,7 @@ typedef struct {
     int32_t q, q_stride;
     int32_t o; /* column of the first query head in O */
     int16_t d_qk, d_v;
-    int16_t slots; /* number of units that fit into a warp's shared memory */
+    int16_t slots; /* number of units (16 tokens) that fit into a warp's shared memory */
     int16_t unused;
 } short_head;
 
@@ -79,14 +83,14 @@ typedef struct {
     int32_t batch, max_pages, n_heads, group, q_pitch, o_pitch, page_elements;
     /* n_ctas: length of `busy`; log2_ctas: log2 of the number of CTAs per task */
     int32_t n_ctas, log2_ctas;
-    int32_t warp_bytes; /* bytes of shared memory for the units of one warp */
+    int32_t warp_bytes; /* bytes of shared memory for the units (16 tokens each) of one warp */
     float scale, scale_log2;
     short_head head[SHORT_HEADS];
 } short_params;
 
 /*
- * Bytes of shared memory after the units: the barriers of the warps' units and one barrier for
- * merging, maxima and sums, and the partial results of all CTAs.
+ * Sizes in bytes of the parts of shared memory that follow the units: barriers (two per unit and
+ * one for merging), maxima and sums of the warps, partial results of all CTAs.
  */
 enum {
     SHORT_BARRIER_BYTES = SHORT_WARPS * SLOTS_MAX * 2 * 8 + 16,
@@ -100,14 +104,14 @@ typedef struct {
     int warp, rank, log2_ctas;
 } warp_place;
 
-/* Returns the index in the request of the i-th unit of a warp. */
+/* Returns the index, among the request's units of 16 tokens, of the i-th unit of a warp. */
 static __host__ __device__ __forceinline__ int unit_of(const warp_place &at, int i)
 {
     const unsigned mine = (unsigned)(at.warp + SHORT_WARPS * i);
     return (int)((((mine / RUN) << at.log2_ctas) + (unsigned)at.rank) * RUN + mine % RUN);
 }
 
-/* Returns how many units of a warp have an index in the request below n_units. */
+/* Returns how many of the request's first n_units units belong to this warp. */
 static __host__ __device__ __forceinline__ int count_units(const warp_place &at, int n_units)
 {
     const int last = n_units - 1 - at.warp % RUN;
@@ -119,8 +123,8 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 #if __CUDA_ARCH__ >= 900
 
 /*
- * Returns the page number of the warp's unit first + lane. After the last page, the result is any
- * number.
+ * Returns the page number of the warp's unit with index first + lane. If the unit is after the last
+ * page, the result is arbitrary.
  */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
@@ -184,7 +188,10 @@ static __device__ __forceinline__ void put_remote(uint32_t to, uint32_t bar, int
                  : "memory");
 }
 
-/* Returns how many shares (SHARE pairs of dims of one query head) each CTA of a task merges. */
+/*
+ * Returns the number of shares that each CTA of a task merges. A share is SHARE pairs of dimensions
+ * of one query head.
+ */
 static __device__ __forceinline__ int shares_of(int group, int log2_ctas)
 {
     return (group * (ROW_PAIRS / SHARE) + (1 << log2_ctas) - 1) >> log2_ctas;
@@ -229,8 +236,8 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
 }
 
 /*
- * Merges the results of all CTAs for pair lane % 16 of a share. `parts` has the pair of every CTA,
- * `pitch` elements from one CTA to the next. Each half of the warp reads every second CTA.
+ * Returns pair lane % 16 of a share, merged over all CTAs. `parts` holds the partial result of
+ * every CTA for this pair, `pitch` elements apart. Each half of the warp reads every second CTA.
  */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
@@ -333,7 +340,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
 /*
  * Merges the results of the CTA's warps, then those of the cluster's CTAs, and writes the output.
  * `arrived` is the barrier that counts the bytes of `parts`, the partial results from other CTAs.
- * All CTAs of the cluster must have started.
+ * The caller must have waited until all CTAs of the cluster have started.
  */
 template <typename T>
 static __device__ __forceinline__ void
@@ -359,7 +366,10 @@ merge_task(const short_params &p, const short_head &h, const warp_place &at, con
         stamp(p.stamps, AT_WARPS_MERGED);
     if (n_ctas == 1)
         return;
-    /* Every warp waits, because the CTA may not end before all parts have arrived. */
+    /*
+     * Every warp waits, because the CTA may not end before all partial results that other CTAs send
+     * to it have arrived.
+     */
     pipe_wait(arrived, 0);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_SLOTS_READ);
@@ -392,7 +402,10 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
     const int32_t *table = p.page_table + (size_t)request * (size_t)p.max_pages;
-    /* These loads are issued before the barriers are initialised, because they take longer. */
+    /*
+     * These loads are issued before the barriers are initialised, because they take longer than the
+     * initialisation.
+     */
     const int32_t page = load_unit_pages(p, at, table, 0, lane);
     const int n_tokens = load_now(p.kv_len + request);
     const int live = p.live ? load_now(p.live) : p.batch;
@@ -424,7 +437,8 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
                          smem_address(smem + warp * p.warp_bytes), full, empty, lane);
         if (threadIdx.x == 0)
             stamp(p.stamps, AT_LAST_DONE);
-        __syncwarp(); /* put_state overwrites tokens in shared memory that other lanes have read */
+        /* The next call overwrites tokens in shared memory that other lanes have read */
+        __syncwarp();
         put_state(st, reinterpret_cast<float *>(smem + warp * p.warp_bytes),
                   ml + warp * KVD_GROUP_MAX, p.group, h.d_v + 4, h.d_v, lane);
         if (p.log2_ctas)
@@ -561,7 +575,9 @@ static cudaError_t launch_short(const kvd_decode_args *args, cudaStream_t stream
     return cudaLaunchKernelEx(&l.config, short_kernel<T>, p);
 }
 
-/* Returns true if the kernel can compute with `ctas` CTAs per task. */
+/*
+ * Returns true if the kernel without a plan can compute this attention with `ctas` CTAs per task.
+ */
 static bool short_can(const kvd_decode_args *args, int ctas)
 {
     const kvd_attn_map *map = &args->map;
@@ -574,7 +590,7 @@ static bool short_can(const kvd_decode_args *args, int ctas)
     return can;
 }
 
-/* Returns true if the launch is expected to be faster than one with a plan. */
+/* Returns true if this launch is expected to be faster than one with a plan (kvd_decode_plan). */
 static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
 {
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;

@@ -32,7 +32,7 @@ static __device__ __forceinline__ int4 load_now4(const void *at)
     return x;
 }
 
-/* Loads a number in program order (as load_now4). */
+/* Loads a 32-bit number; the compiler may not move the load across other volatile statements. */
 static __device__ __forceinline__ int32_t load_now(const int32_t *at)
 {
     int32_t x;
@@ -52,8 +52,8 @@ static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
 }
 
 /*
- * Returns 1 if the barrier has completed the phase of this parity, else 0. On Hopper the function
- * waits for a short time before it returns 0.
+ * Returns 1 if the barrier has completed its phase with this parity (0 or 1), else 0. On Hopper the
+ * function waits for a short time before it returns 0.
  */
 static __device__ __forceinline__ uint32_t pipe_try(uint32_t bar, uint32_t parity)
 {
@@ -375,8 +375,8 @@ values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint
 }
 
 /*
- * Calls step(i) for i = 0 .. width / 16 - 1. There is one branch per four steps, so that the loads
- * of a step overlap the products of the previous step.
+ * Calls step(i) for i = 0 .. width / 16 - 1. Four steps are unrolled between branches, so that the
+ * loads of a step overlap the products of the previous step.
  */
 template <int WIDTH16, class F>
 static __device__ __forceinline__ void each_step(int width, const F &step)
@@ -397,8 +397,9 @@ static __device__ __forceinline__ void each_step(int width, const F &step)
 }
 
 /*
- * Computes the result of scores(), but d_qk is known only at run time. One variant of scores() for
- * each width would make the kernels for wide heads take too long to compile.
+ * Computes the scores, like the function scores(), for a d_qk that is known only at run time. One
+ * variant of scores() for each width would make the kernels for wide heads take too long to
+ * compile.
  */
 template <typename T, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES],
@@ -426,7 +427,10 @@ static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES]
             s[j][e] = c[j][e];
 }
 
-/* Computes the result of values(), but d_v is known only at run time. */
+/*
+ * Multiplies probabilities by V, like the function values(), for a d_v that is known only at run
+ * time.
+ */
 template <typename T, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4],
                                                   const uint32_t (&p)[HALVES][GROUPS], uint32_t v,
@@ -447,8 +451,8 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
 }
 
 /*
- * Evaluates CALL(width / 16) with a constant argument. A switch would become a table in constant
- * memory, whose first read is a cache miss.
+ * Evaluates CALL(width / 16) with a constant argument. A switch statement would become a table in
+ * constant memory, whose first read is a cache miss.
  */
 #define EACH_WIDTH(width, CALL)                                                                    \
     if ((width) <= 64) {                                                                           \
@@ -504,8 +508,8 @@ static __device__ __forceinline__ void clear(state<HALVES, WIDTH16> &st)
 }
 
 /*
- * Returns the number of elements from one query head of a KV head to the next. It exceeds d_qk if
- * attention uses only the first dimensions of each row of Q.
+ * Returns the distance in elements of Q between two adjacent query heads of a KV head. It exceeds
+ * d_qk if attention uses only the first dimensions of each row of Q.
  */
 static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map, int kv_head)
 {
@@ -555,8 +559,8 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
     }
     if (n_tokens < 8 * GROUPS) {
         /*
-         * Zeros the rest of V, because the ring buffer holds arbitrary data after the last group of
-         * tokens, and 0 * NaN is not 0.
+         * Zeros V after the last group of 8 tokens, because the ring buffer holds arbitrary data
+         * there, and 0 * NaN is not 0.
          */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
@@ -598,8 +602,8 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
             st.max[h] = m;
             st.sum[h] *= shrink;
             /*
-             * Lane 4 h holds the factor `shrink` of query head h. Each lane holds columns of O^T of
-             * two heads.
+             * Lane 4 h holds `shrink`, the factor that rescales the older sums of query head h.
+             * Each lane holds columns of O^T of two heads.
              */
             const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
                         f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);

@@ -10,7 +10,7 @@ extern "C" {
 
 /*
  * Tokens of one KV head of one request that one CTA reads. CTAs first_cta .. first_cta + span - 1
- * share this KV head. Only `live` of these CTAs have tokens of it; the others are idle.
+ * share this KV head. Only `live` of these CTAs have tokens of this KV head; the others are idle.
  */
 typedef struct {
     int32_t request, head;
@@ -20,8 +20,8 @@ typedef struct {
     int32_t first_cta, span, live;
     /*
      * Number of tokens of the first page that precede the segment: a multiple of 32, unless the
-     * segment begins with the oldest token of a sliding window. Tokens from the last multiple of 32
-     * up to `skip` are read and masked.
+     * segment begins with the oldest token of a sliding window. In that case, the tokens between
+     * the next lower multiple of 32 and `skip` are read and masked.
      */
     int32_t skip;
 } kvd_decode_segment;
@@ -36,14 +36,15 @@ typedef struct {
 } kvd_decode_cta;
 
 /*
- * Parts of the workspace. Each CTA c has two slots for partial results. Slot 2 c is for its first
- * KV head if the preceding CTA began that head. Slot 2 c + 1 is for a KV head that CTA c begins.
+ * Parts of the workspace. Each CTA c has two slots for partial results. Slot 2 c is for a KV head
+ * whose first tokens an earlier CTA reads. Slot 2 c + 1 is for a KV head whose first tokens CTA c
+ * reads.
  */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
     /*
-     * [n_ctas] Numbers of CTAs that have finished. The number of a KV head is at the index of the
-     * first CTA that works on it. All numbers are 0 between launches.
+     * [n_ctas] Number of CTAs that have finished a KV head, at the index of the first CTA that
+     * works on the head. All numbers are 0 between launches.
      */
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] All segments except the first one of each CTA. */
@@ -54,8 +55,8 @@ typedef struct {
     /* Scratch memory of the planner: sort keys or prefix sums. */
     unsigned long long *scratch;
     /*
-     * Scratch memory of the planner, [batch * n_kv_heads]: CTA << 16 | index of the task within the
-     * CTA.
+     * Scratch memory of the planner, [batch * n_kv_heads]: for every task, (CTA << 16) | (index of
+     * the task within that CTA).
      */
     uint32_t *assigned;
     size_t bytes;

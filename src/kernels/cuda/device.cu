@@ -26,7 +26,7 @@ typedef struct nvmlDevice_st *nvml_device;
 
 struct nvml_lib {
     void *so;
-    const char *why; /* reason why NVML is missing */
+    const char *why; /* reason why NVML could not be loaded */
     int (*init)(void);
     int (*by_bus)(const char *, nvml_device *);
     int (*clock)(nvml_device, int, unsigned *);

@@ -55,9 +55,9 @@ typedef struct {
 int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err);
 
 /*
- * Cycle counter and time of every SM at one moment. Two stamps give the mean SM clock of the work
- * between them on a stream. The work should take more than about 200 us, because %globaltimer
- * advances in steps of up to 1 us.
+ * Cycle counter and time of every SM at one moment. Two stamps on a stream, one before and one
+ * after some work, give the mean SM clock during the work. The work should take more than about 200
+ * us, because %globaltimer advances in steps of up to 1 us.
  */
 typedef struct {
     /* Indexed by %smid. An element of `ns` is 0 if no stamp was taken on that SM. */
@@ -65,8 +65,8 @@ typedef struct {
 } kvd_clock_stamp;
 
 /*
- * Queues a time stamp of the current device on `stream`, a cudaStream_t. *stamp is device memory,
- * which the caller must have set to zero. Returns a cudaError_t as int.
+ * Queues a kernel on `stream` (a cudaStream_t of the current device) that writes *stamp. *stamp is
+ * device memory, which the caller must have set to zero. Returns a cudaError_t as int.
  */
 int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream);
 

@@ -169,8 +169,8 @@ extern "C" cudaError_t kvd_fill_strided(const kvd_fill_strided_args *a, void *to
 }
 
 /*
- * Latents are the compressed K and V of a group of heads (PALU). blockIdx.y is 2 g for the K
- * latents of group g and 2 g + 1 for its V latents.
+ * Fills the latents, the compressed K and V that PALU stores for a group of heads. blockIdx.y is 2
+ * g for the K latents of group g and 2 g + 1 for its V latents.
  */
 __global__ static void fill_latents_kernel(const kvd_fill_args a, const kvd_palu_shape shape,
                                            uint16_t *pool)

@@ -39,9 +39,9 @@ cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t str
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
 
 /*
- * Arguments of kvd_fill_strided, for arrays of other implementations. Element (b, j, t, i) of the
- * j-th head of the list is at b * stride_batch + j * stride_head + t * stride_token + i. Columns
- * from `width` to `padded` - 1 become zero.
+ * Arguments of kvd_fill_strided, for K and V in the strided arrays of other implementations. The
+ * value of request b, j-th element of `head`, token t and dimension i is at b * stride_batch + j *
+ * stride_head + t * stride_token + i. Columns from `width` to `padded` - 1 become zero.
  */
 typedef struct {
     int dtype, sharp;
@@ -55,22 +55,22 @@ typedef struct {
     /* Number of columns that are written, a multiple of 8. */
     int32_t padded;
     /*
-     * Device [batch]: `len` is the number of rows of each request in this tensor, `kv_len` the
-     * number of keys of the request. The last row of a request has the position of the request's
-     * last key.
+     * Device [batch]: `len` is the number of rows of each request in the tensor that is filled,
+     * `kv_len` the number of keys of the request. The last row of a request has the position of the
+     * request's last key.
      */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 become zero */
-    int64_t stride_batch, stride_head, stride_token; /* strides in elements, multiples of 8 */
+    /* Distances in elements of `to`, multiples of 8 */
+    int64_t stride_batch, stride_head, stride_token;
 } kvd_fill_strided_args;
 
 cudaError_t kvd_fill_strided(const kvd_fill_strided_args *args, void *to, cudaStream_t stream);
 
 /*
- * Fills the latents of K and V in the pages (layout PAGED of kernels/rivals/palu_layout.h). An
- * element of a latent is the result of kvd_value for head = latent group and dim = index in the
- * latent. Rows of the last page from kv_len on become zero. args->map and args->q_start are not
- * used.
+ * Fills the latents of K and V in the pages (layout PAGED of kernels/rivals/palu_layout.h). Element
+ * i of the latent of group j is what kvd_value returns for head j and dim i. Rows of the last page
+ * from kv_len on become zero. args->map and args->q_start are not used.
  */
 cudaError_t kvd_fill_latents(const kvd_fill_args *args, const kvd_palu_shape *shape, void *pool,
                              cudaStream_t stream);

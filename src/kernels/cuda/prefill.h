@@ -38,7 +38,11 @@ typedef struct {
      * CTA takes the next tile by incrementing *next.
      */
     const int32_t *first;
-    int32_t *next;  /* device [1]: index of the next tile, 0 at launch; used if `first` is NULL */
+    /*
+     * Device [1]: index of the next tile that a CTA takes, 0 at launch; used if the member `first`
+     * is NULL
+     */
+    int32_t *next;
     int32_t n_ctas; /* one per SM */
 } kvd_prefill_work;
 
@@ -71,8 +75,9 @@ typedef struct {
 } kvd_prefill_args;
 
 /*
- * Kernel for Hopper (sm_90a). Returns cudaErrorNotSupported on other devices. Calls kvd_prefill_mma
- * if a head is wider than KVD_WIDTH_NARROW and the data type is KVD_F16.
+ * Kernel for Hopper (sm_90a). Returns cudaErrorNotSupported on other devices. It has no variant for
+ * heads wider than KVD_WIDTH_NARROW in KVD_F16, so it calls kvd_prefill_mma if a head is wider than
+ * KVD_WIDTH_NARROW and the data type is KVD_F16.
  */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 

@@ -24,15 +24,20 @@ enum {
     THREADS = 128 * (WARPGROUPS + 1),
     /*
      * Number of registers of a thread that computes. Threads of the last warpgroup, which copies,
-     * have PRODUCER_REGISTERS. Together they use nearly all 65536 registers of an SM.
+     * have PRODUCER_REGISTERS. Together all threads use nearly all 65536 registers of an SM.
      */
     REGISTERS = WIDE ? 232 : 160,
     PRODUCER_REGISTERS = WIDE ? 40 : 32,
     SLOTS = WIDE ? 4 : 5,
     SLOT_BYTES = WIDE ? 80 * KVD_WIDTH_MAX * 2 : 128 * KVD_WIDTH_NARROW * 2,
     Q_BYTES = 64 * (WIDE ? KVD_WIDTH_MAX : KVD_WIDTH_NARROW) * 2,
-    TILES = 3,    /* number of tiles that warp take_tiles may announce before they are computed */
-    BAR_TURN = 1, /* first of WARPGROUPS named barriers, at which warpgroups wait for their turn */
+    /* Number of tiles that the warp in take_tiles may announce before they are computed */
+    TILES = 3,
+    /*
+     * Numbers of the first of WARPGROUPS named barriers; each warpgroup waits at its own for its
+     * turn
+     */
+    BAR_TURN = 1,
     BAR_END = BAR_TURN + WARPGROUPS,
     /*
      * Named barrier with which the warp that fetches K and V synchronises its lanes. __syncwarp
@@ -46,8 +51,11 @@ enum {
 
 struct tile_info {
     int32_t d_qk, d_v; /* d_v is 0 if there are no more tiles */
-    int32_t n_blocks;  /* number of key blocks up to the position of the tile's last row */
-    /* With a window: first key block that row 0 attends to, and first key that is read. */
+    int32_t n_blocks;  /* number of key blocks from key 0 to the position of the tile's last row */
+    /*
+     * With a window: first key block that the tile's first row attends to, and first key of the
+     * block that is read.
+     */
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
@@ -111,15 +119,15 @@ __device__ __forceinline__ void tile_done(ring &tiles)
     mbar_arrive(kvd_smem(&SH.tile_empty[tiles.at]));
     step<TILES>(tiles);
 }
-/* Returns x, which must be equal in all lanes, and tells the compiler so. */
+/* Returns x, which must be equal in all lanes, and tells the compiler that they are equal. */
 __device__ __forceinline__ int uniform(int x)
 {
     return __shfl_sync(~0u, x, 0);
 }
 
 /*
- * Announces tiles to the other warps, up to TILES tiles before they are computed. Runs in one
- * thread.
+ * Gives tiles to the other warps: writes each tile to shared memory, up to TILES tiles before they
+ * are computed. Runs in one thread.
  */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
@@ -168,8 +176,8 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
     /*
-     * Bit g is the parity for the next wait at the barrier q_empty of warpgroup g. With parity 1
-     * the first wait does not block.
+     * Bit g is the parity for the next wait at the barrier q_empty of warpgroup g. The parities
+     * begin at 1, with which a wait does not block before the barrier's first phase ends.
      */
     uint32_t parities = 7;
     for (;;) {
@@ -208,7 +216,10 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /* P is 0 for keys that are not fetched, but 0 times NaN is NaN, so V is set to 0 there. */
+        /*
+         * P is 0 for keys that are not fetched, but 0 times NaN is NaN, so V is set to 0 for these
+         * keys.
+         */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1
@@ -243,7 +254,10 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Lane l keeps element held + l of the page table in `ids`; at first no element is held. */
+        /*
+         * Lane l keeps element held + l of the page table in `ids`. The initial value of `held`
+         * means that no element is held.
+         */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),

@@ -11,14 +11,14 @@
  * each fragment of K and V then feeds two mma rows. Keys come page by page (64 keys), into two
  * stages where shared memory allows.
  *
- * d_qk is a run-time number of steps. d_v decides the registers of O. There are four variants, each
- * for two values of d_v. With eight, launches that mix all values took 1.3 times as long, because
- * the instruction cache is too small. Rows are rescaled only if their maximum grows by more than
- * 2^8.
+ * The loop over d_qk has a number of steps that is known only at run time. d_v determines how many
+ * registers O takes, so there are four variants, each for two values of d_v. With eight variants,
+ * launches that mix all values took 1.3 times as long, because the instruction cache is too small.
+ * Rows are rescaled only if their maximum grows by more than 2^8.
  *
  * Layers with a head wider than KVD_WIDTH_NARROW have an instance of their own (WIDE). It computes
- * passes of 64 rows, because O of 16 rows and 256 dims takes 128 registers, and d_v is a run-time
- * number of steps too.
+ * passes of 64 rows, because O of 16 rows and 256 dims takes 128 registers, and its loop over d_v
+ * also has a number of steps known only at run time.
  */
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prefill.h"
@@ -36,8 +36,8 @@ struct params {
     kvd_prefill_args a;
     float scale_log2; /* 1/sqrt(d_head) times log2(e) */
     /*
-     * Bytes of shared memory for Q (q_bytes) and for one stage of K and V (stage_bytes). A worker
-     * has `stages` stages.
+     * Bytes of shared memory for Q (q_bytes) and for one buffer of K and V (stage_bytes). A worker,
+     * 4 warps that compute a tile, has `stages` such buffers.
      */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
@@ -75,7 +75,10 @@ __device__ __forceinline__ unsigned long long now_ns()
     return t;
 }
 
-/* Returns threadIdx.x from its hardware register, because a copy in a register would spill. */
+/*
+ * Returns threadIdx.x from its hardware register, because a copy that the compiler keeps would not
+ * fit into the registers.
+ */
 __device__ __forceinline__ int thread_now()
 {
     int t;
@@ -93,7 +96,7 @@ struct job {
     int32_t d_qk, d_v, kv_len, n_rows;
     int32_t pos; /* position of row 0 of the tile in its sequence */
     int32_t page_elements, o_pitch, stages, stage_bytes;
-    int32_t window; /* set only if WINDOW is true */
+    int32_t window; /* size of the sliding window in tokens; set only if WINDOW is true */
     uint32_t q_smem, kv_smem;
     float scale, scale_log2;
     const float *sink;             /* logit of the head's attention sink, or NULL */
@@ -122,8 +125,8 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
 }
 
 /*
- * Adds P V of 64 keys and 16 * N16 dims to o. v_at is the shared-memory address from which this
- * lane reads V first.
+ * Adds P V of 64 keys and 16 * N16 dims to o. v_at is the shared-memory address of this lane's
+ * first read of V.
  */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
@@ -153,8 +156,8 @@ __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS1
 }
 
 /*
- * Adds P V of 64 keys to o. Unlike in add_values, d_v is known only at run time. There is one
- * branch per 64 dims, so that the loads of a step overlap the products of the step before it.
+ * Adds P V of 64 keys to o, for a d_v that is known only at run time. There is one branch per 64
+ * dimensions, so that the loads of a step overlap the products of the previous step.
  */
 template <bool BF, int ROWS16, int TILES>
 __device__ __forceinline__ void
@@ -190,7 +193,7 @@ add_values_any(uint32_t v_at, int d_v, const float (&s)[ROWS16][8][4], float (&o
         }
 }
 
-/* Computes rows row0 .. row0 + 64 ROWS16 - 1 of the tile. */
+/* Computes the output of rows row0 .. row0 + 64 * ROWS16 - 1 of the tile. */
 template <bool BF, bool WINDOW, int ROWS16, int D_V>
 __device__ __forceinline__ void pass(const job &w, int row0)
 {
@@ -199,7 +202,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
     /*
-     * FULL is true for the largest variant, in which O and S take nearly all registers. Rarely used
+     * FULL is true for the template variant in which O and S take nearly all registers. Rarely used
      * values are then computed again instead of kept.
      */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
@@ -209,7 +212,7 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
     const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    /* Waits until all warps have read the previous pass's data in shared memory. */
+    /* Waits until all warps have read the data of the previous rows in shared memory. */
     worker_barrier(thread() / WORKER_THREADS);
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
@@ -302,8 +305,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                                 s[t][n][e] = -INFINITY;
             }
             /*
-             * The subtracted maximum may be up to 8 (in units of log2) below the true maximum, so P
-             * is at most 2^8.
+             * The number subtracted from the scores may be up to 8 (in units of log2) below the
+             * row's maximum, so P is at most 2^8.
              */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
@@ -446,8 +449,8 @@ __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
 template <bool BF, bool WINDOW> __device__ __forceinline__ void narrow_tile(const job &w)
 {
     /*
-     * There are only four variants, because more do not fit in the instruction cache at the same
-     * time.
+     * The function has only four variants (for d_v of up to 32, 64, 96 and 128), because more do
+     * not fit in the instruction cache at the same time.
      */
     switch ((w.d_v + 16) / 32) {
     case 1:
@@ -503,7 +506,7 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
             tile_of_width<BF, WINDOW, KVD_WIDTH_MAX>(now);
         else
             narrow_tile<BF, WINDOW>(now);
-        /* all threads have finished with this tile */
+        /* Waits until all threads have finished with this tile. */
         worker_barrier(thread_now() / WORKER_THREADS);
     }
     if (!p.a.busy)
@@ -538,7 +541,10 @@ bool valid(const kvd_prefill_args *a)
            ((uintptr_t)a->q | (uintptr_t)a->pool | (uintptr_t)a->o) % 16 == 0;
 }
 
-/* Launches the kernel. If shared memory is small, uses fewer workers per CTA or fewer stages. */
+/*
+ * Launches the kernel. If the device has little shared memory, uses fewer workers (groups of 4
+ * warps) per CTA or fewer buffers of K and V per worker.
+ */
 cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t stream)
 {
     int device = 0, room = 0, qk = 0, both = 0;

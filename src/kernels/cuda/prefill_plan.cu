@@ -7,10 +7,10 @@
  * PAPERS (ZACK section 5, FDC 4.3; readings Z-6, Z-20, Z-21 of docs/readings.md). Let d_sum = d_qk
  * + d_v + 1 of a head, d_sum_max the largest d_sum, and `rows` the rows of a tile. A task of head i
  * has B_r = rows d_sum_max / d_sum_i rows, rounded to a multiple of `rows`. Task i goes to CTA i
- * mod n_ctas. If the last round does not fill all CTAs, its tasks are cut again, to a height of wl
- * / (d_sum s_kv) rounded to a multiple of 64. wl is the mean load, sum of (rows d_sum s_kv) /
- * n_ctas, and s_kv the mean number of keys that a row attends to. These smaller tiles go in order
- * to the CTA with the least load.
+ * mod n_ctas. If the last n_ctas tasks at most do not occupy every CTA, they are cut again, into
+ * tiles of wl / (d_sum s_kv) rows, rounded to a multiple of 64. Here wl is the mean load per CTA,
+ * the sum of rows d_sum s_kv over all tasks divided by n_ctas, and s_kv the mean number of keys
+ * that a row attends to. These smaller tiles go in order to the CTA with the least load.
  *
  * OURS. Tiles are sorted by decreasing cost, in sections of KV heads whose K and V fit in 32 MB of
  * L2, and CTAs take them dynamically.
@@ -22,14 +22,17 @@
 enum {
     THREADS = 1024,
     WARPS = THREADS / 32,
-    KEYS = 128,           /* number of keys per block in the cost model */
+    KEYS = 128,           /* number of keys per block in the model of a tile's cost */
     LENGTHS_SHARED = 512, /* most requests whose lengths fit into shared memory */
     /* Largest number of (request, query head) pairs whose prefix sums fit into shared memory. */
     UNITS_SHARED = 2048,
     /* Largest number of CTAs whose loads fit into shared memory. */
     CTAS_MAX = 1024,
     BUCKETS = 2048, /* number of buckets of the counting sort that orders tiles by cost */
-    /* Largest number of bytes of K and V that the tiles of one section read from L2. */
+    /*
+     * Tiles are sorted in sections, whose K and V should stay in L2. This is the largest number of
+     * bytes of K and V of one section.
+     */
     L2_SECTION = 32 << 20
 };
 
@@ -52,17 +55,23 @@ typedef struct {
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
     /*
-     * Schedule PAPERS, [batch * n_heads + 1]: number of tasks before each (request, query head)
-     * pair.
+     * Schedule PAPERS, [batch * n_heads + 1]: number of tasks (ranges of query rows) before each
+     * (request, query head) pair.
      */
     int32_t *prefix;
-    /* Schedule PAPERS, [max_pieces]: tiles into which the tasks of the last round are cut. */
+    /*
+     * Schedule PAPERS, [max_pieces]: tiles into which the tasks that remain after the last full
+     * round of one task per CTA are cut.
+     */
     kvd_prefill_tile *piece;
     /* Schedule PAPERS, [max_pieces]: CTA of each tile in `piece`. */
     int32_t *owner;
 } plan_args;
 
-/* Lengths of the requests, in shared memory if they fit. */
+/*
+ * Query and key lengths of the requests. They are in shared memory if they fit, otherwise in device
+ * memory.
+ */
 typedef struct {
     const int32_t *q_len, *kv_len;
     const int32_t *tiles_before; /* number of tiles of one head before request b */
@@ -92,7 +101,7 @@ __device__ int oldest_key(const plan_args &p, int position)
 
 /*
  * Calls visit(tile, index, c) for every tile. `index` is the tile's number in the order (request,
- * head, row). c is the cost of one key block of the tile.
+ * head, row). c is the cost of one block of KEYS keys for the rows of the tile.
  */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
@@ -182,8 +191,8 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         bucket[i] = 0;
 
     /*
-     * Tiles of a section share K and V in L2. If the KV heads of a request do not fit into L2
-     * together, the request has several sections.
+     * Tiles are sorted in sections, and the tiles of a section share K and V in L2. If the KV heads
+     * of a request do not fit into L2 together, the request has several sections.
      */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
@@ -224,7 +233,10 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         *p.next = 0;
 }
 
-/* Returns the (request, query head) pair u of task i: prefix[u] <= i < prefix[u + 1]. */
+/*
+ * Returns the (request, query head) pair u that contains task i of schedule PAPERS: prefix[u] <= i
+ * < prefix[u + 1].
+ */
 __device__ int unit_of(const int32_t *prefix, int n_units, int i)
 {
     int lo = 0, hi = n_units;
@@ -245,8 +257,8 @@ __device__ int papers_rows(const plan_args &p, int head)
 }
 
 /*
- * Returns rows * (d_qk + d_v + 1) * s_kv, where s_kv is the mean number of keys that a row attends
- * to.
+ * Returns the load of a tile in schedule PAPERS: rows * (d_qk + d_v + 1) * s_kv, where s_kv is the
+ * mean number of keys that a row attends to.
  */
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
@@ -254,8 +266,8 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
     const float width = (float)(widths_of(p, x.head) + 1), rows = (float)x.n_rows;
     if (p.map.window) {
         /*
-         * The first `rising` rows attend to all keys up to their own. Each later row attends to
-         * `window` keys.
+         * The first `rising` rows attend to all keys up to their own position, because the window
+         * begins before key 0. Each later row attends to `window` keys.
          */
         const float window = (float)p.map.window, rising = fminf(rows, fmaxf(0.f, window - before));
         return width * (rising * (before + 0.5f * (rising + 1)) + (rows - rising) * window);
@@ -265,7 +277,10 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
 
 __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *prefix)
 {
-    /* Tasks of the last round, in which there are fewer tasks than CTAs. */
+    /*
+     * Tasks of the last round. A round gives one task to each CTA, but the last one has fewer tasks
+     * than there are CTAs.
+     */
     __shared__ kvd_prefill_tile tail[CTAS_MAX];
     __shared__ int32_t count[CTAS_MAX];
     __shared__ float load[CTAS_MAX];
@@ -310,7 +325,8 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     __syncthreads();
 
     /*
-     * The tasks of the last round are cut into smaller tiles. One warp assigns these tiles to CTAs.
+     * The last round has too few tasks for all CTAs, so they are cut into smaller tiles. One warp
+     * assigns these tiles to CTAs.
      */
     const int last = n_tasks - full;
     if (t < 32) {
@@ -420,8 +436,8 @@ size_t round256(size_t n)
 }
 
 /*
- * Returns a bound on the number of tiles of the last round, whose tasks are cut into tiles of at
- * least 64 rows.
+ * Returns an upper bound on the number of tiles into which the tasks of the last round (one task
+ * per CTA) are cut. A tile has at least 64 rows.
  */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {

@@ -14,10 +14,10 @@ extern "C" {
 typedef enum {
     /* CTA c computes the tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
-    KVD_SCHEDULE_PAPERS, /* schedule of the papers, ZACK section 5 and FDC 4.3 */
+    KVD_SCHEDULE_PAPERS, /* schedule of the papers ZACK (section 5) and FDC (section 4.3) */
     /*
-     * A CTA takes the next tile when it is free. Tiles are sorted by decreasing cost, in sections
-     * of heads whose K and V fit in L2.
+     * A CTA takes the next tile when it is free. Tiles are sorted by decreasing cost, within each
+     * section of KV heads whose K and V fit in L2 together.
      */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
@@ -53,9 +53,9 @@ cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch
 /*
  * These three functions assign the tiles of many layers in one launch. The caller calls
  * kvd_prefill_plan_describe once per layer: `layer` is host memory of
- * kvd_prefill_plan_layer_bytes() bytes. It copies the descriptions to the device, one after
- * another, and calls kvd_prefill_plan_layers before every iteration. n_tiles stays valid as long as
- * the lengths do not change.
+ * kvd_prefill_plan_layer_bytes() bytes. The caller copies these descriptions to the device, one
+ * after another, and then calls kvd_prefill_plan_layers before every iteration. n_tiles stays valid
+ * as long as the lengths do not change.
  */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,

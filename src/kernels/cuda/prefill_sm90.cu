@@ -14,17 +14,17 @@
  * other two have their turns. Key blocks are processed from the diagonal down to key 0.
  *
  * Softmax subtracts a number m from the scores of a row. m is set from the scores of the masked
- * blocks, which come first. Later m changes only if a sum of exponentials leaves the range of P in
- * 16 bits. In that case S is computed again. The common block therefore needs neither maxima nor
- * rescaling.
+ * blocks, which come first. Later m changes only if a sum of exponentials shows that P exceeds the
+ * range of its 16-bit type. In that case S is computed again. Most blocks therefore need neither
+ * maxima nor rescaling.
  *
  * prefill_window_sm90.cu includes this file with KVD_PREFILL_WINDOW defined, so that make compiles
  * both kinds of kernels at the same time.
  *
  * prefill_wide_sm90.cu includes it with KVD_PREFILL_WIDE defined, for layers with a head wider than
  * KVD_WIDTH_NARROW. Two warpgroups then compute tiles of 128 rows with blocks of 80 keys, because O
- * of 64 rows and 256 dims takes 128 registers per thread. O has 128, 192 or 256 columns; those
- * after d_v hold results of arbitrary memory and are not stored.
+ * of 64 rows and 256 dims takes 128 registers per thread. O has 128, 192 or 256 columns; the
+ * columns from d_v on hold results of arbitrary memory and are not stored.
  */
 #include "kernels/cuda/prefill_fetch.cuh"
 
@@ -32,8 +32,8 @@ namespace
 {
 /*
  * All state of a warpgroup is in one register, because S, O and P take nearly all others. Bits 0-3:
- * slot of K and V, 4: parity of the slot's barrier, 5-6: place of the tile in SH.tile, 7: parity of
- * the tile's barrier, 8: parity of Q's barrier, 9-10: number of the warpgroup.
+ * slot of K and V, 4: parity of the slot's barrier, 5-6: index of the tile in SH.tile, 7: parity of
+ * the barrier of that element, 8: parity of Q's barrier, 9-10: number of the warpgroup.
  */
 struct worker {
     uint32_t bits;
@@ -94,8 +94,8 @@ __device__ __forceinline__ void turn_end(const worker &w)
  * If PV is true, computes O += P V. Then computes S = Q K^T over DQ dims. Rows of V have d_v
  * columns.
  *
- * There is no branch from the first wgmma to the wait. With a branch or too few registers, the
- * compiler would make each wgmma wait for the one before it.
+ * There is no branch between the first wgmma and the wait for its result. With a branch or too few
+ * registers, the compiler would make each wgmma wait for the one before it.
  */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
@@ -208,7 +208,7 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
 
 /*
  * Replaces every score s of row r by exp2(s c - m[r]), where c is the scale of the scores times
- * log2(e). sums[r] becomes the sum over this thread's columns of the row.
+ * log2(e). sums[r] becomes the sum of the new values in this thread's columns of row r.
  */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
@@ -274,8 +274,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
 }
 
 /*
- * Skips key blocks j, j - 1, .. end + 1, to which no row of this warpgroup attends. Still waits for
- * each slot, to keep the parity of the ring right.
+ * Skips key blocks j, j - 1, ..., end + 1, to which no row of this warpgroup attends. It still
+ * waits for each block's slot of the ring, so that the parity of the ring's barriers stays correct.
  */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {
@@ -297,15 +297,15 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const int position = uniform(tile_of(w).position) + 64 * group_of(w);
     const int d_qk = uniform(tile_of(w).d_qk), d_v = WIDE ? uniform(tile_of(w).d_v) : DV;
     /*
-     * Every row attends to all keys of blocks 0 .. clear - 1, except keys that a window excludes.
+     * The causal mask hides no key of blocks 0 .. clear - 1 from any row; a window may hide some.
      */
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
     /*
-     * Some row does not see keys of blocks 0 .. too_old - 1, because they are older than its
-     * window.
+     * At least one row of this warpgroup does not see keys of blocks 0 .. too_old - 1, because they
+     * are older than its window.
      */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
@@ -460,7 +460,7 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
         fence_mbar_init();
     }
     /*
-     * Products also read the rows of Q after a tile's last row, so shared memory must be
+     * The matrix products read whole tiles of Q, also after the last row, so shared memory must be
      * initialised.
      */
     for (int i = threadIdx.x; i < WARPGROUPS * Q_BYTES / 16; i += THREADS)

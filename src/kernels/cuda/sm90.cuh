@@ -165,7 +165,10 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* Keeps the compiler from moving uses of x across this call while a wgmma runs. */
+/*
+ * Keeps the compiler from moving a use of x across this call. x holds operands or results of a
+ * running wgmma.
+ */
 template <int N> __device__ __forceinline__ void hold(float (&x)[N])
 {
 #pragma unroll
@@ -217,7 +220,8 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 
 /*
  * Computes x [64][N] = A [64][16] B [16][N], or x += A B if `more`. A and B are given by
- * descriptors. In both, the 16-byte rows of the core matrices run along the index of summation.
+ * descriptors. In both, the 8 elements of a 16-byte row of a core matrix differ in the index over
+ * which the product sums.
  */
 #define WGMMA_SS(N, R, FS, A, B, P)                                                                \
     template <bool BF16>                                                                           \
@@ -244,8 +248,8 @@ WGMMA_SS(256, R15, F15, "%128", "%129", "%130")
 #undef WGMMA_SS
 
 /*
- * Computes x [64][N] += A [64][16] B [16][N]. A is in registers. B is given by a descriptor. Each
- * 16-byte row of B's core matrices has one value of the index of summation.
+ * Computes x [64][N] += A [64][16] B [16][N]. A is in registers. B is given by a descriptor. The 8
+ * elements of a 16-byte row of B's core matrices have the same index in the sum.
  */
 #define WGMMA_RS(N, R, FS, A0, A1, A2, A3, B)                                                      \
     template <bool BF16>                                                                           \

@@ -27,7 +27,10 @@ struct kvdim_plan {
     const int32_t *page_table; /* borrowed, in memory of the layer's device */
     /* [n_requests] Lengths of each request and its first row in Q and O, in host memory. */
     int32_t *q_len, *kv_len, *row;
-    /* Argument of kernels, which holds the pointers q_len and kv_len of this struct. */
+    /*
+     * Batch in the form in which kernels take it: it holds the pointers q_len and kv_len of this
+     * struct.
+     */
     kvd_attn_batch batch;
     int32_t n_rows;  /* number of rows of Q and O */
     int32_t n_new;   /* number of new tokens */
@@ -41,9 +44,12 @@ struct kvdim_plan {
  */
 struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
-    /* Stores the size of the workspace in *bytes. Called before p->state exists. */
+    /*
+     * Stores in *bytes the size of the device workspace that the plan needs. Called before p->state
+     * exists.
+     */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
-    /* Creates p->state on first use, and divides the work among CTAs. */
+    /* Creates p->state (the backend's own data) on first use, and divides the work among CTAs. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);
     kvdim_status (*append)(const kvdim_plan *p, const kvdim_append_args *args, void *stream,
                            kvd_err *err);

@@ -195,8 +195,8 @@ static void place_rows(kvdim_plan *p)
 }
 
 /*
- * Creates a plan whose member `state` is still empty. On failure returns NULL and sets the thread's
- * message `last`.
+ * Creates a plan whose member `state` is still empty. On failure returns NULL and stores the error
+ * in `last`, the thread's last error message.
  */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {

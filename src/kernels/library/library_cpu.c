@@ -55,7 +55,8 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
 }
 
 /*
- * Stores `row` as token t of a BLOCKED matrix. The tokens after it in its group of 8 become zero.
+ * Stores `row` as token t of a BLOCKED matrix. The other tokens after t in the same group of 8
+ * become zero.
  */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
@@ -139,7 +140,9 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
     return status;
 }
 
-/* Converts the output of kvd_pack_q or kvd_pack_q_decode to PLAIN float32. */
+/*
+ * Converts Q from the layout that kvd_pack_q (prefill) or kvd_pack_q_decode wrote to PLAIN float32.
+ */
 static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;
@@ -219,7 +222,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
                  *const v = floats(plain.v_elements, err), *const o = floats(plain.o_elements, err);
     /*
      * Only the float64 reference computes lse, the logarithm of the sum of exponentials. Therefore
-     * it runs if the caller wants lse.
+     * the reference computes the attention if the caller wants lse.
      */
     double *const exact = a->lse ? malloc((plain.o_elements + n_lse) * sizeof *exact) : NULL;
     kvdim_status status = KVDIM_ERROR_MEMORY;

@@ -38,7 +38,11 @@ int kvd_cudnn_version(int *version, kvd_err *err)
 
 typedef struct {
     int form;
-    desc config, plan; /* `plan` is NULL until it is created */
+    /*
+     * cuDNN descriptors of the engine configuration and of the execution plan; `plan` is NULL until
+     * it is created
+     */
+    desc config, plan;
     int64_t workspace;
     int refused;
     double us;
@@ -54,8 +58,8 @@ struct kvd_cudnn_plan {
     candidate *list;
     int n_list, chosen;
     /*
-     * Device [FORMS_MAX][batch]: number of query rows of each request for each form in which
-     * attention is described to cuDNN. Used for decode with unequal lengths.
+     * Device [FORMS_MAX][batch]: for each form (graph) in which attention is described to cuDNN,
+     * the number of query rows of each request. Used for decode with unequal lengths.
      */
     int32_t *rows_dev;
     float scale, minus_inf;
@@ -63,14 +67,18 @@ struct kvd_cudnn_plan {
     char name[256];
 };
 
-/* Returns the state of a new sequence of cuDNN calls, whose descriptors belong to plan p. */
+/*
+ * Returns an empty list of cuDNN calls. The descriptors that these calls create will belong to plan
+ * p.
+ */
 static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
 {
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
 /*
- * Fills the candidate's name from engine and knobs, such as "composite heads engine 5 knobs 24=33".
+ * Writes the candidate's name from the engine's number and its settings (cuDNN's knobs), such as
+ * "composite heads engine 5 knobs 24=33".
  */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
@@ -286,8 +294,9 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
     }
 
     /*
-     * Attention is described to cuDNN in several forms. The first form is the standard one, and its
-     * graph must be buildable. The other forms may fail.
+     * Attention is described to cuDNN by several graphs, called forms. Building the first, standard
+     * form must succeed. The other forms, such as the one that folds query heads into rows, may
+     * fail.
      */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
@@ -460,7 +469,10 @@ static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
     }
 }
 
-/* Candidates are timed in turn, so that a GPU that slows down slows all of them. */
+/*
+ * Measures the candidates (engine configurations) one after another in each round, so that a GPU
+ * that becomes slower affects all of them.
+ */
 static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *w, kvd_err *err)
 {
     double least = INFINITY, us, rounds[CANDIDATES_MAX][TIMED];
@@ -530,7 +542,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* This call cannot fail, because candidate `was` has been chosen before. */
+        /* This call cannot fail, because the candidate with index `was` has been chosen before. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)

@@ -8,9 +8,9 @@
  * CUDA or cuDNN's headers, kvd_cudnn_open fails and says why.
  *
  * Every (graph, engine, knobs) that cuDNN's heuristics return is a candidate. Without a mask,
- * cuDNN's one-operation graph is tried too. A decode step is also described as n_kv_heads heads of
- * several queries, which have the same memory layout. A new plan uses the first candidate that
- * cuDNN accepts; kvd_cudnn_tune times all candidates.
+ * cuDNN's one-operation graph is tried too. A decode step is also described as n_kv_heads heads,
+ * each with its query heads as query rows; the data are in the same places in memory. A new plan
+ * uses the first candidate that cuDNN accepts; kvd_cudnn_tune times all candidates.
  *
  * Functions with an argument `err` return 0, or -1 with *err filled. A plan may be used by one
  * thread at a time, on the device that was current when it was opened.
@@ -27,7 +27,8 @@ typedef struct kvd_cudnn_plan kvd_cudnn_plan;
 
 /*
  * Strides in elements: element (b, h, t, i) is at b * batch + h * head + t * token + i. A stride
- * must be a multiple of 8 unless its dimension has size 1. Addresses must be multiples of 16 bytes.
+ * must be a multiple of 8 unless the tensor has size 1 in that dimension. Addresses must be
+ * multiples of 16 bytes.
  */
 typedef struct {
     int64_t batch, head, token;

@@ -77,7 +77,10 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* Ids of intermediate tensors start at UID_INNER. Each graph has 100 ids. */
+/*
+ * Ids of intermediate tensors start at UID_INNER. Graph i has the 100 ids from UID_INNER + 100 * i
+ * on.
+ */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {
@@ -283,8 +286,8 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
     desc q = tensor(&b, UID_Q, io, (int64_t[]){batch, heads, rows, s->d_qk},
                     (int64_t[]){s->q.batch, q_head, q_row, 1}, REAL);
     /*
-     * The one-operation form of attention takes K as [kv_len][d_qk], the other forms take the
-     * transpose.
+     * The form of attention that is one cuDNN operation takes K as [kv_len][d_qk]; the forms of
+     * several operations take the transpose.
      */
     desc k = whole ? tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->kv_len, s->d_qk},
                             (int64_t[]){s->k.batch, s->k.head, s->k.token, 1}, REAL)

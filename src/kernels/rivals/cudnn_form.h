@@ -4,7 +4,7 @@
 #include "kernels/rivals/cudnn.h"
 
 /*
- * Access to cuDNN's backend API for cudnn.c and cudnn_form.c. The file is empty if kvdim is built
+ * Access to cuDNN's backend API for cudnn.c and cudnn_form.c. It declares nothing if kvdim is built
  * without CUDA or cuDNN's headers.
  */
 
@@ -141,7 +141,7 @@ enum {
     UID_SCALE,
     UID_Q_LEN,
     UID_KV_LEN,
-    UID_NO_PADDING, /* constant -inf that replaces scores of padding */
+    UID_NO_PADDING, /* constant -inf that replaces the scores of padding keys */
     UID_NO_FUTURE,  /* constant -inf that replaces scores of later keys */
     UID_LAST
 };

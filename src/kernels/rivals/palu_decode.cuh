@@ -10,8 +10,9 @@
  *
  * - K [64 tokens][2 heads x 128] = L U, by wgmma m64n256k16. While one warpgroup does this step,
  *   the other one does the other steps of its page.
- * - RoPE at position 64 j + t is a rotation by 64 j, which is applied to q instead, and a rotation
- *   of the accumulators by t. The angles for t = 0 .. 63 are the same for every page.
+ * - RoPE at position 64 j + t of token t of page j is a rotation by 64 j and one by t. The first is
+ *   applied to q instead, in reverse; the second is applied to the accumulators. The angles for t =
+ *   0 .. 63 are the same for every page.
  * - S [64][8 queries] = K q, by mma.sync, with K rounded to 16 bits as A operand. Queries of the
  *   first head are columns 0 .. 3, of the second head columns 4 .. 7.
  * - Online softmax, then O^T [rank_v][8] += V^T P, by mma.sync.
@@ -43,7 +44,7 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    /* bytes of one piece: 64 ranks of the latents of 64 tokens */
+    /* bytes of one piece: 64 elements (ranks) of the latents of each of 64 tokens */
     PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
     QUERIES = 8, /* number of columns of S: 2 KV heads x 4 query heads */
@@ -54,19 +55,19 @@ enum {
     OFF_QUERY = 0,
     /* byte offset of the softmax weights of 2 warpgroups, 64 tokens x 8 x 2 bytes each */
     OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
-    /* byte offset of the maxima (later the sums) of 2 x 4 warps, 8 floats each */
+    /* byte offset of the maxima, later of the sums, of 2 x 4 warps (8 floats each) */
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* byte offset of the barriers `full` and `free` of the matrices U */
+    /* byte offset of the barriers `full` and `free` of the matrices U, from which K is rebuilt */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
     /*
-     * Byte offset of the cosines and sines of RoPE that are not in registers. A thread has 8 groups
-     * of them (TURNS_KEPT are in registers), each of 16 bytes.
+     * Byte offset of the cosines and sines of RoPE that are not in registers. A thread needs 8
+     * groups of cosines and sines (16 bytes each) and has TURNS_KEPT of them in registers.
      */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
     /*
-     * A thread needs 8 groups of cosines and sines for RoPE. It keeps this number of groups in
+     * A thread needs 8 groups of cosines and sines for RoPE. It keeps TURNS_KEPT groups in
      * registers, the others in shared memory.
      */
     TURNS_KEPT = 4,
@@ -147,7 +148,7 @@ template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int 
                              : __half2float(__ushort_as_half(static_cast<uint16_t>(x)));
 }
 
-/* Place in a ring buffer, and parity of the barrier phase that fills it. */
+/* Index in a ring buffer, and parity for waiting at the barrier until the element is filled. */
 struct place {
     uint32_t at, parity;
 };
@@ -209,8 +210,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
 }
 
 /*
- * Copies the matrices U and the latents to shared memory. Runs in one thread. The K latents of page
- * i + 1 are copied before the V latents of page i.
+ * Copies the matrices U (from which K is rebuilt) and the latents to shared memory. Runs in one
+ * thread. To keep K ready, the K latents of page i + 1 are copied before the V latents of page i.
  */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
@@ -320,8 +321,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
 
     float d[128];
     /*
-     * Number of pieces of latents copied before this latent group. It gives a piece's place in the
-     * ring and the parity of its barrier.
+     * Number of pieces of latents copied before those of this latent group. From it follow each
+     * piece's index in the ring and the parity of the index's barrier.
      */
     uint32_t sequence = 0;
     int x = begin;
@@ -359,8 +360,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 float4 s4 = __ldg(reinterpret_cast<const float4 *>(p.sine + turned));
 
                 /*
-                 * Rebuild K. The warpgroups issue their products in turn, so that they do not slow
-                 * each other down.
+                 * Rebuilds K = L U. The warpgroups issue these products in turn, so that they do
+                 * not slow each other down.
                  */
                 place at = place_of(
                     sequence + in_run * (k_pieces + v_pieces) - (in_run ? v_pieces : 0), places);
@@ -390,11 +391,14 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     bar_arrive(2 - w, 256);
 
-                /* Rotate the queries back by the page's first position. */
+                /*
+                 * Rotates the queries back by the page's first position, so that K need only be
+                 * rotated by the position within the page.
+                 */
                 {
                     /*
-                     * Keeps the compiler from reading the angles before the products are issued,
-                     * because the angles may still be on their way from memory.
+                     * Keeps the compiler from reading the angles c4 and s4 before the products
+                     * above are issued, because the loads of the angles may still be in progress.
                      */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
                     asm volatile("" : "+f"(s4.x), "+f"(s4.y), "+f"(s4.z), "+f"(s4.w)::"memory");
@@ -427,8 +431,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 bar_sync(3 + w, 128);
 
                 /*
-                 * Each head and each half of the dims has sums of its own, so that four chains of
-                 * mma overlap.
+                 * Each head and each half of the dims has its own accumulators, so that four chains
+                 * of mma overlap.
                  */
                 float s[4][4] = {};
 #pragma unroll
@@ -521,7 +525,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 to[32] = pack2<dtype == KVD_BF16>(s[0][2], s[0][3]);
                 bar_sync(3 + w, 128);
 
-                /* In every 64 output elements, warp i computes elements 16 i .. 16 i + 15. */
+                /* Warp i computes, in every 64 output elements, elements 16 i .. 16 i + 15. */
                 uint32_t b0[4], b1[4];
                 load_transposed(b0, kvd_smem(weights) + static_cast<uint32_t>(lane) * 16);
                 load_transposed(b1, kvd_smem(weights) + static_cast<uint32_t>(lane + 32) * 16);
@@ -547,8 +551,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                         step(at, places);
                     }
                 /*
-                 * Uses four independent sums. In a single chain of sums, each product would wait
-                 * for its predecessor, and products of the other warpgroup would run in between.
+                 * Uses four independent sums. In a single chain, each product would wait for its
+                 * predecessor, and products of the other warpgroup would delay the chain.
                  */
                 float t[4][4][4] = {};
 #pragma unroll

@@ -146,8 +146,8 @@ typedef struct {
     entry e[KVD_ATTN_ENTRIES];
     int n;
     /*
-     * Reference outputs for each kvd_width_use. KVD_WIDTH_USE_PADDED has none of its own; its
-     * outputs are compared with those of KVD_WIDTH_USE_OWN.
+     * Reference outputs for each kvd_width_use. KVD_WIDTH_USE_PADDED has no reference of its own;
+     * its outputs are compared with the reference of KVD_WIDTH_USE_OWN.
      */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];

@@ -14,9 +14,10 @@ typedef struct {
 } kvd_width_list;
 
 /*
- * Functions that set the kept dimensions of each head in a kvd_width_list, whose head counts and
- * d_head the caller sets. If there are fewer dimensions than KV heads, the list is repeated; more
- * dimensions are an error. Functions of type int return 0, or -1 with *err filled.
+ * The functions below set the kept dimensions of each head in a kvd_width_list. The caller must
+ * have set its numbers of heads and d_head. If there are fewer dimensions than KV heads, the list
+ * is repeated; more dimensions are an error. Functions of type int return 0, or -1 with *err
+ * filled.
  */
 
 /*
@@ -35,8 +36,8 @@ char *kvd_width_list_path(const char *text);
 
 /*
  * Sets the dimensions to those of entry number `point` of a rates file, rounded up to multiples of
- * 16. Heads are taken from layer `layer` and the layers after it; the first layer follows the last.
- *   d_head must be that of the file.
+ * 16. Heads are taken from layer `layer` and, as far as needed, from the layers after it (after the
+ * last layer, from the first). d_head must be that of the file.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
@@ -107,9 +108,11 @@ typedef struct {
     const kvd_floors *floors;
     const kvd_row_error *error;
     const char *engine;
-    double plan_us;  /* median planning time per layer; NaN if there is no plan */
+    /* Median time per layer to assign the work to CTAs; NaN if nothing is assigned */
+    double plan_us;
     int plan_layers; /* number of layers planned in one call */
-    double busy_max_us, busy_mean_us, imbalance; /* busy times of the CTAs; NaN if not measured */
+    /* Largest and mean busy time of the CTAs, and largest divided by mean; NaN if not measured */
+    double busy_max_us, busy_mean_us, imbalance;
     /* Time of `cudnn` divided by the time of this implementation; NaN if `cudnn` was not timed. */
     double speedup;
     bool ok; /* true if the error is within the tolerance or was not checked */

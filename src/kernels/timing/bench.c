@@ -211,8 +211,8 @@ static int elapsed(kvd_bench *b, const kvd_bench_rival *r, int i, double *us, kv
 }
 
 /*
- * Captures a launch in a CUDA graph. A launch that cannot be captured is timed directly. If such a
- * launch is faulty, the direct launch reports the error.
+ * Captures a launch in a CUDA graph. A launch that cannot be captured is timed without a graph; if
+ * the launch itself has an error, that run reports it.
  */
 static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 {
@@ -395,9 +395,9 @@ static void warn(kvd_bench_stats *s, const char *word)
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
     /*
-     * Limits for warnings. A sample is an outlier if it is more than 14.8 MADs (median absolute
-     * deviations) from the median, which is 10 standard deviations of a normal distribution.
-     * hyperfine uses a similar limit.
+     * Limits for warnings. `far`: a sample is an outlier if it is more than 14.8 MADs (median
+     * absolute deviations) from the median, which is 10 standard deviations of a normal
+     * distribution. hyperfine uses a similar limit.
      */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);

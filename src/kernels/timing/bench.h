@@ -35,8 +35,8 @@ typedef struct {
     bool graph;      /* true if launches were replayed as a CUDA graph */
     double first_us; /* time of the very first launch */
     /*
-     * Number of launches not counted because the GPU was throttled, and number of launches under
-     * the GPU's power limit.
+     * Number of launches excluded from the samples because the GPU was throttled, and number of
+     * launches while the power limit lowered the clock.
      */
     int throttled, power_capped;
     /* Median clocks, and highest temperature in degrees Celsius; NaN if unknown. */
@@ -78,8 +78,8 @@ typedef struct {
 } kvd_bench_stats;
 
 /*
- * Computes the statistics of each rival's samples. NaN samples are ignored. If no sample is left,
- * all statistics are NaN.
+ * Computes the statistics of the samples of each implementation in `rival`. NaN samples are
+ * ignored. If no sample is left, all statistics are NaN.
  */
 int kvd_bench_summarise(const kvd_bench_rival *rival, int n, kvd_bench_stats *stats, kvd_err *err);
 

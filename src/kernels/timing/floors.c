@@ -29,8 +29,8 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
         const double q = p->q_len[b], kv = p->kv_len[b];
         const double window = heads->window ? heads->window : kv;
         /*
-         * The first `rising` queries attend to all keys up to their own. Each later query attends
-         * to `window` keys.
+         * The first `rising` queries attend to all keys up to their own position, because the
+         * window begins before key 0. Each later query attends to `window` keys.
          */
         const double before = kv - q, room = larger(window - before, 0),
                      rising = room < q ? room : q;

@@ -303,8 +303,8 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
         order[j] = (int32_t)i;
     }
     /*
-     * Entries after a request's last page must not be read. They are -1, so that a read of the page
-     * they name fails.
+     * Entries after a request's last page must not be read. They are set to -1, so that a kernel
+     * that uses one as a page number fails.
      */
     memset(table, 0xff, size * sizeof *table);
     for (int b = 0; b < p->batch; b++)

@@ -14,8 +14,8 @@
 #include "kernels/timing/problem.h"
 
 /*
- * Selection of the query rows whose outputs are checked. KVD_CHECK_AUTO: the size of the case
- * decides. KVD_CHECK_ROWS: a sample. KVD_CHECK_ALL, KVD_CHECK_NONE: all or none.
+ * Selection of the query rows whose outputs are checked. KVD_CHECK_AUTO: all rows of a small case,
+ * a sample of a large one. KVD_CHECK_ROWS: a sample. KVD_CHECK_ALL, KVD_CHECK_NONE: all or none.
  */
 
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
@@ -23,7 +23,7 @@ typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } k
 typedef struct {
     int request, head; /* indices of request and query head */
     size_t t;          /* index of the query in the request */
-    /* Index of the row's reference output in the array kvd_row_check.ref. */
+    /* Index in kvd_row_check.ref of the reference output of this query row. */
     size_t at;
     int d_v;
 } kvd_checked_row;
@@ -46,8 +46,8 @@ typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int requ
                               size_t first, size_t n, int d, float *rows);
 
 /*
- * Chooses query rows to check and computes their reference outputs. Inputs are generated again,
- * with at most 256 dimensions.
+ * Chooses query rows to check and computes their reference outputs. Inputs are generated anew, not
+ * read from the device; a head has at most 256 dimensions.
  *
  * KVD_CHECK_AUTO takes all rows of cases with at most 2^26 (query, key) combinations, and a sample
  * of larger ones: up to 8 requests (the shortest and the longest among them) with up to 8 KV heads
@@ -83,8 +83,8 @@ double kvd_row_tolerance(kvd_dtype dtype);
  * - flop: sum over query heads of 2 (d_qk + d_v) times the pairs of that head. Softmax is not
  *   counted.
  * - exps: equal to pairs.
- * - bytes: Q, K and V read once and O written once. K and V before the window of a request's first
- *   query are not read.
+ * - bytes: Q, K and V read once and O written once. With a sliding window, keys before the window
+ *   of a request's first query are not read.
  */
 
 typedef struct {
@@ -120,8 +120,8 @@ int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /*
  * Returns a page table [batch][max_pages] in host memory, which the caller frees. Its pages are
- * scattered over a pool of *n_pages pages, as on a server that has run for a while. All pages of
- * the pool are used. On failure returns NULL and fills *err.
+ * scattered over a pool of *n_pages pages, as on a server after many requests have come and gone.
+ * All pages of the pool are used. On failure returns NULL and fills *err.
  */
 int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err);
 
@@ -131,8 +131,9 @@ int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 bool kvd_problem_ragged(const kvd_problem *p);
 
 /*
- * Ways to divide work among CTAs. KVD_BY_NONE, KVD_BY_PAPERS and KVD_BY_OURS have the numbers of
- * the same ways in kvd_schedule. KVD_BY_ITSELF means that the implementation offers no choice.
+ * Ways to divide work among CTAs. KVD_BY_NONE, KVD_BY_PAPERS and KVD_BY_OURS have the same values
+ * as KVD_SCHEDULE_NONE, KVD_SCHEDULE_PAPERS and KVD_SCHEDULE_OURS. KVD_BY_ITSELF means that the
+ * implementation offers no choice.
  */
 typedef enum {
     KVD_BY_NONE,
@@ -148,11 +149,14 @@ typedef enum {
     KVD_WIDTH_USE_OWN, /* every head at its own d_qk and d_v */
     /* Every head padded with zeros to the width of the widest head, which is more work */
     KVD_WIDTH_USE_PADDED,
-    /* Every head at d_head, with its own inputs and reference output. */
+    /*
+     * Every head has d_head dimensions; the inputs and the reference output are made for this
+     * width.
+     */
     KVD_WIDTH_USE_DENSE,
     /*
-     * Groups of KV heads share latents. Together the latents have as many elements as K and V of
-     * the case. The reference output is computed from the latents.
+     * Groups of KV heads share latents. Together the latents have as many elements as K and V with
+     * the case's dimensions. The reference output is computed from the latents.
      */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
@@ -172,15 +176,15 @@ typedef struct {
     unsigned dtypes; /* supported types, bits 1 << kvd_dtype */
     /*
      * Supported schedulers, bits 1 << kvd_scheduler. If the implementation offers no choice, only
-     * the bit of KVD_BY_ITSELF is set.
+     * the bit 1 << KVD_BY_ITSELF is set.
      */
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
     /*
      * NULL unless `runs` is KVD_WIDTH_USE_LATENT. `stored` returns the dimensions stored per KV
-     * head. `answer` returns the dimensions of the reference's output, and `make_rows` makes the
-     * inputs of the reference. `count` sets bytes, flop and exps of *f.
+     * head. `answer` returns the dimensions of the reference output, and `make_rows` generates the
+     * inputs of the reference computation. `count` sets bytes, flop and exps of *f.
      */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
@@ -201,7 +205,7 @@ typedef struct {
     void (*close)(void *self);
     /*
      * Assigns the work of plan_layers[phase] layers (1 layer if the number is 0), which have equal
-     * widths, to CTAs. Its time is measured separately. May be NULL.
+     * widths, to CTAs. The time of this call is measured separately. May be NULL.
      */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
@@ -246,8 +250,8 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
 /*
- * Returns the dimensions that count for operations and bytes. These are without padding: d_head for
- * KVD_WIDTH_USE_DENSE, else the dimensions of the case.
+ * Returns the dimensions from which operations and bytes are counted. They exclude padding: d_head
+ * for KVD_WIDTH_USE_DENSE, else the dimensions of the case.
  */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 /* Sets bytes, flop and exps of *f to the work of the implementation in this case. */

@@ -37,7 +37,7 @@ typedef struct {
     double *busy_us;
     int n_ctas;
     kvd_prefill_args prefill;
-    void *layers; /* plans of LAYERS layers, on the device */
+    void *layers; /* work lists (plans) of LAYERS layers, on the device */
     kvd_decode_args decode;
     char engine[64];
 } state;

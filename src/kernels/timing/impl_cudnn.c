@@ -1,5 +1,6 @@
 /*
- * Implementations on cuDNN's fused attention, with the fastest engine on this machine per shape:
+ * Implementations on cuDNN's fused attention, each with the cuDNN engine that is fastest on this
+ * machine for the shape:
  *
  * - cudnn: every head at d_head, as most servers run today; speed-ups are relative to it.
  * - cudnn-padded: one launch, every head padded with zeros to the widest.
@@ -32,7 +33,7 @@ typedef struct {
 
 typedef struct {
     const kvd_problem *p;
-    kvd_attn_heads heads; /* dimensions of the input data */
+    kvd_attn_heads heads; /* dimensions of the input data, without padding */
     kvd_device_memory memory;
     launch_group *group;
     int n_groups;
@@ -215,7 +216,10 @@ static int open_any(const kvd_problem *p, const kvd_attn_heads *heads, bool by_w
         goto fail;
     }
     collect_groups(s, by_width, padded);
-    /* Device arrays: two arrays of lengths, and five arrays for each group of heads. */
+    /*
+     * Checks the number of device arrays: two arrays of lengths, and five arrays for each group of
+     * heads of equal width.
+     */
     if (2 + 5 * s->n_groups > KVD_DEVICE_ARRAYS) {
         kvd_fail(err, "%d distinct widths", s->n_groups);
         goto fail;

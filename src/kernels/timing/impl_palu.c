@@ -81,8 +81,8 @@ static kvd_attn_heads answer(const kvd_problem *p)
 }
 
 /*
- * Counts the smallest number of operations and bytes. K is rebuilt once per KV head; scores and
- * values are computed per query head.
+ * Counts the smallest number of operations and bytes that Palu's decode attention needs. K is
+ * rebuilt once per KV head; scores and values are computed per query head.
  */
 static void count(const kvd_problem *p, kvd_floors *f)
 {
@@ -97,8 +97,8 @@ static void count(const kvd_problem *p, kvd_floors *f)
 }
 
 /*
- * Generates the matrix U of a KV head, [rank][128]. The factor 1 / sqrt(rank) makes the rebuilt K
- * nearly standard normal.
+ * Generates the matrix U [rank][128] with which a KV head's K is rebuilt from the latent. The
+ * factor 1 / sqrt(rank) makes the rebuilt K nearly standard normal.
  */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {

@@ -63,7 +63,9 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* The query heads of the KV head are checked one after another, each at another position. */
+    /*
+     * The query heads of the KV head are checked one after another, each at another query position.
+     */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
@@ -109,8 +111,8 @@ static int choose(choosing *c, bool all, kvd_err *err)
 }
 
 /*
- * Computes the references of rows first .. last - 1, which have the same request and KV head. K and
- * V are generated once.
+ * Computes the reference outputs of rows first .. last - 1, which have the same request and KV
+ * head. K and V are generated once.
  */
 static int compute(const kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                    kvd_row_maker make, size_t first, size_t last, kvd_err *err)

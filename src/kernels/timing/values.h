@@ -3,8 +3,8 @@
  * request, head, token and dim alone, so any row can be generated again elsewhere.
  *
  * A value is the sum of the 8 bytes of a 64-bit hash, minus its mean and divided by its standard
- * deviation. Operations before the final product are on integers, so host and device produce the
- * same bits. The distribution is nearly normal with mean 0 and variance 1.
+ * deviation. All operations but the last, a product, are on integers, so host and device produce
+ * the same bits. The distribution is nearly normal with mean 0 and variance 1.
  *
  * `sharp` data have outliers as trained models have: every 16th dim of Q and K is 4 times as large,
  * and one K vector in 61 is 8 times as large. Scores then have a standard deviation of about 4, or
@@ -43,8 +43,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
 }
 
 /*
- * Returns one element of a matrix. `token` counts from the first key of the request; for Q it is
- * the position of the query. `dim` is below 256.
+ * Returns one element of a matrix. `token` is the index of a key in the request or, for Q, the
+ * position of the query. `dim` is below 256.
  */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)

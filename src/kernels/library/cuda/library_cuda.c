@@ -1,5 +1,6 @@
 /*
- * CUDA backend of include/kvdim/attention.h: the kernels of kernels/cuda/ with KVD_SCHEDULE_OURS.
+ * CUDA backend of include/kvdim/attention.h: the kernels of kernels/cuda/, with work divided by the
+ * schedule KVD_SCHEDULE_OURS.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -236,7 +237,8 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.o = a->o;
     args.lse = a->lse;
     /*
-     * CTAs take tiles by incrementing args.work.next, so the counter must be zero at each launch.
+     * CTAs take tiles by incrementing args.work.next. This counter must be zero at each launch, so
+     * it is cleared here unless CTAs have fixed lists of tiles.
      */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
