@@ -40,7 +40,7 @@ typedef struct {
     /* Number of compared vectors, and of those whose codes differ from the CPU's. */
     size_t rows, other;
     double worst, attention;
-    void *device[16];
+    void *device[24];
     int n_device;
     int32_t page[N][32], slot[N];
 } bench;

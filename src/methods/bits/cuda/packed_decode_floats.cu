@@ -84,8 +84,8 @@ template <class F, int N, bool ANY> struct floats_page {
     __device__ __forceinline__ void begin(const packed_params &p, const cursor &at, int lane)
     {
         load_queries(p, p.d.q, at.b, at.g, lane, q, k_units<floats_page>(at));
-        keys = tensor_scale(p.a, 0, at.g) * NUMBERS * p.scale_log2;
-        read = tensor_scale(p.a, 1, at.g) * (BF ? 1 : NUMBERS);
+        keys = tensor_scale(p.a, 0, at.g / p.shares) * NUMBERS * p.scale_log2;
+        read = tensor_scale(p.a, 1, at.g / p.shares) * (BF ? 1 : NUMBERS);
     }
 
     static __device__ __forceinline__ void copy(const packed_params &p, const cursor &at,

@@ -33,6 +33,11 @@ struct kvd_packed_decode_params {
      */
     bool uneven;
     int32_t weights;
+    /*
+     * Number of shares of the query heads of a KV head, at most HEADS in each. `a` has them as KV
+     * heads; its arrays on the device are of the KV heads before the division.
+     */
+    int32_t shares;
     kvd_packed_parts parts; /* layout of all heads unless `uneven` */
     kvd_packed_decode_args d;
     kvd_packed_args a;
@@ -244,7 +249,7 @@ __device__ __forceinline__ void prefetch_head(const packed_params &p, const curs
         asm volatile("prefetch.global.L2 [%0];" ::"l"(q + 64 * lane));
     if (p.a.range && 16 * lane < width)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(
-            p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width + 32 * lane));
+            p.a.range + 2 * (size_t)(at.g / p.shares) * (size_t)p.a.range_width + 32 * lane));
 }
 
 /* Starts loading bytes into L2. `from` and `bytes` must be multiples of 16. */
