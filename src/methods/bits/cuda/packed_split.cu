@@ -13,41 +13,14 @@
  * Sums of vidkv are those of the CPU method in the same order, except those of the inverse
  * transform. Products with matrices are sums in float32 in another order than on the CPU.
  */
-#include "methods/bits/cuda/packed_code.cuh"
+#include "methods/bits/cuda/packed_split.cuh"
 
 namespace
 {
 
-enum { CHOOSE = 1024, THREADS = 256, WIDE = KVD_WIDTH_MAX };
-
-/* A group of tokens of KV head g of request b, from token `first` on. */
-struct group_of {
-    const kvd_packed_args &a;
-    int b, g, first;
-    kvd_packed_split_record part;
-    char *record;
-};
-
-__device__ __forceinline__ group_of make_group(const kvd_packed_args &a, int b, int g, int first)
-{
-    const kvd_packed_split_record part =
-        kvd_packed_split_record_of(&a.split.of, a.width[0][g], a.width[1][g]);
-    return {a,
-            b,
-            g,
-            first,
-            part,
-            in_codes(a, page_number(a, b, first / KVD_PAGE_TOKENS), g) +
-                first % KVD_PAGE_TOKENS / a.split.of.group * part.bytes};
-}
+enum { CHOOSE = 1024 };
 
 /* ---- functions that choose channels ---- */
-
-/* Returns the words of a record that mark its chosen channels of keys or of values. */
-__device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
-{
-    return as_words(o.record + side * o.part.v_mask);
-}
 
 __device__ __forceinline__ double sum_of_warp(double x)
 {
@@ -144,43 +117,7 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
         mask_of(make_group(a, b, g, s.from + i / words * group), side)[i % words] = mask[i % words];
 }
 
-/*
- * Lists the channels of K or V of a group: first the chosen ones, then the others, each in rising
- * order. Ends with a barrier of the CTA.
- */
-__device__ void list_channels(const group_of &o, int side, uint8_t *list)
-{
-    const uint32_t *const mask = mask_of(o, side);
-    const int i = (int)threadIdx.x;
-    if (i < o.a.width[side][o.g]) {
-        int before = __popc(mask[i / 32] & ((1u << i % 32) - 1));
-        for (int w = 0; w < i / 32; w++)
-            before += __popc(mask[w]);
-        const bool chosen = mask[i / 32] >> i % 32 & 1;
-        list[chosen ? before : o.part.channels[side][0] + i - before] = (uint8_t)i;
-    }
-    __syncthreads();
-}
-
 /* ---- codes ---- */
-
-/* Returns byte `at` of a bit plane of a channel of a part (chosen channels or other channels). */
-__device__ __forceinline__ uint8_t *plane_at(const group_of &o, int side, int part, int channel,
-                                             int plane, int at)
-{
-    return reinterpret_cast<uint8_t *>(o.record) + o.part.codes[side][part] +
-           (channel * o.part.planes[side][part] + plane) * (o.a.split.of.group / 8) + at;
-}
-
-__device__ __forceinline__ uint16_t *half_at(const group_of &o, int side, int part, int channel)
-{
-    return reinterpret_cast<uint16_t *>(o.record + o.part.scales[side][part]) + channel;
-}
-
-__device__ __forceinline__ uint32_t *word_at(const group_of &o, int side, int part, int channel)
-{
-    return as_words(o.record + o.part.scales[side][part]) + channel;
-}
 
 /* Loads K or V of the group to x [channels][group]. Ends with a barrier of the CTA. */
 __device__ void load_group(const group_of &o, int side, float *x)
@@ -226,11 +163,6 @@ __device__ float mean_magnitude(const float *x, int n)
     for (int t = 0; t < n; t++)
         sum = __dadd_rn(sum, fabs((double)x[t]));
     return as_half((float)(sum / (double)n));
-}
-
-__device__ __forceinline__ const double *wave_of(const kvd_packed_args &a, int m)
-{
-    return a.split.wave + m * (m - 1);
 }
 
 /*
@@ -471,14 +403,6 @@ __device__ __forceinline__ uint32_t code_of(const group_of &o, int side, int par
     return code;
 }
 
-__device__ __forceinline__ float decoded_two(const group_of &o, int side, int part, int channel,
-                                             int t)
-{
-    const uint32_t scale = *word_at(o, side, part, channel);
-    return __fadd_rn(__fmul_rn(half_of(scale, 0), (float)code_of(o, side, part, channel, t)),
-                     half_of(scale, 1));
-}
-
 __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side, int t, int i,
                                     float x)
 {
@@ -487,83 +411,8 @@ __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side,
 }
 
 /*
- * Writes four channels of the inverse transform of y [m][group] to the rows. The channels are
- * list[first] .. list[first + 3]. `wave` has cosines and sines.
- */
-__device__ void put_inverse(const group_of &o, uint16_t *rows, const float *y, const float2 *wave,
-                            const uint8_t *list, int first, int t)
-{
-    const int n = o.a.split.of.group, m = o.part.channels[0][1];
-    float sum[4] = {0, 0, 0, 0};
-    int at[4] = {0, 0, 0, 0};
-    for (int k = 1; 2 * k <= m; k++) {
-        const float real = y[(2 * k - 1) * n + t], imaginary = 2 * k < m ? y[2 * k * n + t] : 0,
-                    factor = 2 * k < m ? 2.f : 1.f;
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            at[e] += first + e;
-            at[e] -= at[e] >= m ? m : 0;
-            const float2 w = wave[at[e]];
-            sum[e] = fmaf(factor * real, w.x, fmaf(-factor * imaginary, w.y, sum[e]));
-        }
-    }
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-        if (first + e < m)
-            put(o, rows, 0, t, list[first + e], (y[t] + sum[e]) / (float)m);
-}
-
-/*
- * Restores the keys of a group of tokens (vidkv). y is scratch [channels][group] in shared memory.
- */
-__device__ void restore_keys(const group_of &o, uint16_t *rows, float *y, float2 *wave,
-                             uint8_t *list)
-{
-    const int n = o.a.split.of.group, chosen = o.part.channels[0][0], m = o.part.channels[0][1],
-              d = o.a.width[0][o.g], all = o.a.map.d_qk[o.g];
-    const double *const exact = wave_of(o.a, m);
-    list_channels(o, 0, list);
-    for (int i = (int)threadIdx.x; i < m; i += THREADS)
-        wave[i] = make_float2((float)exact[i], (float)exact[m + i]);
-    for (int i = (int)threadIdx.x; i < m * n; i += THREADS) {
-        const float s = half_of(*half_at(o, 0, 1, i / n), 0);
-        y[i] = code_of(o, 0, 1, i / n, i % n) ? -s : s;
-    }
-    for (int i = (int)threadIdx.x; i < chosen * n; i += THREADS)
-        put(o, rows, 0, i % n, list[i / n], decoded_two(o, 0, 0, i / n, i % n));
-    for (int i = (int)threadIdx.x; i < (all - d) * n; i += THREADS)
-        put(o, rows, 0, i % n, d + i / n, 0);
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < (m + 3) / 4 * n; i += THREADS)
-        put_inverse(o, rows, y, wave, list + chosen, i / n * 4, i % n);
-    __syncthreads();
-}
-
-__device__ __forceinline__ float ternary(const group_of &o, int channel, int t)
-{
-    const int at = channel * o.a.split.of.group + t;
-    int byte = *(reinterpret_cast<const uint8_t *>(o.record) + o.part.codes[1][1] + at / 5);
-    for (int e = at % 5; e; e--)
-        byte /= 3;
-    const float s = half_of(*half_at(o, 1, 1, channel), 0);
-    return byte % 3 == 0 ? 0 : byte % 3 == 1 ? s : -s;
-}
-
-__device__ void restore_values(const group_of &o, uint16_t *rows)
-{
-    const int n = o.a.split.of.group, d = o.a.width[1][o.g];
-    for (int i = (int)threadIdx.x; i < o.a.map.d_v[o.g] * n; i += THREADS) {
-        const int t = i / 8 % n, c = i / 8 / n * 8 + i % 8;
-        put(o, rows, 1, t, c,
-            c >= d                 ? 0
-            : o.a.split.of.ternary ? ternary(o, c, t)
-                                   : decoded_two(o, 1, 1, c, t));
-    }
-}
-
-/*
- * Restores a part of K or V of turboquant. `list` has the channels of the part. x and y are scratch
- * [m][n] in shared memory. Ends with a barrier of the CTA.
+ * Restores a part of K or V of turboquant. `list` has its channels. x and y are scratch [m][n] in
+ * shared memory. Ends with a barrier of the CTA.
  */
 __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int part,
                              const uint8_t *list, float *x, float *y)
@@ -628,17 +477,19 @@ __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_
     }
 }
 
-/*
- * Restores one group of tokens. Dynamic shared memory has [d_head][group] floats, or
- * [3][d_head][group] for turboquant.
- */
+/* Dynamic shared memory is that of vidkv_memory, or floats [3][d_head][group] for turboquant. */
+template <bool VIDKV>
 __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant__ kvd_packed_args a)
 {
-    extern __shared__ float tile[];
-    __shared__ float2 wave[WIDE];
+    extern __shared__ __align__(16) char memory[];
     __shared__ uint8_t list[WIDE];
+    __shared__ uint16_t digits[256];
+    float *const tile = reinterpret_cast<float *>(memory);
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, m = a.kv_len[b], n = a.split.of.group,
               coded = keys_coded(a, m - 1), seen = first_seen(a, m);
+    const vidkv_memory of_vidkv = divide_memory(a, memory, list, digits);
+    if (VIDKV)
+        make_inverse(a, a.width[0][g] - kvd_packed_chosen(&a.split.of, 0, a.width[0][g]), of_vidkv);
     for (int p = seen / KVD_PAGE_TOKENS + (int)blockIdx.z; KVD_PAGE_TOKENS * p < m;
          p += (int)gridDim.z) {
         const int t0 = KVD_PAGE_TOKENS * p, left = min(m - t0, (int)KVD_PAGE_TOKENS),
@@ -650,12 +501,11 @@ __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant_
                 continue;
             }
             const group_of o = make_group(a, b, g, t0 + first);
-            if (a.split.of.bits) {
+            if (VIDKV) {
+                restore_vidkv(o, of_vidkv, rows);
+            } else {
                 restore_parts(o, rows, 0, list, tile);
                 restore_parts(o, rows, 1, list, tile);
-            } else {
-                restore_keys(o, rows, tile, wave, list);
-                restore_values(o, rows);
             }
         }
         if (done < left)
@@ -663,11 +513,10 @@ __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant_
     }
 }
 
-/* Launches a kernel with dynamic shared memory for `tiles` arrays of floats [d_head][group]. */
-cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, int tiles,
+/* Launches a kernel with `bytes` bytes of dynamic shared memory. */
+cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, size_t bytes,
                    cudaStream_t stream)
 {
-    const size_t bytes = (size_t)(tiles * a->d_head * a->split.of.group) * sizeof(float);
     const cudaError_t e =
         cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
@@ -676,6 +525,12 @@ cudaError_t launch(void (*kernel)(kvd_packed_args), const kvd_packed_args *a, in
     kernel<<<dim3((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->pages_side_by_side),
              THREADS, bytes, stream>>>(*a);
     return cudaGetLastError();
+}
+
+/* Returns the bytes of `tiles` arrays of floats [d_head][group]. */
+size_t bytes_of(const kvd_packed_args *a, int tiles)
+{
+    return (size_t)(tiles * a->d_head * a->split.of.group) * sizeof(float);
 }
 
 } // namespace
@@ -687,10 +542,16 @@ cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream)
         choose_kernel<true><<<dim3(heads, n, 2), CHOOSE, 0, stream>>>(*a);
     else
         choose_kernel<false><<<dim3(heads, n), CHOOSE, 0, stream>>>(*a);
-    return launch(code_kernel, a, a->split.of.bits ? 3 : 2, stream);
+    return launch(code_kernel, a, bytes_of(a, a->split.of.bits ? 3 : 2), stream);
 }
 
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream)
 {
-    return launch(restore_kernel, a, a->split.of.bits ? 3 : 1, stream);
+    if (a->split.of.bits)
+        return launch(restore_kernel<false>, a, bytes_of(a, 3), stream);
+    const kvd_packed_split_record widest =
+        kvd_packed_split_record_of(&a->split.of, a->d_head, a->d_head);
+    return launch(restore_kernel<true>, a,
+                  2 * (size_t)vidkv_numbers(a->d_head, a->split.of.group) + (size_t)widest.bytes,
+                  stream);
 }
