@@ -29,7 +29,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
         X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial"), X("smollm3"),            \
-        X("exaone4"), X("granite"), X("minicpm")
+        X("exaone4"), X("granite"), X("minicpm"), X("cohere"), X("cohere2")
 /* Models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 

@@ -321,6 +321,31 @@ TEST(test_near_llama)
     assert_true(kvd_config_window(&c, 0) == 0 && kvd_config_window(&c, 1) == 9);
 }
 
+/* Entries of config.json of CohereLabs/c4ai-command-r7b-12-2024 */
+static const char cohere2[] =
+    "{\"architectures\":[\"Cohere2ForCausalLM\"],\"model_type\":\"cohere2\",\"hidden_act\":\"silu\","
+    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":8,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":64,"
+    "\"max_position_embeddings\":8192,\"layer_norm_eps\":1e-05,\"logit_scale\":0.25,"
+    "\"position_embedding_type\":\"rope_gptj\",\"rope_theta\":50000,\"rotary_pct\":1.0,"
+    "\"sliding_window\":4096,\"sliding_window_pattern\":4,\"use_parallel_block\":true}";
+
+TEST(test_cohere)
+{
+    const kvd_config c = accept(cohere2);
+    assert_true(c.norm == KVD_NORM_LAYER && c.norm_no_bias && c.shared_norm && c.tied_head);
+    assert_true(c.order == KVD_ORDER_PARALLEL && c.rope_layout == KVD_ROPE_INTERLEAVED);
+    assert_true(c.logit_scale == 0.25 && !c.bias_qkv);
+    for (int l = 0; l < 8; l++) {
+        assert_int_equal(kvd_config_unrotated(&c, l), l % 4 == 3);
+        assert_int_equal(kvd_config_window(&c, l), l % 4 == 3 ? 0 : 4096);
+    }
+    refuse_config(cohere2, "\"use_parallel_block\"", "\"use_qk_norm\"",
+                  "'use_qk_norm' is true, which is not supported");
+    refuse_config(cohere2, "\"sliding_window\":4096", "\"sliding_window\":null",
+                  "'sliding_window' is null, a cohere2 model needs one");
+}
+
 /* Entries of config.json of mistralai/Ministral-3-3B-Base-2512 */
 static const char mistral3[] =
     "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\","

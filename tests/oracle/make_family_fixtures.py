@@ -437,6 +437,10 @@ MODELS = {
     "minicpm": ("granite", 40, F32, lambda: small(
         "GraniteConfig", embedding_multiplier=12.0, logits_scaling=2.0, residual_multiplier=1.4 / 2 ** 0.5, attention_multiplier=0.5,
         tie_word_embeddings=True)),
+    # Cohere: one layer norm without bias in a layer, a factor on logits; no RoPE in the layer without a window
+    "cohere": ("cohere", 40, BF16, lambda: small("CohereConfig", attention_bias=True, logit_scale=0.3, tie_word_embeddings=True)),
+    "cohere2": ("cohere2", 45, BF16, lambda: small(
+        "Cohere2Config", num_attention_heads=2, num_key_value_heads=1, sliding_window=9, layer_types=["sliding_attention", "full_attention"])),
     # Mistral Small 3.1 and Ministral 3: a vision model next to it, and factors of queries beyond the original context
     "mistral3": ("ministral3", 45, BF16, lambda: mistral3(
         head_dim=6, rope_parameters=dict(YARN, original_max_position_embeddings=64, rope_theta=1e4, llama_4_scaling_beta=0.1, mscale=1.0,

@@ -87,6 +87,7 @@ typedef struct {
     kvd_norm norm;
     kvd_order order;
     kvd_activation activation;
+    bool norm_no_bias; /* layer norms have no bias */
     bool shared_norm;
     bool no_final_norm;
     /* RMS norms multiply by 1 + g, where g is the gain that the file stores. */
@@ -97,8 +98,8 @@ typedef struct {
      * over all heads of its K.
      */
     bool qk_norm_whole;
-    bool bias_qkv, bias_o, bias_ffn; /* a layer norm always has a bias */
-    double embed_scale;              /* factor on the embedding; 0 means no factor */
+    bool bias_qkv, bias_o, bias_ffn;
+    double embed_scale; /* factor on the embedding; 0 means no factor */
     /*
      * Factor on the outputs of attention and feed-forward block, and factor on the logits; 0 means
      * no factor. W_O, W_down and the gain of the final norm are multiplied when they are read.

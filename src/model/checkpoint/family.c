@@ -18,7 +18,8 @@ static const kvd_family *const families[] = {
     &kvd_family_gemma,      &kvd_family_ministral,   &kvd_family_seed_oss,
     &kvd_family_ernie4_5,   &kvd_family_internlm3,   &kvd_family_smollm3,
     &kvd_family_granite,    &kvd_family_minicpm,     &kvd_family_exaone4,
-    &kvd_family_ministral3, &kvd_family_mistral3};
+    &kvd_family_ministral3, &kvd_family_mistral3,    &kvd_family_cohere,
+    &kvd_family_cohere2};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 size_t kvd_family_count(void)
@@ -56,7 +57,7 @@ static bool has_bias(const kvd_config *c, kvd_part part)
     case KVD_PART_NORM_O:
     case KVD_PART_NORM_DOWN:
     case KVD_PART_NORM_FINAL:
-        return c->norm == KVD_NORM_LAYER;
+        return c->norm == KVD_NORM_LAYER && !c->norm_no_bias;
     case KVD_PART_Q:
     case KVD_PART_K:
     case KVD_PART_V:

@@ -50,7 +50,7 @@ KVD_CLONES static void layer_norm_row(const float *x, const float *gain, const f
     const float scale = (float)(1.0 / sqrt(square / (double)d + eps)), middle = (float)mean;
 #pragma omp simd
     for (size_t j = 0; j < d; j++)
-        y[j] = (x[j] - middle) * scale * gain[j] + bias[j];
+        y[j] = (x[j] - middle) * scale * gain[j] + (bias ? bias[j] : 0);
 }
 
 void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n,

@@ -32,6 +32,7 @@ static const char *no_gradients(const kvd_config *c)
            : isinf(c->rope_local_theta)                   ? "layers without RoPE"
            : c->rope_local_theta > 0                      ? "two RoPE bases"
            : c->rope_dims && c->rope_dims < c->d_head     ? "partial RoPE"
+           : c->norm_no_bias                              ? "layer norms without bias"
            : c->activation == KVD_GEGLU_TANH              ? "GELU with a gate"
                                                           : NULL;
 }

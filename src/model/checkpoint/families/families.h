@@ -33,6 +33,8 @@ extern const kvd_family kvd_family_minicpm;
 extern const kvd_family kvd_family_exaone4;
 extern const kvd_family kvd_family_ministral3;
 extern const kvd_family kvd_family_mistral3;
+extern const kvd_family kvd_family_cohere;
+extern const kvd_family kvd_family_cohere2;
 extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
 

@@ -1,7 +1,7 @@
 /*
  * Reads configurations of Llama 2, 3 and 3.1, of models that use Llama's model_type, such as Yi,
  * and of models that differ little from it: Mistral, Ministral, Phi-3, StarCoder2, Mixtral,
- * Seed-OSS, ERNIE 4.5, InternLM3, SmolLM3, Granite and MiniCPM.
+ * Seed-OSS, ERNIE 4.5, InternLM3, SmolLM3, Granite, MiniCPM and Cohere's Command models.
  */
 #include <math.h>
 #include <string.h>
@@ -481,4 +481,80 @@ const kvd_family kvd_family_minicpm = {
     KVD_LLAMA_NAMES,
     .stored = kvd_llama_stored,
     .n_stored = KVD_LLAMA_STORED,
+};
+
+/*
+ * Reads Cohere's models: attention and feed-forward block read the output of one layer norm without
+ * bias, RoPE rotates dimension 2i together with 2i + 1, and logits are multiplied by logit_scale.
+ */
+static int read_cohere_common(const json_t *root, double theta, kvd_config *c, kvd_err *err)
+{
+    c->logit_scale = 0.0625;
+    if (kvd_cfg_refuse_true(root, "use_qk_norm", "which is not supported",
+                            err) ||
+        kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_positive_or(root, "logit_scale", &c->logit_scale, err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 0, 0, c, err) ||
+        kvd_cfg_positive(root, "layer_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        kvd_cfg_head_and_tokens(root, true, c, err))
+        return -1;
+    kvd_cfg_theta_or(root, theta, c);
+    c->bias_o = c->bias_qkv;
+    c->norm = KVD_NORM_LAYER;
+    c->norm_no_bias = c->shared_norm = true;
+    c->order = KVD_ORDER_PARALLEL;
+    c->rope_layout = KVD_ROPE_INTERLEAVED;
+    return 0;
+}
+
+static int read_cohere(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    return read_cohere_common(root, 500000, c, err) || kvd_cfg_layer_types(root, 0, false, c, err)
+               ? -1
+               : 0;
+}
+
+/* Command R7B: layers without a window have no RoPE. */
+static int read_cohere2(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    int window = json_object_get(root, "sliding_window") ? 0 : 4096, pattern = 4;
+    if (read_cohere_common(root, 10000, c, err) ||
+        kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        kvd_cfg_size_or(root, "sliding_window_pattern", &pattern, err))
+        return -1;
+    if (!window)
+        return kvd_fail(err, "'sliding_window' is null, a cohere2 model needs one");
+    if (kvd_cfg_member(root, "layer_types") ? kvd_cfg_layer_types(root, window, true, c, err)
+                                            : kvd_cfg_window_pattern(c, window, pattern, err))
+        return -1;
+    return kvd_cfg_unrotated_full(c, err);
+}
+
+static const kvd_stored cohere_stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_MLP,
+    KVD_LLAMA_ENDS,
+};
+
+const kvd_family kvd_family_cohere = {
+    .name = "cohere",
+    .architecture = "CohereForCausalLM",
+    .read = read_cohere,
+    KVD_LLAMA_NAMES,
+    .stored = cohere_stored,
+    .n_stored = sizeof cohere_stored / sizeof cohere_stored[0],
+};
+
+const kvd_family kvd_family_cohere2 = {
+    .name = "cohere2",
+    .architecture = "Cohere2ForCausalLM",
+    .read = read_cohere2,
+    KVD_LLAMA_NAMES,
+    .stored = cohere_stored,
+    .n_stored = sizeof cohere_stored / sizeof cohere_stored[0],
 };

@@ -88,9 +88,9 @@ template <class T, bool LAYER, int N>
 __device__ __forceinline__ void put(const norm_args &a, size_t row, size_t at, float middle,
                                     float scale, float (&v)[N])
 {
-    float gain[N], bias[N];
+    float gain[N], bias[N] = {};
     load<f32, N>(a.gain, at, gain);
-    if (LAYER)
+    if (LAYER && a.bias)
         load<f32, N>(a.bias, at, bias);
 #pragma unroll
     for (int i = 0; i < N; i++)
