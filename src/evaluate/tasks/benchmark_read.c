@@ -1,4 +1,5 @@
 #include <ctype.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
