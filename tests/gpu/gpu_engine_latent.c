@@ -29,34 +29,6 @@ typedef struct {
     kvd_attention_choice attention;
 } setting;
 
-static float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_dtype type,
-                       kvd_err *err)
-{
-    const kvd_config *const config = kvd_checkpoint_config(c);
-    const size_t n = l->offset[l->n], vocab = (size_t)config->vocab_size,
-                 size = n * vocab * sizeof(float);
-    kvd_gpu_forward *const f = open_pass(c, type, 1, n);
-    const kvd_batch b = {.n_sequences = l->n, .offset = l->offset, .id = l->id};
-    float *const hidden = on_device(NULL, n * (size_t)config->d_model * sizeof *hidden);
-    float *const logits = on_device(NULL, size), *const to = need(size);
-    const kvd_gpu_share share = kvd_gpu_forward_weights(f, 0)->share;
-    kvd_gpu_caches *const caches = kvd_gpu_caches_new(config, &share, type, n, n, err);
-    kvd_gpu_cache *const cache = caches ? kvd_gpu_cache_new(caches, plan, err) : NULL;
-    kvd_gpu_attention *hook = cache ? kvd_gpu_cache_hook(cache) : NULL;
-    int status = !cache || kvd_gpu_forward_run(f, &b, &hook, -1, hidden, err) ||
-                 kvd_gpu_forward_logits(f, hidden, n, logits, err);
-    check(cudaDeviceSynchronize(), "the pass");
-    check(cudaMemcpy(to, logits, size, cudaMemcpyDeviceToHost), "logits");
-    kvd_gpu_cache_free(cache);
-    kvd_gpu_caches_free(caches);
-    device_free(hidden, logits);
-    kvd_gpu_forward_free(f);
-    if (!status)
-        return to;
-    free(to);
-    return NULL;
-}
-
 static int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
     const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;

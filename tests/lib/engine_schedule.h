@@ -10,6 +10,7 @@
 #include "expected.h"
 #include "gpu_case.h"
 #include "gpu_forward_case.h"
+#include "methods/cuda/cache.h"
 
 typedef struct {
     size_t input, output;
@@ -173,6 +174,41 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
     }
     schedule_release(&s);
     return status;
+}
+
+/*
+ * Returns the logits [offset[n]][vocab] of all tokens. If `plan` is NULL, attention is dense;
+ * otherwise it reads the KV cache that the plan compresses.
+ */
+static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_plan *plan,
+                              kvd_dtype type, kvd_err *err)
+{
+    const kvd_config *const config = kvd_checkpoint_config(c);
+    const size_t n = l->offset[l->n], vocab = (size_t)config->vocab_size,
+                 size = n * vocab * sizeof(float);
+    kvd_gpu_forward *const f = open_pass(c, type, 1, n);
+    const kvd_batch b = {.n_sequences = l->n, .offset = l->offset, .id = l->id};
+    float *const hidden = on_device(NULL, n * (size_t)config->d_model * sizeof *hidden);
+    float *const logits = on_device(NULL, size), *const to = need(size);
+    const kvd_gpu_share share = kvd_gpu_forward_weights(f, 0)->share;
+    kvd_gpu_caches *const caches =
+        plan ? kvd_gpu_caches_new(config, &share, type, n, n, err) : NULL;
+    kvd_gpu_cache *const cache = caches ? kvd_gpu_cache_new(caches, plan, err) : NULL;
+    kvd_gpu_attention *const hook = cache ? kvd_gpu_cache_hook(cache) : NULL;
+    int status = plan && !cache;
+    if (!status)
+        status = kvd_gpu_forward_run(f, &b, hook ? &hook : NULL, -1, hidden, err) ||
+                 kvd_gpu_forward_logits(f, hidden, n, logits, err);
+    check(cudaDeviceSynchronize(), "the pass");
+    check(cudaMemcpy(to, logits, size, cudaMemcpyDeviceToHost), "logits");
+    kvd_gpu_cache_free(cache);
+    kvd_gpu_caches_free(caches);
+    device_free(hidden, logits);
+    kvd_gpu_forward_free(f);
+    if (!status)
+        return to;
+    free(to);
+    return NULL;
 }
 
 #endif
