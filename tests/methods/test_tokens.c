@@ -137,7 +137,7 @@ static void end(simulation *s)
 
 TEST(h2o)
 {
-    const kvd_parameter_values v = {.value = {6, 5}};
+    const kvd_parameter_values v = {.value = {6, 5}, .method = &kvd_tokens_h2o.info};
     for (size_t prompt = 0; prompt <= PROMPT; prompt += PROMPT) {
         simulation s;
         double sum[ALL] = {0};
@@ -188,7 +188,7 @@ TEST(h2o)
 
 TEST(keyformer)
 {
-    const kvd_parameter_values v = {.value = {6, 5, 1, 2}};
+    const kvd_parameter_values v = {.value = {6, 5, 1, 2}, .method = &kvd_tokens_keyformer.info};
     simulation a, b;
     start(&a, &kvd_tokens_keyformer, &v, 0);
     start(&b, &kvd_tokens_keyformer, &v, 0);
@@ -216,7 +216,7 @@ TEST(keyformer)
 
 TEST(snapkv)
 {
-    const kvd_parameter_values v = {.value = {9, 8, 5}};
+    const kvd_parameter_values v = {.value = {9, 8, 5}, .method = &kvd_tokens_snapkv.info};
     simulation s;
     for (size_t j = 0; j < GROUP; j++)
         for (size_t i = 0; i < PROMPT; i++)
@@ -249,7 +249,8 @@ TEST(snapkv)
 
 TEST(scissorhands)
 {
-    const kvd_parameter_values v = {.value = {20, 4, 8, 3}};
+    const kvd_parameter_values v = {.value = {20, 4, 8, 3},
+                                    .method = &kvd_tokens_scissorhands.info};
     simulation s;
     start(&s, &kvd_tokens_scissorhands, &v, 0);
     size_t before = 0;
@@ -357,7 +358,7 @@ TEST(leankv_own_query)
 
 TEST(lower)
 {
-    const kvd_parameter_values v = {.value = {6, 5}};
+    const kvd_parameter_values v = {.value = {6, 5}, .method = &kvd_tokens_lower.info};
     for (size_t prompt = 0; prompt <= PROMPT; prompt += PROMPT) {
         simulation s;
         double sum[ALL] = {0};

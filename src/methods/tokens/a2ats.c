@@ -20,7 +20,7 @@
 
 enum { BUDGET, SIZE, ROWS, SINK, LOCAL, RELATIVE };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.1, 0, 1 << 24, false,
+    {"budget", 0.1, 0, KVD_BUDGET_MOST, false,
      "tokens read per query head: below 1 a fraction of those held, else a number"},
     {"size", 256, 2, 65536, true, "number of centroids of a KV head"},
     {"rows", 2048, 2, 1 << 20, true, "number of calibration tokens read"},

@@ -11,7 +11,7 @@
 
 enum { BUDGET, LOCAL, HISTORY };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.2, 0, 1 << 24, false,
+    {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "tokens read by a step: below 1 a fraction of those held, else a number"},
     {"local", 0.5, 0, 1, false, "fraction of the budget for the newest tokens"},
     {"history", 8, 1, 64, true, "number of rows whose probabilities are summed"},

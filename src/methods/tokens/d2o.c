@@ -13,9 +13,9 @@
 
 enum { HEAVY, RECENT, BETA };
 static const kvd_parameter parameters[] = {
-    {"heavy", 0.1, 0, 1 << 24, false,
+    {"heavy", 0.1, 0, KVD_BUDGET_MOST, false,
      "heavy hitters kept: below 1 a fraction of the tokens, else a number"},
-    {"recent", 0.1, 0, 1 << 24, false, "newest tokens kept, as heavy"},
+    {"recent", 0.1, 0, KVD_BUDGET_MOST, false, "newest tokens kept, as heavy"},
     {"beta", 0.7, 0, 1, false, "weight of the newest similarity in the threshold"},
     {NULL, 0, 0, 0, false, NULL},
 };
@@ -50,14 +50,6 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     kvd_tokens_h2o.forget(self, ((state_of_head *)state)->sum, kept, n);
 }
 
-static double product(const float *a, const float *b, size_t d)
-{
-    double sum = 0;
-    for (size_t c = 0; c < d; c++)
-        sum += (double)a[c] * (double)b[c];
-    return sum;
-}
-
 /*
  * Returns the largest cosine of key i with the key of a kept token, and sets *like to the index of
  * that token.
@@ -69,7 +61,7 @@ static double similarity(const kvd_merge_choice *c, const double *length, size_t
         if (c->level[j] == KVD_LEVEL_DROPPED)
             continue;
         const double u =
-            product(c->k + i * c->d_k, c->k + j * c->d_k, c->d_k) / (length[i] * length[j]);
+            kvd_tokens_dot(c->k + i * c->d_k, c->k + j * c->d_k, c->d_k) / (length[i] * length[j]);
         if (u > most) {
             most = u;
             *like = j;
@@ -89,7 +81,7 @@ static int merge(const void *self, void *state, const kvd_merge_choice *c, size_
         return kvd_no_memory(err, "similarities of entries", 2 * c->n * sizeof *length);
     double *const u = length + c->n;
     for (size_t i = 0; i < c->n; i++)
-        length[i] = fmax(sqrt(product(c->k + i * c->d_k, c->k + i * c->d_k, c->d_k)), 1e-12);
+        length[i] = kvd_tokens_length(c->k + i * c->d_k, c->d_k);
     for (size_t i = 0; i < c->n; i++)
         if (c->level[i] == KVD_LEVEL_DROPPED) {
             mean += u[i] = similarity(c, length, i, &into[i]);

@@ -12,7 +12,7 @@
 
 enum { BUDGET, SINK, DISTANCE };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.5, 0, 1 << 24, false,
+    {"budget", 0.5, 0, KVD_BUDGET_MOST, false,
      "tokens kept: below 1 a fraction of those so far, else a number"},
     {"sink", 1, 0, 4096, true, "first tokens kept, which nothing is merged into"},
     {"distance", 25, 1, 1 << 20, true,

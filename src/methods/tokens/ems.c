@@ -14,7 +14,7 @@
 
 enum { MERGE = KVD_WINDOW_KEYS, THRESHOLD };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.2, 0, 1 << 24, false,
+    {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "older tokens kept: below 1 a fraction of the prompt, else a number"},
     {"window", 32, 1, 4096, true, "number of last rows of the prompt that choose"},
     {"kernel", 7, 1, 255, true, "number of neighbours averaged; odd"},
@@ -86,14 +86,6 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
     return status ? -1 : 0;
 }
 
-static double product(const float *a, const float *b, size_t d)
-{
-    double sum = 0;
-    for (size_t c = 0; c < d; c++)
-        sum += (double)a[c] * (double)b[c];
-    return sum;
-}
-
 static int merge(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err)
 {
@@ -103,15 +95,15 @@ static int merge(const void *self, void *state, const kvd_merge_choice *c, size_
     if (!length)
         return kvd_no_memory(err, "lengths of keys", c->n * sizeof *length);
     for (size_t i = 0; i < c->n; i++)
-        length[i] = fmax(sqrt(product(c->k + i * c->d_k, c->k + i * c->d_k, c->d_k)), 1e-12);
+        length[i] = kvd_tokens_length(c->k + i * c->d_k, c->d_k);
     for (size_t i = 0; i < s->old; i++) {
         double most = v->value[THRESHOLD];
         weight[i] = s->importance[i];
         for (size_t j = 0; j < s->old && s->importance[i] > 0; j++) {
             if (c->level[i] != KVD_LEVEL_DROPPED || c->level[j] == KVD_LEVEL_DROPPED)
                 continue;
-            const double u =
-                product(c->k + i * c->d_k, c->k + j * c->d_k, c->d_k) / (length[i] * length[j]);
+            const double u = kvd_tokens_dot(c->k + i * c->d_k, c->k + j * c->d_k, c->d_k) /
+                             (length[i] * length[j]);
             if (u >= most) {
                 most = u;
                 into[i] = j;

@@ -21,7 +21,7 @@
 
 enum { BUDGET, FUTURE, SINK, COVARIANCE, EPSILON };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.5, 0, 1 << 24, false,
+    {"budget", 0.5, 0, KVD_BUDGET_MOST, false,
      "tokens kept, sinks included: below 1 a fraction of the prompt, else a number"},
     {"future", 512, 1, 1 << 16, true, "number of later positions whose queries are expected"},
     {"sink", 4, 0, 4096, true, "first tokens kept, and left out of the mean of queries"},

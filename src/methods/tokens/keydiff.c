@@ -10,19 +10,11 @@
 #include "methods/tokens/tokens.h"
 
 static const kvd_parameter parameters[] = {
-    {"budget", 0.5, 0, 1 << 24, false,
+    {"budget", 0.5, 0, KVD_BUDGET_MOST, false,
      "tokens kept: below 1 a fraction of the prompt, else a number"},
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
-
-static double length(const float *x, size_t d)
-{
-    double square = 0;
-    for (size_t c = 0; c < d; c++)
-        square += (double)x[c] * (double)x[c];
-    return fmax(sqrt(square), 1e-12);
-}
 
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err)
@@ -37,7 +29,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         anchor[c] = 0;
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
-        const double of_k = length(k, p->d);
+        const double of_k = kvd_tokens_length(k, p->d);
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
@@ -47,7 +39,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         double product = 0;
         for (size_t c = 0; c < p->d; c++)
             product += (double)k[c] * anchor[c];
-        score[t] = -product / length(k, p->d);
+        score[t] = -product / kvd_tokens_length(k, p->d);
     }
     const int status =
         kvd_tokens_keep_top(score, p->n, kvd_tokens_budget(v->value[0], p->n), level, err);

@@ -17,9 +17,9 @@
 
 enum { KEYS, RECENT, TAU0, TAU1 };
 static const kvd_parameter parameters[] = {
-    {"keys", 0.1, 0, 1 << 24, false,
+    {"keys", 0.1, 0, KVD_BUDGET_MOST, false,
      "key tokens kept: below 1 a fraction of the tokens, else a number"},
-    {"recent", 0.1, 0, 1 << 24, false, "newest tokens kept, as keys"},
+    {"recent", 0.1, 0, KVD_BUDGET_MOST, false, "newest tokens kept, as keys"},
     {"tau0", 1, 1e-3, 1e3, false, "temperature at the prompt"},
     {"tau1", 2, 1e-3, 1e3, false, "temperature at the last step"},
     {NULL, 0, 0, 0, false, NULL},
@@ -40,8 +40,7 @@ static double regularise(const kvd_parameter_values *v, uint64_t seed, int layer
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
-    if (kvd_tokens_check_budget("keys", v->value[KEYS], err) ||
-        kvd_tokens_check_budget("recent", v->value[RECENT], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     if (v->value[KEYS] <= 0 && v->value[RECENT] <= 0)
         return kvd_fail(err, "keys = recent = 0 keeps nothing");

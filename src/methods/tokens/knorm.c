@@ -9,7 +9,7 @@
 #include "methods/tokens/tokens.h"
 
 static const kvd_parameter parameters[] = {
-    {"budget", 0.5, 0, 1 << 24, false,
+    {"budget", 0.5, 0, KVD_BUDGET_MOST, false,
      "tokens kept: below 1 a fraction of the prompt, else a number"},
     {NULL, 0, 0, 0, false, NULL},
 };
@@ -23,12 +23,8 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
     (void)state;
     if (!score)
         return kvd_no_memory(err, "scores of a prompt", p->n * sizeof *score);
-    for (size_t t = 0; t < p->n; t++) {
-        double square = 0;
-        for (size_t c = 0; c < p->d; c++)
-            square += (double)p->k[t * p->ld + c] * (double)p->k[t * p->ld + c];
-        score[t] = -sqrt(square);
-    }
+    for (size_t t = 0; t < p->n; t++)
+        score[t] = -sqrt(kvd_tokens_dot(p->k + t * p->ld, p->k + t * p->ld, p->d));
     const int status =
         kvd_tokens_keep_top(score, p->n, kvd_tokens_budget(v->value[0], p->n), level, err);
     free(score);

@@ -14,9 +14,9 @@
 enum { THRESHOLD, HEAVY, RECENT };
 static const kvd_parameter parameters[] = {
     {"threshold", 0.75, -1, 1, false, "neighbours whose keys have a larger cosine are merged"},
-    {"heavy", 0.12, 0, 1 << 24, false,
+    {"heavy", 0.12, 0, KVD_BUDGET_MOST, false,
      "heavy hitters left whole: below 1 a fraction of the prompt, else a number"},
-    {"recent", 0.17, 0, 1 << 24, false, "newest tokens left whole, as heavy"},
+    {"recent", 0.17, 0, KVD_BUDGET_MOST, false, "newest tokens left whole, as heavy"},
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"threshold", 0.95, 0.05, false, NULL, 0, 0};
@@ -24,8 +24,7 @@ static const kvd_tradeoff tradeoff = {"threshold", 0.95, 0.05, false, NULL, 0, 0
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     (void)s;
-    if (kvd_tokens_check_budget("heavy", v->value[HEAVY], err) ||
-        kvd_tokens_check_budget("recent", v->value[RECENT], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     *self = (void *)(uintptr_t)v;
     return 0;
@@ -42,13 +41,8 @@ static size_t state_bytes(const void *self, size_t n)
 
 static double cosine(const float *a, const float *b, size_t d)
 {
-    double product = 0, of_a = 0, of_b = 0;
-    for (size_t c = 0; c < d; c++) {
-        product += (double)a[c] * (double)b[c];
-        of_a += (double)a[c] * (double)a[c];
-        of_b += (double)b[c] * (double)b[c];
-    }
-    return product / fmax(sqrt(of_a * of_b), 1e-30);
+    const double lengths = sqrt(kvd_tokens_dot(a, a, d) * kvd_tokens_dot(b, b, d));
+    return kvd_tokens_dot(a, b, d) / fmax(lengths, 1e-30);
 }
 
 static int prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,

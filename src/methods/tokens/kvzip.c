@@ -14,7 +14,7 @@
 
 enum { BUDGET, SINK };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.5, 0, 1 << 24, false,
+    {"budget", 0.5, 0, KVD_BUDGET_MOST, false,
      "tokens kept, mean over layers and KV heads: below 1 a fraction of the prompt, else a number"},
     {"sink", 4, 0, 4096, true, "first tokens kept"},
     {NULL, 0, 0, 0, false, NULL},

@@ -7,9 +7,9 @@
 
 enum { HEAVY, RECENT };
 static const kvd_parameter parameters[] = {
-    {"heavy", 0.1, 0, 1 << 24, false,
+    {"heavy", 0.1, 0, KVD_BUDGET_MOST, false,
      "heavy hitters kept high: below 1 a fraction of the tokens, else a number"},
-    {"recent", 0.1, 0, 1 << 24, false, "newest tokens kept high, as heavy"},
+    {"recent", 0.1, 0, KVD_BUDGET_MOST, false, "newest tokens kept high, as heavy"},
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1};
@@ -17,8 +17,7 @@ static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1}
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     (void)s;
-    if (kvd_tokens_check_budget("heavy", v->value[HEAVY], err) ||
-        kvd_tokens_check_budget("recent", v->value[RECENT], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     *self = (void *)(uintptr_t)v;
     return 0;

@@ -14,7 +14,7 @@
 
 enum { BUDGET, THRESHOLD, ROWS, FIRST, LARGE, SMALL, ALPHA };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.2, 0, 1 << 24, false,
+    {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "entries read by a step, in small clusters: below 1 a fraction of those held, else a number"},
     {"threshold", 1e-3, 0, 1, false, "a token stays if a late row gives it this mean probability"},
     {"rows", 0.2, 0, 1, false, "fraction of the prompt's rows, its last ones, that decide"},

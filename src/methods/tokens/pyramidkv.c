@@ -12,7 +12,7 @@
 
 enum { BETA = KVD_WINDOW_KEYS };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.2, 0, 1 << 24, false,
+    {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "older tokens kept, mean over layers: below 1 a fraction of the prompt, else a number"},
     {"window", 32, 1, 4096, true, "number of last rows of the prompt that choose"},
     {"kernel", 7, 1, 255, true, "number of neighbours averaged; odd"},

@@ -11,7 +11,7 @@
 
 enum { BUDGET, PAGE };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.25, 0, 1 << 24, false,
+    {"budget", 0.25, 0, KVD_BUDGET_MOST, false,
      "tokens read by a step, in whole pages: below 1 a fraction of those held, else a number"},
     {"page", 16, 1, 4096, true, "number of tokens of a page"},
     {NULL, 0, 0, 0, false, NULL},

@@ -10,9 +10,9 @@
 
 enum { BUDGET, RECENT, HISTORY, DROP };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.2, 0, 1 << 24, false,
+    {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "entries per head: below 1 a fraction of the sequence, else a number"},
-    {"recent", 0.05, 0, 1 << 24, false, "newest tokens kept, as budget"},
+    {"recent", 0.05, 0, KVD_BUDGET_MOST, false, "newest tokens kept, as budget"},
     {"history", 64, 1, 64, true, "number of rows remembered"},
     {"drop", 16, 1, 1 << 20, true, "number of entries dropped at once"},
     {NULL, 0, 0, 0, false, NULL},
@@ -32,8 +32,7 @@ typedef struct {
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     (void)s;
-    if (kvd_tokens_check_budget("budget", v->value[BUDGET], err) ||
-        kvd_tokens_check_budget("recent", v->value[RECENT], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     if (v->value[BUDGET] <= 0)
         return kvd_fail(err, "budget = 0 keeps nothing");

@@ -10,19 +10,22 @@ size_t kvd_tokens_budget(double value, size_t of)
     return value < 1 ? (size_t)(value * (double)of) : (size_t)value;
 }
 
-int kvd_tokens_check_budget(const char *key, double value, kvd_err *err)
+int kvd_tokens_check_budgets(const kvd_parameter_values *v, kvd_err *err)
 {
-    if (value < 1 || value <= floor(value))
-        return 0;
-    return kvd_fail(err, "%s = %g is neither a fraction below 1 nor a whole number of tokens", key,
-                    value);
+    const kvd_parameter *const all = v->method->parameter;
+    for (int i = 0; all[i].key; i++)
+        if (all[i].hi >= KVD_BUDGET_MOST && v->value[i] >= 1 && v->value[i] > floor(v->value[i]))
+            return kvd_fail(err,
+                            "%s = %g is neither a fraction below 1 nor a whole number of tokens",
+                            all[i].key, v->value[i]);
+    return 0;
 }
 
 int kvd_tokens_open_budget(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                            kvd_err *err)
 {
     (void)s;
-    if (kvd_tokens_check_budget("budget", v->value[0], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     if (v->value[0] <= 0)
         return kvd_fail(err, "budget = 0 keeps nothing");
@@ -102,7 +105,7 @@ int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup
                            kvd_err *err)
 {
     (void)s;
-    if (kvd_tokens_check_budget("budget", v->value[KVD_WINDOW_BUDGET], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     if ((size_t)v->value[KVD_WINDOW_KERNEL] % 2 == 0)
         return kvd_fail(err, "kernel = %g is not odd", v->value[KVD_WINDOW_KERNEL]);
@@ -199,6 +202,19 @@ int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level,
     free(was);
     free(heap);
     return 0;
+}
+
+double kvd_tokens_dot(const float *a, const float *b, size_t d)
+{
+    double sum = 0;
+    for (size_t c = 0; c < d; c++)
+        sum += (double)a[c] * (double)b[c];
+    return sum;
+}
+
+double kvd_tokens_length(const float *x, size_t d)
+{
+    return fmax(sqrt(kvd_tokens_dot(x, x, d)), 1e-12);
 }
 
 size_t kvd_tokens_least(const double *score, size_t n)

@@ -18,7 +18,7 @@
 
 enum { BUDGET, CHUNK, RANK, OUTLIERS, LOCAL };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.25, 0, 1 << 24, false,
+    {"budget", 0.25, 0, KVD_BUDGET_MOST, false,
      "tokens read by landmarks, in whole chunks: below 1 a fraction of the prompt, else a number"},
     {"chunk", 8, 1, 4096, true, "number of tokens of a chunk"},
     {"rank", 160, 1, 1 << 16, true, "rank of the prompt's keys of all KV heads together"},
@@ -53,7 +53,7 @@ static uint8_t *outliers_of(const shadow *s, size_t d)
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
-    if (kvd_tokens_check_budget("budget", v->value[BUDGET], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     shadowkv *const q = malloc(sizeof *q);
     if (!q)

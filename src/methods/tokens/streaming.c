@@ -8,7 +8,7 @@
 enum { SINK, RECENT };
 static const kvd_parameter parameters[] = {
     {"sink", 4, 0, 1 << 20, true, "first tokens kept"},
-    {"recent", 0.2, 0, 1 << 24, false,
+    {"recent", 0.2, 0, KVD_BUDGET_MOST, false,
      "newest tokens kept: below 1 a fraction of the sequence, else a number"},
     {NULL, 0, 0, 0, false, NULL},
 };
@@ -17,7 +17,7 @@ static const kvd_tradeoff tradeoff = {"recent", 0.9, 0.02, true, NULL, 0, 0};
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     (void)s;
-    if (kvd_tokens_check_budget("recent", v->value[RECENT], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     if (v->value[RECENT] <= 0)
         return kvd_fail(err, "recent = 0 drops every token before its own row can read it");

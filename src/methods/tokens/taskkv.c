@@ -13,7 +13,7 @@
 
 enum { BUDGET, WINDOW, HEADS, SINK, MIDDLE };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.2, 0, 1 << 24, false,
+    {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "tokens that most heads keep: below 1 a fraction of the prompt, else a number"},
     {"window", 32, 1, 4096, true, "number of last rows of the prompt that choose"},
     {"heads", 0.25, 0, 1, false, "fraction of the KV heads of a layer that keep all tokens"},

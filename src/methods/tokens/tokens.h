@@ -252,8 +252,11 @@ int kvd_tokens_layers(const kvd_parameter_values *v);
  */
 size_t kvd_tokens_budget(double value, size_t of);
 
-/* Fails if `value` is neither a fraction below 1 nor a whole number of tokens. */
-int kvd_tokens_check_budget(const char *key, double value, kvd_err *err);
+/* Largest value of a parameter that is a budget. Other parameters have smaller upper ends. */
+enum { KVD_BUDGET_MOST = 1 << 24 };
+
+/* Fails if a budget of the method is neither a fraction below 1 nor a whole number of tokens. */
+int kvd_tokens_check_budgets(const kvd_parameter_values *v, kvd_err *err);
 
 /*
  * Implements `open` of methods whose first parameter is `budget`. Stores `v` in *self. Fails if the
@@ -344,6 +347,11 @@ int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level,
  */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
+
+/* Returns the inner product of two vectors of d numbers. */
+double kvd_tokens_dot(const float *a, const float *b, size_t d);
+/* Returns the length of a vector of d numbers, at least 1e-12. */
+double kvd_tokens_length(const float *x, size_t d);
 
 /*
  * Returns the index of the smallest score, the first one if several are equal. n must be above 0.

@@ -10,7 +10,7 @@
 
 enum { BUDGET };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.2, 0, 1 << 24, false,
+    {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "entries per head: below 1 a fraction of the sequence, else a number"},
     {NULL, 0, 0, 0, false, NULL},
 };

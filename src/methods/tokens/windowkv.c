@@ -13,7 +13,7 @@
 
 enum { BUDGET, WINDOW, REVIEW, LAYERS, BETA, LARGEST };
 static const kvd_parameter parameters[] = {
-    {"budget", 0.2, 0, 1 << 24, false,
+    {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "older tokens kept, mean over layers: below 1 a fraction of the prompt, else a number"},
     {"window", 16, 1, 4096, true, "number of last rows of the prompt that choose"},
     {"review", 32, 1, 4096, true, "number of tokens of a window that stays or goes"},
@@ -26,7 +26,7 @@ static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
 
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
-    if (kvd_tokens_check_budget("budget", v->value[BUDGET], err))
+    if (kvd_tokens_check_budgets(v, err))
         return -1;
     if (v->value[BETA] < v->value[LAYERS])
         return kvd_fail(err,
