@@ -79,12 +79,15 @@ int main(int argc, char **argv)
         table[i] = i;
     void *const pool = device_copy(NULL, (size_t)pages * sizes.page_bytes);
     /*
-     * Q, K and V of all tokens before RoPE, random here; a real model computes them in each step.
+     * Buffers. `random` holds random numbers in place of Q, K and V before RoPE, which a real model
+     * computes in each step. Q and O need `rows` rows: at least 8, and at least kvdim_plan_rows of
+     * the prefill.
      */
     const size_t row = (size_t)sizes.x_columns, rows = (size_t)(prompt + 7) / 8 * 8 + 8;
     uint16_t *const random = not_null(malloc((size_t)(prompt + steps) * row * 2));
     for (size_t i = 0; i < (size_t)(prompt + steps) * row; i++)
-        random[i] = (uint16_t)(0x3e00 + rand() % 512 + (rand() % 2 << 15)); /* bf16, +-0.125 .. 2 */
+        /* random bf16 bit patterns: magnitudes from 0.125 to 2, both signs */
+        random[i] = (uint16_t)(0x3e00 + rand() % 512 + (rand() % 2 << 15));
     uint16_t *const x = device_copy(random, (size_t)(prompt + steps) * row * 2);
     void *const q = device_copy(NULL, rows * (size_t)sizes.q_columns * 2);
     const size_t o_bytes = rows * (size_t)sizes.o_columns * 2;

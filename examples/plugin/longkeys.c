@@ -14,7 +14,10 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/* `self` holds the values of the parameters, because the method defines no `open`. */
+/*
+ * `self` is the array of the parameter values: the method defines no `open`, which could replace
+ * it.
+ */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {
@@ -35,7 +38,7 @@ static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t
     for (size_t t = 0; t < p->n; t++) {
         /*
          * Number of older tokens (all but the newest `recent`) whose key is longer than that of
-         * token t. If two keys are equally long, the later key counts as longer.
+         * token t. A later token whose key has the same length counts as longer.
          */
         size_t longer = 0;
         for (size_t u = 0; u < p->n - recent; u++)

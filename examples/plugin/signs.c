@@ -1,7 +1,7 @@
 /*
- * signs: a bits method as a plugin of kvdim. Every `group` numbers of a key or a value are stored
- * as their signs and one scale in bfloat16. The scale is the mean of the magnitudes, which has the
- * smallest squared error.
+ * signs: a plugin of kvdim that stores keys and values with fewer bits. Every `group` numbers of a
+ * key or a value are stored as their signs and one scale in bfloat16. The scale is the mean of the
+ * magnitudes: with it the decoded numbers have the smallest squared error.
  *
  *     cc -shared -fPIC -O2 -I/usr/local/include signs.c -o signs.so
  *     kvdim-eval MODEL --text book.txt --plugin signs.so --method signs,group=16 -o a.h5
@@ -22,7 +22,8 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
 }
 
 /*
- * `self` holds the values of the parameters group and recent, because the method defines no `open`.
+ * `self` is the array of the values of the parameters group and recent: the method defines no
+ * `open`, which could replace it.
  */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)

@@ -120,8 +120,8 @@ typedef struct kvdim_layer_sizes {
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes);
 
 /*
- * Returns the first column of query head `head` in a row of the attention output O, or -1 if there
- * is no such head. The head's d_v columns are consecutive.
+ * Returns the first column of query head `head` in a row of the attention output O, or -1 if `head`
+ * is not one of 0 .. n_heads - 1. The head's d_v columns are consecutive.
  */
 int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 
@@ -134,8 +134,8 @@ typedef struct kvdim_batch {
      */
     int32_t max_pages;
     /*
-     * Number of pages in kvdim_append_args.pool. A CPU layer refuses page numbers of pool_pages or
-     * more.
+     * Number of pages in kvdim_append_args.pool. A CPU layer refuses a page table with a page
+     * number >= pool_pages.
      */
     int32_t pool_pages;
     /*
@@ -156,8 +156,8 @@ typedef struct kvdim_batch {
 } kvdim_batch;
 
 /*
- * Sets *bytes to the size of the device workspace that a plan of this batch needs. The plan needs
- * no more after kvdim_plan_advance. The size is 0 on a CPU layer.
+ * Sets *bytes to the size of the device workspace that a plan of this batch needs. Calls of
+ * kvdim_plan_advance do not increase the size. The size is 0 on a CPU layer.
  */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
@@ -213,9 +213,9 @@ typedef struct kvdim_append_args {
     /*
      * Rotation matrices of Q and K (r_qk, applied after RoPE) and of V (r_v). Each KV head has one
      * row-major matrix [d_head][d_qk] or [d_head][d_v], head after head, in the layer's type. If
-     * NULL, the first dimensions are kept without a rotation. If r_v is set, the attention output O
-     * of each head is in the rotated basis. To undo the rotation, the caller multiplies O or W_O by
-     * the transpose of r_v.
+     * r_qk (or r_v) is NULL, the first d_qk (or d_v) dimensions of each head are kept without a
+     * rotation. If r_v is set, the attention output O of each head is in the rotated basis. To undo
+     * the rotation, the caller multiplies O or W_O by the transpose of r_v.
      */
     const void *r_qk, *r_v;
     /*
@@ -249,9 +249,9 @@ typedef struct kvdim_attend_args {
      */
     int64_t o_stride;
     /*
-     * Output, float32: natural logarithm of the sum of the exponentials of the scaled scores of
-     * each row. The shape is [n_requests][n_heads] in decode, [n_heads][kvdim_plan_rows] in
-     * prefill. NULL if not wanted.
+     * Output, float32: for each new token and query head, the natural logarithm of the sum of the
+     * exponentials of its scaled scores. The shape is [n_requests][n_heads] in decode,
+     * [n_heads][kvdim_plan_rows] in prefill. NULL if not wanted.
      */
     float *lse;
 } kvdim_attend_args;

@@ -1,12 +1,13 @@
 /*
- * Plugin interface of kvdim: methods that shorten a KV cache, in a shared library that you write.
+ * Plugin interface of kvdim: methods that make a KV cache smaller, in a shared library that you
+ * write.
  *
  *     cc -shared -fPIC -I/usr/local/include mine.c -o mine.so
  *     kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,key=0.5 -o a.h5
  *
- * A plugin needs nothing of kvdim but these headers. It defines kvdim_plugin_v1, which returns a
- * table of methods; the macro KVDIM_PLUGIN at the end of this header defines it. There is one
- * header for each axis of the cache that a method can shorten:
+ * A plugin needs nothing of kvdim but these headers. It must define the function kvdim_plugin_v1,
+ * which returns a table of methods. The macro KVDIM_PLUGIN at the end of this header defines that
+ * function. There is one header for each axis along which a method can shrink the cache:
  *
  *     kvdim/plugin_tokens.h   tokens that stay in the cache, and tokens that a decode step reads
  *     kvdim/plugin_bits.h     bits with which each number of K and V is stored
@@ -47,7 +48,9 @@ enum { KVDIM_ERROR_BYTES = 256 };
 /* Values of kvdim_method.axis: the axis of the KV cache that a method shortens. */
 enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
 
-/* Bits of kvdim_method.needs: data that the method wants kvdim to pass to it. */
+/*
+ * Flags in kvdim_method.needs. Each names data that the method asks kvdim to pass to its functions.
+ */
 enum {
     /* For each token, sums of the attention probabilities that it received. */
     KVDIM_NEEDS_PROBABILITIES = 1,
@@ -81,8 +84,8 @@ typedef struct kvdim_model {
 
 /*
  * Fields that the methods of all axes have. This structure is the first member of
- * kvdim_tokens_method, kvdim_bits_method, kvdim_dims_method and kvdim_layers_method. Unused fields
- * must be 0 or NULL.
+ * kvdim_tokens_method, kvdim_bits_method, kvdim_dims_method and kvdim_layers_method. The plugin
+ * must set fields that it does not use to 0 or NULL.
  */
 typedef struct kvdim_method {
     /* Size in bytes of the enclosing structure, such as sizeof(kvdim_tokens_method). */
@@ -96,9 +99,9 @@ typedef struct kvdim_method {
     /* Sum of KVDIM_NEEDS_... bits, or 0 if the method needs none of these data. */
     uint32_t needs;
     /*
-     * Name of the parameter that --sweep and --target vary, or NULL. At the value sweep_most the
-     * method stores the most bytes, at sweep_least the fewest. If sweep_ratio is 1, the values
-     * between are in geometric steps, otherwise in equal steps.
+     * Name of the parameter that --sweep and --target vary, or NULL. The method stores the most
+     * bytes at the parameter value `sweep_most` and the fewest at `sweep_least`. The values tried
+     * between these two are in geometric steps if `sweep_ratio` is 1, otherwise in equal steps.
      */
     const char *sweep_key;
     double sweep_most, sweep_least;
@@ -109,7 +112,7 @@ typedef struct kvdim_plugin {
     /* The plugin must set this to KVDIM_PLUGIN_ABI. */
     uint32_t abi_version;
     uint32_t struct_size; /* sizeof(kvdim_plugin) */
-    /* Version of the plugin, which results record; at most 40 characters. */
+    /* Version of the plugin, which kvdim writes to result files; at most 40 characters. */
     const char *version;
     uint32_t n_methods;                /* 1 .. 32 */
     const kvdim_method *const *method; /* [n_methods] */

@@ -4,7 +4,7 @@
  *
  * kvdim codes each token once, after other methods have dropped tokens and removed dimensions. If a
  * method that chooses tokens (kvdim/plugin_tokens.h) later lowers the precision of a token, kvdim
- * codes this token again, alone.
+ * codes this token again, in a block of one token.
  */
 #ifndef KVDIM_PLUGIN_BITS_H
 #define KVDIM_PLUGIN_BITS_H
@@ -18,7 +18,10 @@ extern "C" {
 /* Rows (tokens) of K or V that are coded together, of one KV head of one layer of one sequence. */
 typedef struct kvdim_block {
     uint32_t struct_size;
-    /* KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES. Keys are after RoPE, unless keys_before_rope is 1. */
+    /*
+     * KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES. Keys are after RoPE, unless the method sets
+     * kvdim_bits_method.keys_before_rope to 1.
+     */
     int32_t side;
     int32_t layer, kv_head;
     /*
@@ -34,9 +37,9 @@ typedef struct kvdim_block {
     const float *x;           /* numbers to be coded, [n][d], finite */
     const uint32_t *position; /* position of each token in its sequence, [n] */
     /*
-     * Attention statistics per token, [n]: `mass` is the sum of the attention probabilities from
-     * all query heads so far, `seen` the number of these probabilities. NULL unless the method sets
-     * KVDIM_NEEDS_PROBABILITIES.
+     * Attention statistics per token, [n]. `mass` is the sum of the attention probabilities that
+     * the token has received so far, from all query heads. `seen` is the number of probabilities in
+     * this sum. NULL unless the method sets KVDIM_NEEDS_PROBABILITIES.
      */
     const double *mass, *seen;
 } kvdim_block;
@@ -56,19 +59,19 @@ typedef struct kvdim_bits_method {
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /*
-     * Sets, for keys or values (`side`), *window, the number of newest tokens that stay uncoded (0
-     * .. 2^24), and *block, the number of tokens that are coded together (1 .. 2^20). If m tokens
-     * are stored, the first (m - window) / block * block are coded. The later ones stay exact in
-     * the type of the cache. The coded tokens of a prompt are coded in one call. Tokens after the
-     * prompt are coded block by block as blocks fill up. If this pointer is NULL, window is 0 and
-     * block is 1.
+     * Sets how keys or values (`side`) are divided into blocks. *window is the number of newest
+     * tokens that are not coded (0 .. 2^24), and *block the number of tokens that are coded
+     * together (1 .. 2^20). If m tokens are stored, the first (m - window) / block * block are
+     * coded, with the quotient rounded down. The tokens after them stay exact in the type of the
+     * cache. The coded tokens of a prompt are coded in one call. Tokens after the prompt are coded
+     * block by block as blocks fill up. If this pointer is NULL, window is 0 and block is 1.
      */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /*
-     * Codes block `b`. Writes to `decoded` [n][d] the finite numbers that later reads of the codes
-     * return. Sets *payload to the number of bits of the codes, and *side_bits to that of scales,
-     * tables and indices. Both are at least 0. Must accept constant rows, zeros and any n of at
-     * least 1.
+     * Codes block `b`. Writes to `decoded` [n][d] the finite numbers that kvdim uses in place of
+     * b->x. Sets *payload to the number of bits of the codes, and *side_bits to the number of bits
+     * of scales, tables and indices. Both are at least 0. Must accept constant rows, zeros and any
+     * n of at least 1.
      */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error);

@@ -27,9 +27,9 @@ typedef struct kvdim_rows {
 
 /*
  * Projection matrices of one KV head, row-major and finite. The query q, key k and value v of a
- * token are row vectors of d numbers. kvdim stores k' = k a_k and v' = v a_v. An attention score is
- * (q a_q) . k' / sqrt(d). The output of the head is (P v') b_v, where P holds the attention
- * probabilities. Each array has room for d * d numbers.
+ * token are row vectors of d numbers. kvdim stores the key k' = k a_k of d_qk numbers and the value
+ * v' = v a_v of d_v numbers. An attention score is (q a_q) . k' / sqrt(d). The output of the head
+ * is (P v') b_v, where P holds the attention probabilities. Each array has room for d * d numbers.
  */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
@@ -67,10 +67,10 @@ typedef struct kvdim_dims_method {
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
     /*
-     * Chooses the key channels that are stored, after the model has processed a prompt. Writes to
-     * keep[i] 1 if channel i is stored, 0 if it is read as 0. At least one channel must be stored.
-     * Sets *newest (0 on entry, at most n_q) to the number of newest tokens that keep all channels.
-     * Tokens after the prompt keep all channels.
+     * Chooses the key channels that are stored, after the model has processed a prompt. Sets
+     * keep[i] to 1 to store channel i, or to 0 to drop it, after which kvdim reads it as 0. At
+     * least one channel must be stored. Sets *newest (0 on entry, at most n_q) to the number of
+     * newest tokens that keep all channels. Tokens after the prompt keep all channels.
      */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);

@@ -27,8 +27,8 @@ typedef struct kvdim_layers_method {
     int32_t keys_before_rope;
     /*
      * Returns the number of layers in the group that begins at `layer`: at least 1, at most the
-     * number of layers left. A group of 1 layer is not merged. `value` holds the parameter values,
-     * [n_keys].
+     * number of layers from `layer` to the last. A group of 1 layer is not merged. `value` holds
+     * the parameter values, [n_keys].
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*

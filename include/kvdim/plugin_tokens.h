@@ -3,10 +3,10 @@
  * cache, and the tokens that a decode step reads. kvdim/plugin.h has what all plugins share. An
  * entry of the cache is the K and V of one token at one KV head.
  *
- * The tokens of the prompt attend to each other uncompressed, and then `prompt` chooses the entries
- * that stay. Every token after the prompt is a step: its entry is appended, it attends to the
- * stored entries, and then `step` chooses the entries that stay. A dropped entry never returns. If
- * `step` is NULL, no entry is dropped after the prompt.
+ * The tokens of the prompt attend to each other uncompressed, and then the function `prompt`
+ * chooses the entries that stay. Every token after the prompt is a step: its entry is appended, it
+ * attends to the stored entries, and then the function `step` chooses the entries that stay. A
+ * dropped entry never returns. If `step` is NULL, no entry is dropped after the prompt.
  *
  * In a layer whose attention window is shorter than the sequence, kvdim calls no function of the
  * method.
@@ -32,7 +32,10 @@ typedef struct kvdim_prompt {
     size_t stride;
     const float *q; /* queries after RoPE, [n][group][d]: tokens are `q_stride` numbers apart */
     size_t q_stride;
-    /* The fields below are NULL or 0 unless the method sets KVDIM_NEEDS_PROBABILITIES. */
+    /*
+     * The fields from here to the end of kvdim_prompt are NULL or 0 unless the method sets
+     * KVDIM_NEEDS_PROBABILITIES.
+     */
     /*
      * Sum of the attention probabilities that each token received from all tokens of the prompt,
      * over all query heads of the group, [n].
@@ -40,7 +43,10 @@ typedef struct kvdim_prompt {
     const double *mass;
     /* Part of `mass` that each token received from itself, [n]. */
     const double *own;
-    /* Number of last prompt tokens that the method's function `window` returned. */
+    /*
+     * Number w, set by the method's function `window`: attention from the last w tokens is in
+     * `recent`.
+     */
     size_t window;
     /*
      * Sum of the attention probabilities that each token received from the last `window` tokens of
@@ -80,8 +86,9 @@ typedef struct kvdim_read {
  * is the array of the values of the method's parameters, const double [n_keys].
  *
  * `state` is memory of the method for one KV head of one sequence, zeroed when kvdim allocates it.
- * It is NULL if state_bytes is NULL. kvdim keeps it until the last decode step of the sequence and
- * never uses it in two threads at once. For a sequence without a prompt, `prompt` is not called.
+ * `state` is NULL if the method's state_bytes is NULL. kvdim keeps it until the last decode step of
+ * the sequence and never uses it in two threads at once. For a sequence without a prompt, `prompt`
+ * is not called.
  *
  * `kept` has room for the indices of all n entries of the cache. On entry it holds 0 .. n-1 and
  * *n_kept is n. `prompt` and `step` write to it the indices of the entries that stay, at least one,
@@ -116,25 +123,26 @@ typedef struct kvdim_tokens_method {
                 char *error);
     /*
      * Like `prompt` and `step`, but for all KV heads of a layer together, so that heads can share
-     * one budget. Each array has one element per head. A method defines at most one of `prompt` and
-     * `prompt_heads`, and at most one of `step` and `step_heads`.
+     * one budget. Each of the arrays `state`, `p`, `s`, `kept` and `n_kept` has one element per
+     * head, [n_heads]. A method defines at most one of `prompt` and `prompt_heads`, and at most one
+     * of `step` and `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvdim_prompt *p, size_t n_heads,
                         uint32_t *const *kept, size_t *n_kept, char *error);
     int (*step_heads)(const void *self, void *const *state, const kvdim_step *s, size_t n_heads,
                       uint32_t *const *kept, size_t *n_kept, char *error);
     /*
-     * Chooses the tokens in the cache that a decode step reads. Writes their indices, rising, to
-     * `read`, and their number to *n_read. The other tokens stay in the cache. If this pointer is
-     * NULL, a step reads all tokens. A method without `prompt` and `prompt_heads` must define
-     * `select`.
+     * Chooses the tokens in the cache that a decode step reads. Writes the indices of these tokens,
+     * in rising order, to `read`, and their number to *n_read. The tokens that are not read stay in
+     * the cache. If this pointer is NULL, a step reads all tokens. A method that defines neither
+     * `prompt` nor `prompt_heads` must define `select`.
      */
     int (*select)(const void *self, void *state, const kvdim_read *r, uint32_t *read,
                   size_t *n_read, char *error);
     /*
-     * Returns the bits of side information that `select` needs for n tokens of d numbers each.
-     * kvdim counts these bits as stored, and as read by every decode step. If this pointer is NULL,
-     * the number is 0.
+     * Returns the bits of the data that the method stores in addition to K and V to choose the
+     * tokens in `select`, for n tokens of d numbers each. kvdim counts these bits as stored, and as
+     * read by every decode step. If this pointer is NULL, the number is 0.
      */
     double (*select_bits)(const void *self, const void *state, size_t n, size_t d);
 } kvdim_tokens_method;

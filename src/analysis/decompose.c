@@ -75,7 +75,7 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
 }
 
 typedef struct {
-    /* Streaming QR decomposition; NULL if LAPACK's dgesdd is used. */
+    /* Streaming QR decomposition. If NULL, LAPACK's dgesdd decomposes the array `rows` instead. */
     kvd_tsqr *qr;
     double *rows; /* [room][d], for dgesdd */
     size_t n, room, d;

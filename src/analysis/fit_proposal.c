@@ -21,8 +21,8 @@ static int check_alike(const kvd_sweep *a, const char *path_a, const kvd_sweep *
 }
 
 /*
- * Gives every result file the number of its model. Files of the same model, judged by its content
- * hash, get the same number.
+ * Numbers the models on which the result files were measured, and sets model_of[i] for every file.
+ * Two files have the same model if its content hash is the same in both.
  */
 static void number_models(kvd_fit_proposal *x, const kvd_spectrum *s)
 {
@@ -85,8 +85,8 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
 }
 
 /*
- * Computes the kept dimensions per head if a fraction p[0] of the dimensions of Q and K is removed,
- * and p[1] of those of V.
+ * Computes the kept dimensions of every head for two removed fractions of dimensions: p[0] of Q and
+ * K, and p[1] of V.
  */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
@@ -149,8 +149,8 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
 }
 
 /*
- * Returns the fraction of the elements of a prompt's K and V that proposal i removes (Eq. 5 of the
- * ZDC paper), averaged over layers.
+ * Returns the fraction of the elements of a prompt's K and V that the parameters of proposal i
+ * remove (Eq. 5 of the ZDC paper), averaged over layers.
  */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {

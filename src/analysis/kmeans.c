@@ -29,8 +29,9 @@ typedef struct {
     uint32_t *cluster; /* cluster of each row, [n] */
     double *distance;  /* squared distance of each row to its centroid, [n] */
     /*
-     * `order` [n] holds the indices of the rows sorted by cluster. Cluster c consists of elements
-     * first[c] .. first[c + 1] - 1. The array first has k + 1 elements.
+     * `order` [n] holds the indices of the rows sorted by cluster. The rows of cluster c are
+     * elements `first`[c] .. `first`[c + 1] - 1 of `order`. `first` has k + 1 elements. `count` [k]
+     * is the number of rows of each cluster.
      */
     size_t *count, *first, *order;
     /*
@@ -111,23 +112,21 @@ static void centre(state *s, const float *X, const size_t *start)
 
 /*
  * Error bounds of the score y . c - ||c||^2 / 2 of a row y and a centroid c. The nearest centroid
- * has the largest score. In float32 a score is off by at most ||c|| (ROW_ERROR(d) ||y|| +
- * CENTROID_ERROR ||c||), in whatever order SGEMM adds.
+ * has the largest score. A score computed in float32 is off by at most ||c|| (ROW_ERROR(d) ||y|| +
+ * CENTROID_ERROR ||c||), whatever the order in which SGEMM adds the products.
  *
  * With u = FLT_EPSILON / 2, a sum of d products is off by at most d u / (1 - d u) ||y|| ||c||
  * (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Rounding c and ||c||^2 / 2
- * and subtracting add at most 2 u ||y|| ||c|| + u ||c||^2. The constants are larger, for the terms
- * of second order.
+ * and subtracting add at most 2 u ||y|| ||c|| + u ||c||^2. The constants below are larger than
+ * these sums, to cover the terms of second order in u.
  */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
 /*
- * Turns `scores`, the k products y . c of a row y with centroids c, into upper bounds of the exact
- * scores y . c - ||c||^2 / 2. Returns the largest of the k lower bounds of these scores, or `least`
- * if that is larger.
- *
- * The maximum is taken in LANES parts, because clang does not vectorise a single maximum of floats.
+ * Turns the k products y . c in `scores`, of a row y with centroids c, into upper bounds of the
+ * exact scores y . c - ||c||^2 / 2. Also computes a lower bound of each of these scores, and
+ * returns the largest of the lower bounds and `least`.
  */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
@@ -158,8 +157,8 @@ static float bound_scores(const float *restrict half, const float *restrict leng
 /*
  * Assigns `row` to the nearest centroid among its current one and centroids first .. first + k - 1.
  * `scores` [k] holds the row's products y . c with these centroids, and is overwritten. `row_error`
- * is ROW_ERROR(d) ||y||. *bound is a lower bound of the row's largest score over all centroids
- * seen. The function raises it.
+ * is ROW_ERROR(d) ||y||. *bound is a lower bound of the row's largest score over all centroids that
+ * previous calls compared with the row. This call raises *bound by the centroids of this call.
  */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
@@ -242,9 +241,9 @@ static int by_distance(const void *a, const void *b)
 }
 
 /*
- * Returns the index in `rows`, from `next` on, of a row that may leave its cluster. Such a row is
- * not alone in its cluster, and not equal to `last`. `rows` is sorted by falling distance to the
- * centroid.
+ * Searches `rows` from index `next` for a row that may leave its cluster, and returns its index in
+ * `rows`. Such a row is not alone in its cluster, and differs from the vector `last`. `rows` is
+ * sorted by falling distance to the centroid.
  */
 static size_t next_far(const state *s, const far_row *rows, size_t next, const float *last)
 {
@@ -302,7 +301,7 @@ static void sort_by_cluster(state *s)
     }
     for (size_t i = 0; i < s->n; i++)
         s->order[s->first[s->cluster[i]]++] = i;
-    /* first[c] is now the start of cluster c + 1. */
+    /* The loop moved first[c] to the end of cluster c, which is the start of cluster c + 1. */
     memmove(s->first + 1, s->first, s->k * sizeof *s->first);
     s->first[0] = 0;
 }

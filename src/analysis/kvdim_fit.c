@@ -24,7 +24,7 @@ typedef struct {
     const char *spectrum, *error_table;
     /*
      * Value of --pair as typed, such as "qk,vw" (Q and K, V and W_O). NULL selects the first
-     * suitable matrices in the input file.
+     * matrices in the input file from which a method can choose dimensions.
      */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
@@ -105,8 +105,9 @@ static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
 /*
- * Chooses the matrices whose singular values decide how many dimensions are kept. Q, K or V alone
- * is chosen only if --pair names it, because it serves studies and not compression.
+ * Chooses the matrices whose singular values decide how many dimensions are kept. Singular values
+ * of Q, K or V alone are of use in studies but to no compression method, so they are chosen only if
+ * --pair names them.
  */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)

@@ -29,7 +29,7 @@ typedef struct {
     const char *model, *text[MAX_TEXTS], *ids, *field, *label;
     size_t n_text;
     bool no_special, by_text;
-    /* 0 if the option was not given */
+    /* values of --tokens and --seq-len; 0 if the option was not given */
     size_t tokens, seq_len;
     size_t batch;
     kvd_dtype compute;
@@ -229,7 +229,9 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            /* If removing the fraction p leaves too few dimensions, larger fractions fail too. */
+            /*
+             * The fraction p leaves too few dimensions for a head. Larger fractions would fail too.
+             */
             break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)

@@ -40,9 +40,9 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
 }
 
 /*
- * by_gram[i] is true if the singular values of the matrices of kvd_pair i are computed from a Gram
- * matrix. `any` is true if by_gram[i] is true for some i. need[x] is true if the rows of tensor x
- * (Q, K, V, ...) must be read.
+ * A kvd_pair i names matrices that share a rotation. by_gram[i] is true if their singular values
+ * are computed from a Gram matrix. `any` is true if by_gram[i] is true for some i. need[x] is true
+ * if the rows of tensor x (Q, K, V, ...) must be read.
  */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
@@ -128,8 +128,8 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
 }
 
 /*
- * Decomposes n layers from `first` on. With K-means centroids n is 1, so that only one layer's
- * centroids are in memory.
+ * Computes the singular values and rotations of layers `first` .. `first` + n - 1. If K-means
+ * centroids replace the rows, n is 1, so that only one layer's centroids are in memory.
  */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)

@@ -61,7 +61,7 @@ static const kvd_program description = {
                  "kvdim-tokens att.h5 -o tokens.h5"},
     .options = options};
 
-enum { P95 = 1 }; /* index of 95 % in kvd_critical_level */
+enum { P95 = 1 }; /* index of the level 95 % in the array kvd_critical_level */
 
 static void print_layers(const kvd_tokens *t)
 {

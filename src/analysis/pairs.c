@@ -18,8 +18,9 @@ static int group_of(const kvd_model_info *m)
 }
 
 /*
- * Heads whose rows form matrix h: query heads q_first .. q_first + q_count - 1, and KV head `kv`. h
- * counts KV heads, or query heads if every query head has its own rotation.
+ * Heads whose rows make up matrix h, which is decomposed: query heads q_first .. q_first + q_count
+ * - 1, and KV head `kv`. The index h is a KV head, or a query head if every query head has its own
+ * rotation.
  */
 typedef struct {
     int q_first, q_count, kv;

@@ -1,7 +1,8 @@
 /*
- * Builds the matrices whose singular values are computed, from recorded activations or from second
- * moments. A kvd_pair names a set of matrices that share one rotation, such as Q and K (qk), or V
- * and W_O (vw). docs/readings.md (Z-1 and F-1) gives the reasons for these matrices.
+ * Builds the matrices whose singular values are computed, from recorded activations or from their
+ * second moments X^T X. A kvd_pair names a set of matrices that share one rotation, such as Q and K
+ * (qk), or V and W_O (vw). Sections Z-1 and F-1 of docs/readings.md give the reasons for these
+ * matrices.
  */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
@@ -14,7 +15,7 @@
  * Returns the number of rows of the matrix that is decomposed for one head. The matrix stacks rows
  * of the matrices that `pair` names:
  *
- *   qk (Q and K)      one row per query head of the group and one of K, for each token
+ *   qk (Q and K)      one row per query head of the group and one row of K, for each token
  *   q (Q alone)       one row per query head of the group, for each token
  *   k or v alone      one row for each token
  *   vw (V and W_O)    one row for each token, and d_model rows for the W_O of each query head
@@ -38,17 +39,17 @@ typedef struct {
 } kvd_layer_rows;
 
 /*
- * Rows of Q, K and V from which singular values are computed. If `rows` is NULL, the file `dump`
- * supplies recorded tokens. Otherwise `rows` replaces them, and `dump` supplies only weight
- * matrices.
+ * Rows of Q, K and V from which singular values are computed. If `rows` is NULL, these are the
+ * tokens recorded in the file `dump`. Otherwise the rows are those in `rows`, and the file `dump`
+ * supplies only weight matrices.
  */
 typedef struct {
     kvd_activations *dump;
     /* Number of rows per tensor and head. If `rows` is set, the largest number of any head. */
     size_t n_tokens;
     /*
-     * Ranges of recorded tokens to use, [n_spans], n_tokens tokens in all. NULL means the first
-     * n_tokens.
+     * Ranges of recorded tokens to use, [n_spans]; together they have n_tokens tokens. NULL means
+     * the first n_tokens recorded tokens.
      */
     const kvd_span *span;
     size_t n_spans;
@@ -66,9 +67,10 @@ typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err
  * KVD_PAIR_QK these are the queries of the query heads that read KV head h, then the keys of h. If
  * `before_rope` is set, the file must hold Q and K before RoPE.
  *
- * kvd_pair_stack_weights passes the rows of W_O (KVD_PAIR_VW) or W_V (KVD_PAIR_WV). If several
- * files of one model are stacked, the caller must call kvd_pair_stack_weights only once. Both
- * functions refuse the balanced projections KVD_PAIR_BQK and KVD_PAIR_BVW.
+ * kvd_pair_stack_weights passes to `sink` the rows of W_O (KVD_PAIR_VW) or W_V (KVD_PAIR_WV). If
+ * rows from several files of one model go to one sink, the caller must call kvd_pair_stack_weights
+ * for only one of the files. Both functions refuse the balanced projections KVD_PAIR_BQK and
+ * KVD_PAIR_BVW.
  */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
@@ -82,9 +84,9 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
                     void *ctx, kvd_err *err);
 
 /*
- * Adds to *m the second moments X^T X of one layer that the kvd_pairs in `wanted` need. If
- * `weights` is set, adds also those of W_O and W_V. *m must hold one layer, zeroed by
- * kvd_moments_alloc.
+ * Adds to *m the second moments X^T X of one layer, for the tensors X that the kvd_pairs in
+ * `wanted` need. If `weights` is set, adds also the second moments of W_O and W_V. *m must hold one
+ * layer, zeroed by kvd_moments_alloc.
  */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
@@ -97,23 +99,24 @@ int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int 
                   bool before_rope, double *gram, kvd_err *err);
 
 /*
- * Computes the matrices Cl and Cr, [d_head][d_head], of a balanced projection (kvd_balanced):
+ * Computes the Gram matrices Cl and Cr, [d_head][d_head], from which kvd_balanced computes a
+ * balanced projection. A sum is over the query heads h of the group that reads the KV head:
  *
- *   bqk: Cl = sum over the query heads of the group of Q^T Q, Cr = K^T K
- *   bvw: Cl = V^T V, Cr = sum over the group of W_O^h W_O^hT
+ *   bqk: Cl = sum of Q_h^T Q_h, Cr = K^T K
+ *   bvw: Cl = V^T V, Cr = sum of W_O_h W_O_h^T
  */
 void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl,
                         double *cr);
 
 /*
  * Computes a balanced projection from the Gram matrices Cl and Cr of the two factors of a product.
- * With the SVD Cl^{1/2} Cr^{1/2} = U S V^T, left = Cl^{-1/2} U and right = Cl^{1/2} U. The rank-m
- * map A B^T = left[:, :m] right[:, :m]^T minimises || Cl^{1/2} (I - A B^T) Cr^{1/2} ||_F. At full
- * rank left right^T = I.
+ * With the SVD Cl^{1/2} Cr^{1/2} = U S V^T, the projection is left = Cl^{-1/2} U and right =
+ * Cl^{1/2} U. With A the first m columns of `left` and B the first m columns of `right`, the map A
+ * B^T of rank m minimises || Cl^{1/2} (I - A B^T) Cr^{1/2} ||_F. At full rank left right^T = I.
  *
- * Directions that Cl lacks (eigenvalues below d * eps of the largest) get zeros. The entry of
- * largest magnitude in each column of `left` is positive. Writes S to sigma [d], and left [d][d]
- * and right [d][d].
+ * Eigenvectors of Cl with an eigenvalue below d * eps times the largest get zeros in `left` and
+ * `right`. The entry of largest magnitude in each column of `left` is positive. Writes S to sigma
+ * [d], and left [d][d] and right [d][d].
  */
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
@@ -141,9 +144,9 @@ int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair
 #define KVD_GRAM_LIMIT 1.25e-4
 
 /*
- * Decomposes again, by a streaming QR, the heads whose smallest singular value is below
- * KVD_GRAM_LIMIT times the largest. Counts these heads in s->pair[pair].by_tsqr. Call it after
- * kvd_decompose_moments with the same tokens.
+ * Computes again, by a streaming QR, the singular values of the heads whose smallest singular value
+ * is below KVD_GRAM_LIMIT times the largest. Counts these heads in s->pair[pair].by_tsqr. The
+ * caller must first call kvd_decompose_moments with the same tokens.
  */
 int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair,
                           bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);

@@ -9,8 +9,8 @@
 #include "common/rng.h"
 
 /*
- * Random streams TEXT_STREAMS + text choose the sequences to drop. Clustering uses streams with
- * lower numbers.
+ * The sequences to drop from text number `text` are chosen with random stream TEXT_STREAMS +
+ * `text`. Clustering uses streams with lower numbers.
  */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 

@@ -3,8 +3,9 @@
  * the sequences is dropped. Then the vectors of every head of Q, K and V are replaced by the
  * centroids of their clusters.
  *
- * The ZDC paper gives every centroid equal weight (D-21 in docs/readings.md). Multiplied by the
- * square root of its number of vectors, a centroid represents them in X^T X.
+ * The ZDC paper gives every centroid equal weight (D-21 in docs/readings.md). If a centroid is
+ * multiplied by the square root of the number of vectors in its cluster, it represents these
+ * vectors in X^T X.
  */
 #ifndef KVD_ANALYSIS_REDUCE_H
 #define KVD_ANALYSIS_REDUCE_H
@@ -59,7 +60,7 @@ typedef struct {
 /* Ranges of tokens that remain in all files, and how much was dropped. */
 typedef struct {
     kvd_span *span;
-    size_t n_sequences, n_tokens; /* dropped sequences and tokens */
+    size_t n_sequences, n_tokens; /* number of dropped sequences, and of their tokens */
 } kvd_pruned;
 
 /*
@@ -71,7 +72,7 @@ int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);
 
-/* Statistics summed over all heads and layers that were clustered. */
+/* Statistics summed over all heads and layers whose vectors were clustered by K-means. */
 typedef struct {
     size_t n, n_iterations;
     double residual, energy; /* sums over rows of |x - centroid|^2 and of |x|^2 */

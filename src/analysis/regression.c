@@ -179,9 +179,10 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
 }
 
 /*
- * Fills the least-squares problem a x = y, with one row for each loss above 0. Column m < n_models
- * of `a` is 1 if the loss was measured on model m. The last column is ln Q_d, the logarithm of the
- * loss. A row of y holds the six numbers of kvd_set.
+ * Fills the matrices of the least-squares problem a x = y. Each loss above 0 gives one row of `a`
+ * and one of `y`. Column m < n_models of `a` is 1 if the loss was measured on model m, else 0. The
+ * last column is ln Q_d, the logarithm of the loss. The row of `y` holds the six parameters in
+ * kvd_set of that measurement.
  */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
@@ -284,7 +285,7 @@ double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set numb
     return sum / (double)r->n_models;
 }
 
-/* Rounds *x to four decimals within lo .. hi. Returns true if *x was outside. */
+/* Limits *x to lo .. hi and rounds it to four decimals. Returns true if *x was outside lo .. hi. */
 static bool put(double *x, double lo, double hi)
 {
     const double wanted = *x, within = fmin(fmax(wanted, lo), hi);

@@ -1,11 +1,12 @@
 /*
- * Regression of section 5 of the ZDC paper. From a model and the quality that may be lost, it
- * proposes the fractions of important tokens and of removed dimensions.
+ * Regression of section 5 of the ZDC paper. For a model and a permitted loss of quality, it
+ * proposes the fraction of important tokens and the fractions of removed dimensions.
  *
  * Each of the six parameters in kvd_set is a linear function of ln Q_d, where Q_d is the loss of
  * quality. The functions are fitted by least squares to result files with many choices of
- * parameters, called sweeps. For each loss, only the choice with the smallest cache is used. Models
- * share the slope and have a constant each. A model that was not measured gets the mean constant.
+ * parameters, called sweeps. For each loss, only the choice with the smallest cache is used. All
+ * models share the slope of a function, but each model has a constant of its own. A model that was
+ * not measured gets the mean constant.
  *
  * The paper names only the features "model type" and Q_d (D-8 in docs/readings.md).
  */
@@ -77,9 +78,15 @@ enum { KVD_REGRESSION_MODELS = 16 };
 typedef struct {
     /* Number of fitted measurements, and number of models. */
     size_t n, n_models;
-    /* Least and greatest fitted loss. Outside this range the regression extrapolates. */
+    /*
+     * Least and greatest loss among the measurements to which the regression was fitted. Outside
+     * this range the regression extrapolates.
+     */
     double loss_lo, loss_hi;
-    /* For each model, fitted value of each parameter in kvd_set at a loss of quality of 1. */
+    /*
+     * For each model, fitted value of each parameter in kvd_set at ln loss = 0: a loss of quality
+     * of 1, that is twice the perplexity of the uncompressed cache.
+     */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     /* Change of each parameter in kvd_set if the logarithm of the loss of quality rises by 1. */
     double slope[KVD_N_SET];
@@ -88,12 +95,12 @@ typedef struct {
 } kvd_regression;
 
 /*
- * Fits each of the six parameters in kvd_set by a linear function of ln loss. best [n] holds the
- * result of kvd_sweep_oracle, and model [n] the index of the model on which each element was
- * measured. Losses <= 0 have no logarithm and are left out.
+ * Fits each of the six parameters in kvd_set by a linear function of ln loss. `best` [n] holds the
+ * measurements that kvd_sweep_oracle selected, and `model` [n] the index of the model of each
+ * measurement. Losses <= 0 have no logarithm and are left out.
  *
- * Fails if there are fewer than 2 (n_models + 1) measurements, if a model has none, or if no model
- * has two different losses.
+ * Fails if there are fewer than 2 (n_models + 1) measurements, if a model has no measurement, or if
+ * every model was measured at only one loss.
  */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
@@ -110,8 +117,9 @@ typedef struct {
  * Proposes the six parameters in kvd_set for a loss > 0. If `model` >= n_models, the model counts
  * as not measured.
  *
- * Each parameter is rounded to four decimals and limited to its range (p and p_u exist for Q-K and
- * for V, and `most` is the argument):
+ * Each parameter is rounded to four decimals and limited to its range (`most` is the argument; p
+ * and p_u, the fractions of removed dimensions of important and other tokens, exist once for Q-K
+ * and once for V):
  *
  * g >= 0, rise >= 0, g + rise <= 1, 0 <= p <= most, p_u >= p.
  *
@@ -120,7 +128,10 @@ typedef struct {
  */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns the fitted value of parameter `number` at a loss of 1, which is twice the perplexity. */
+/*
+ * Returns the fitted value of parameter `number` at a loss of 1, which means that the perplexity is
+ * twice that of the uncompressed cache.
+ */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
 /*
@@ -140,8 +151,8 @@ typedef struct {
     /* Index of the model of each sweep, and number of different models. */
     size_t model_of[KVD_FIT_SWEEPS], n_models;
     /*
-     * Index of the model for which parameters are proposed; n_models if that model was not
-     * measured.
+     * Index of the model for which parameters are proposed. It is n_models if no result file was
+     * measured on this model.
      */
     size_t target;
     /* Measurements to which the regression is fitted, [n_best], from kvd_sweep_oracle. */
@@ -156,8 +167,9 @@ typedef struct {
 
 /*
  * Reads the result files, fits the regression, and proposes parameters for each of n losses. Stores
- * the kept dimensions per head in *r: set 2i for the important tokens of proposal i, and set 2i + 1
- * for its other tokens. Sets r->rule and r->pair. The caller sets r->model and r->label.
+ * the kept dimensions per head in *r, two sets for each proposal i: set 2i is for important tokens,
+ * and set 2i + 1 for all other tokens. Sets r->rule and r->pair. The caller sets r->model and
+ * r->label.
  *
  * Fails if the files are of different methods, or if *s lacks singular values of the matrices that
  * the method projects. Fails unless the measured dimensions were chosen by rule "eq6" (Eq. 6 of the
@@ -168,7 +180,10 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
                           kvd_err *err);
 void kvd_fit_proposal_release(kvd_fit_proposal *x);
 
-/* Writes the proposals to the table /rows, one row each, and the fit to /regression. */
+/*
+ * Writes the proposals to the table /rows, one row each, and the coefficients of the fitted
+ * regression to /regression.
+ */
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
 /* Returns a description of the fit and its proposals, or NULL if memory runs out. */

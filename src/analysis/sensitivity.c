@@ -120,8 +120,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
         /*
-         * A reader of the file divides singular values by the number of rows. These singular values
-         * are per token already, so the divisor must be 1.
+         * Programs that read the file divide singular values by the number of rows, n_rows. These
+         * singular values are per token already, so n_rows must be 1.
          */
         out->pair[pair[side]].n_rows = 1;
     }
@@ -145,9 +145,9 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
 }
 
 /*
- * Returns the predicted loss in nats per token if every direction has the error variance min(theta,
- * sigma^2 / 2). sigma is the singular value of the direction. *bits receives the mean number of
- * bits per element of K and V.
+ * Returns the predicted loss in nats per token if every direction of a head has the error variance
+ * min(theta, sigma^2 / 2). `theta` is one limit for all directions, and sigma the singular value of
+ * the direction. *bits receives the mean number of bits per element of K and V.
  */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
@@ -170,7 +170,10 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* Bisection over ln theta. The solution theta is at most `loss`. */
+    /*
+     * Finds ln theta by bisection. theta is at most `loss`, and is taken to be at least exp(-700) *
+     * `loss`.
+     */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;
@@ -183,7 +186,8 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 }
 
 typedef struct {
-    kvd_sensitivity_engine hook; /* must be the first field */
+    /* must be the first field: functions cast a pointer to it to engine * */
+    kvd_sensitivity_engine hook;
     kvd_sensitivity_spec spec;
     kvd_backward *pass;
 } engine;

@@ -61,7 +61,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
  * predicted loss is at most `loss` > 0 nats per token. *s holds singular values sigma of fqk, fvw.
  *
  * The function is reverse water-filling (Shannon 1959; Cover and Thomas, Elements of Information
- * Theory, section 10.3.3) over a Gaussian of variance sigma^2 / 2 per direction of a head:
+ * Theory, section 10.3.3) over Gaussian variables, one of variance sigma_i^2 / 2 for each direction
+ * i of a head. theta is the limit of their error variances that gives the wanted loss:
  *
  *   loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2)
  */
@@ -88,14 +89,17 @@ struct kvd_sensitivity_engine {
     double loss;
     size_t n_predicted;
     int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
-    /* Waits until the sums include all batches. */
+    /* Waits until the sums include every batch that was passed to `run`. */
     int (*flush)(kvd_sensitivity_engine *e, kvd_err *err);
     /* Returns a description of the engine, which is valid until `free`. */
     const char *(*describe)(const kvd_sensitivity_engine *e);
     void (*free)(kvd_sensitivity_engine *e);
 };
 
-/* Return an engine on the CPU, or on GPU 0. On failure return NULL and fill *err. */
+/*
+ * Return an engine that runs on the CPU (first function) or on GPU 0 (second function). On failure
+ * return NULL and fill *err.
+ */
 kvd_sensitivity_engine *kvd_sensitivity_engine_cpu(const kvd_sensitivity_spec *s, kvd_err *err);
 #ifdef KVD_CUDA
 kvd_sensitivity_engine *kvd_sensitivity_engine_cuda(const kvd_sensitivity_spec *s, kvd_err *err);

@@ -21,8 +21,8 @@ double kvd_mean_abs(const double *R, size_t d)
 double kvd_delta(const double *A, const double *B, size_t d)
 {
     /*
-     * Elements are added column by column, as in kvd_delta_aligned, so that both functions can
-     * return equal numbers.
+     * Elements are added column by column, as kvd_delta_aligned adds them, so that this function
+     * and kvd_delta_aligned return equal numbers if no column is flipped.
      */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
@@ -64,8 +64,8 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     if (!C)
         return -1;
     /*
-     * Step m adds to `sum` the squared elements of row and column m - 1 of the m x m leading block
-     * of C, the matrix of cosines.
+     * `sum` is the sum of squares in the m x m leading block of C, the matrix of cosines. Step m
+     * adds the elements of row m - 1 and of column m - 1.
      */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
@@ -206,8 +206,8 @@ enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
     /*
-     * Comparison of the rotation in file a with that in file b: [head][b][a][N_CELL]. Index a =
-     * n_files is a random rotation.
+     * Comparison of the rotation in file a with the rotation in file b: [head][b][a][N_CELL]. The
+     * index a = n_files is for a random rotation in place of a file.
      */
     double *cell;
     /*
@@ -216,8 +216,8 @@ typedef struct {
      */
     double *epsilon;
     /*
-     * Fraction of the squared norm of the data in file b that the first m dimensions of the data's
-     * own rotation keep: own[head][b][m - 1].
+     * own[head][b][m - 1] is the fraction of the squared norm of the data in file b that remains if
+     * only the first m dimensions of the rotation in file b are kept.
      */
     double *own;
 } parts;
@@ -277,8 +277,8 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
 
 /*
  * Compares the mean absolute element of the rotation in every file a with the one in file b. The
- * difference is relative to `epsilon`. It may be the number called delta in the ZACK and FDC
- * papers, which otherwise is the mean of |R_a - R_b|.
+ * difference is relative to `epsilon`. The number called delta in the ZACK and FDC papers may be
+ * this difference, or else the mean of |R_a - R_b|.
  */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {

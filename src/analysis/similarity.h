@@ -24,16 +24,17 @@ double kvd_delta(const double *A, const double *B, size_t d);
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
 /*
- * Fills overlap [d]: for m = 1 .. d, || A_m^T B_m ||_F^2 / m, which is the mean squared cosine of
- * the principal angles of the leading m columns. The value is 1 for equal subspaces, and m / d on
- * average for unrelated ones.
+ * Fills overlap [d]. For m = 1 .. d, let A_m and B_m be the first m columns of A and B. The overlap
+ * || A_m^T B_m ||_F^2 / m is the mean squared cosine of the principal angles between A_m and B_m.
+ * It is 1 for equal subspaces, and m / d on average for unrelated subspaces.
  */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
 /*
- * Fills energy [d] for m = 1 .. d: the fraction of the energy of data X_B that the first m columns
- * a_j of A keep, which is sum_{j < m} || X_B a_j ||^2 / || X_B ||^2. The data are given by X_B^T
- * X_B = R_B diag(sigma_B^2) R_B^T. If || X_B || is 0, the fraction is 1 for every m.
+ * Fills energy [d]. For m = 1 .. d, this is the fraction of the energy of data X_B that is kept by
+ * the first m columns a_j of A: sum_{j < m} || X_B a_j ||^2 / || X_B ||^2. The data X_B are given
+ * by the singular values sigma_B and right singular vectors R_B: X_B^T X_B = R_B diag(sigma_B^2)
+ * R_B^T. If || X_B || is 0, the fraction is 1 for every m.
  */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
@@ -48,9 +49,9 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
 size_t kvd_half(size_t d);
 
 /*
- * Fails, naming two files that differ, unless all have the same model, pairing, layers, and kind of
- * Q and K (before or after RoPE). Files with the same label, token count and sequence length must
- * also have the same content hash.
+ * Fails if two files differ in model, pairing, layers, or in whether Q and K are before or after
+ * RoPE. The error names the two files. Files with the same label, token count and sequence length
+ * must also have the same content hash.
  */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 

@@ -155,7 +155,10 @@ static int distinct(const char *const *path, size_t n, kvd_err *err)
     return status;
 }
 
-/* Fails if input i has the same texts as an earlier one, because they would count twice. */
+/*
+ * Fails if input file i has the same text hash as one of files 0 .. i - 1: its tokens would count
+ * twice.
+ */
 static int check_new(const char *const *path, char (*hashes)[40], size_t i, const char *hash,
                      kvd_err *err)
 {
@@ -244,8 +247,8 @@ int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t 
 }
 
 /*
- * Counts singular values below 1e-5 times the largest of their head. If computed from a Gram
- * matrix, such values may have a relative error above 1e-6.
+ * Counts singular values below 1e-5 times the largest of their head. If such a singular value was
+ * computed from a Gram matrix, its relative error may exceed 1e-6.
  */
 static size_t count_blurred(const kvd_spectrum *s, kvd_pair pair)
 {

@@ -45,9 +45,9 @@ typedef struct {
 
 /*
  * Opens all inputs and adds up second moments. If tokens > 0, uses the first `tokens` recorded
- * tokens in the order of the files; second moments must have this number of tokens. Fails, naming
- * the files, if models, layers or kinds of files differ, or if two files contain the same texts.
- * The paths are borrowed.
+ * tokens, file after file; a file of second moments must then be of exactly this number of tokens.
+ * Fails, naming the files, if models, layers or kinds of files differ, or if two files contain the
+ * same texts. The paths are borrowed.
  */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);

@@ -77,8 +77,8 @@ static int distributions(const kvd_attention_stats *s, kvd_tokens *t, kvd_err *e
 }
 
 /*
- * Computes statistics of the number of critical tokens, the fewest tokens that hold 90, 95 or 99 %
- * of the attention.
+ * Computes statistics of the number of critical tokens: the fewest tokens that together receive a
+ * fraction of 90, 95 or 99 % of the attention (one statistic for each fraction).
  *
  * Reads from *s five fields beginning at `from`: sum of the numbers of critical
  * tokens, sum of squares, minimum, maximum, and sum of fractions. Writes to *t five fields
@@ -144,10 +144,16 @@ static double value_of(const kvd_attention_stats *s, size_t request, int layer, 
 
 typedef struct {
     const kvd_attention_stats *s;
-    /* Size of the set of important tokens, and of the set of unimportant ones. */
+    /*
+     * Number of tokens in the set of important tokens (ranked highest), and also in the set of
+     * unimportant tokens (ranked lowest).
+     */
     size_t k;
     ranked *order; /* [seq_len] */
-    /* [2][n_layers][seq_len]: set[0] marks unimportant tokens and set[1] important tokens. */
+    /*
+     * One mark per token, [2][n_layers][seq_len]: set[0] is 1 at unimportant tokens, and set[1] is
+     * 1 at important tokens.
+     */
     uint8_t *set;
 } sets;
 
@@ -190,8 +196,9 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
     /*
-     * Field of *t that receives the mean, over requests, of the number of tokens that two layers
-     * have in common. The next field receives the standard deviation of that number.
+     * to[w] is the field of *t that receives the mean over requests of the overlap of two layers:
+     * the fraction of tokens that are unimportant (w = 0) or important (w = 1) in both layers. The
+     * next field receives the standard deviation of that fraction.
      */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;

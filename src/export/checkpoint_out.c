@@ -196,8 +196,9 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
 }
 
 /*
- * Converts x [n] to the output dtype. Fails if rounding makes a finite element infinite, or, if the
- * tensor was multiplied with projections (`folded`), if an element of x is not finite.
+ * Converts x [n] to the output dtype. If rounding makes a finite element infinite, fails. If an
+ * element of x is not finite, fails only if `folded` is true, which means that projections were
+ * multiplied into the tensor.
  */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
@@ -325,8 +326,8 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
 }
 
 /*
- * Returns the metadata of the file, and adds an entry "format" if it has none, because the Hugging
- * Face library refuses a file without that entry.
+ * Returns the metadata of the safetensors file. If it has no entry "format", adds one, because the
+ * Hugging Face library refuses a file without that entry.
  */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {

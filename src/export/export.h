@@ -38,8 +38,8 @@ int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_er
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
 /*
- * Writes model.safetensors.index.json, for a checkpoint with several weight files. `bytes` is the
- * total size of the written weights.
+ * Writes model.safetensors.index.json, made from the same file of checkpoint c. The caller must
+ * call this only if c has several weight files. `bytes` is the total size of the written weights.
  */
 int kvd_companions_index(const kvd_checkpoint *c, size_t bytes, const kvd_output *folder,
                          kvd_err *err);
@@ -53,7 +53,8 @@ int kvd_companions_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const
 
 /*
  * Copies the tokenizer, licence and other files next to config.json, byte for byte. If the
- * configuration is named NAME.config.json, copies only the tokenizer of that name.
+ * configuration is named NAME.config.json, copies only the tokenizer files whose names begin with
+ * NAME.
  */
 int kvd_companions_copy(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err);
 
@@ -61,8 +62,8 @@ typedef struct {
     kvd_common_options common;
     /*
      * Input files: the model, the singular values and rotations (`spectrum`), the kept dimensions
-     * per head (`rates`), and the loss of quality per head and number of kept dimensions (`table`).
-     * `rates` and `table` may be NULL.
+     * per head (`rates`), and, for each head and each number of kept dimensions, the loss of
+     * quality (`table`). `rates` and `table` may be NULL.
      */
     const char *model, *spectrum, *rates, *table;
     /* Text of the option --method. If it is NULL, the method is derived from the file `rates`. */
@@ -86,7 +87,10 @@ void kvd_export_options_release(kvd_export_options *cfg);
 typedef struct {
     const char *form; /* "checkpoint" or "rotations" */
     const kvd_model_info *model;
-    /* Scale and softcap of the attention scores, as kvd_config_scores returns them. */
+    /*
+     * Factor of the attention scores (`scale`), and the limit c in c tanh(score / c) (`softcap`),
+     * from the model's configuration.
+     */
     double scale, softcap;
     /* Kept dimensions and projections of all heads. */
     const kvd_point *point;
@@ -96,8 +100,8 @@ typedef struct {
      */
     long index;
     /*
-     * folds[0] is true if the projections of Q and K are folded into the weights, folds[1] if those
-     * of V are.
+     * folds[0] is true if the projections of Q and K are folded into the weights, folds[1] if the
+     * projections of V are.
      */
     bool folds[2];
     /* dtype of the written weights, or "as stored" */

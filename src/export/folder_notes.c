@@ -24,8 +24,9 @@ static int kept_of(const kvd_dims_head *h, int side)
 }
 
 /*
- * Returns a JSON array [layer][kv_head] of kept dimensions of Q and K (side 0) or V (side 1). If
- * `padded` is true, the numbers are rounded up to multiples of 16.
+ * Returns a JSON array [layer][kv_head] with the number of kept dimensions of Q and K (side 0) or
+ * of V (side 1). If `padded` is true, each number is rounded up to a multiple of 16, as kernels
+ * store it.
  */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {

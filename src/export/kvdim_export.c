@@ -26,8 +26,8 @@ typedef struct {
     kvd_error_table table;
     kvd_point point;
     /*
-     * Projections to multiply into the weights. This struct owns the array folded.head. The field
-     * `point` of this struct owns the matrices in the array.
+     * Projections to multiply into the weights. The caller frees folded.head; the matrices to which
+     * its elements point are owned by `point`.
      */
     kvd_dims folded;
     kvd_rates_note note;
@@ -63,7 +63,7 @@ static int load(exporting *x, kvd_err *err)
 
 /*
  * Without --method, selects a method that keeps different numbers of dimensions per head. The
- * method uses the rotations for which the file of kept dimensions (--rates) was made.
+ * method must use the same pair of rotations as the file of kept dimensions (--rates).
  */
 static int resolve_method(exporting *x, kvd_err *err)
 {
@@ -83,8 +83,9 @@ static int resolve_method(exporting *x, kvd_err *err)
 }
 
 /*
- * Selects a set of kept dimensions in the file --rates: the set with index --point, the set with
- * the smallest p >= --overall-p, or the only set. p is the fraction of dimensions removed.
+ * Selects a set of kept dimensions in the file --rates. p is the fraction of dimensions that a set
+ * removes. The selected set has the index --point, or the smallest p >= --overall-p, or is the only
+ * one.
  */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
@@ -117,8 +118,9 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
                         largest);
     /*
-     * kvdim-fit can miss the wanted p by less than one dimension of a head. A larger difference
-     * means that the file lacks that p.
+     * Between the p of a set in the file and the p that the user wanted, kvdim-fit may leave a
+     * difference of less than one dimension of a head. A larger difference means that the file has
+     * no set for the wanted p.
      */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
@@ -170,8 +172,9 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
 }
 
 /*
- * Fails unless the two matrices of every projection invert each other on the kept dimensions.
- * Balanced projections (bqk, bvw) that were calibrated on few tokens may fail this check.
+ * Fails unless, for every projection, the matrix applied to Q (or the output) inverts the one
+ * applied to K (or V) on the kept dimensions. Balanced projections (--pair bqk,bvw) that were
+ * calibrated on few tokens may fail this check.
  */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
@@ -284,8 +287,8 @@ static int write_folder(exporting *x, kvd_err *err)
 }
 
 /*
- * Writes a value of --method. With this value and the uncompressed checkpoint, kvdim-eval computes
- * the same results as from the exported checkpoint.
+ * Writes to `text` the value of --method with which kvdim-eval, run on the uncompressed checkpoint,
+ * computes the same results as from the exported checkpoint.
  */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {

@@ -42,7 +42,8 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
 }
 
 /*
- * Halves the number of matrices per batch, from n on, until a batch fits into free device memory.
+ * Chooses the number of matrices per batch: begins at n and halves the number until a batch fits
+ * into free device memory.
  */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {

@@ -9,11 +9,12 @@
 /*
  * Computes singular values and vectors from n symmetric matrices gram [n][d][d] on the current
  * device. Writes sigma [n][d], falling, and R [n][d][d] with the vectors in its columns. Reads the
- * same triangle and fixes the same signs as kvd_gram_svd. All arrays are on the host.
+ * same triangle of each matrix as kvd_gram_svd does on the CPU, and chooses the signs of the
+ * vectors by the same rule. All arrays are on the host.
  *
- * If a matrix is refused, fails with kvd_gram_svd's message and sets *bad to the index of the first
- * such matrix. If the device or memory fails, sets *bad to n. After a failure sigma and R are
- * unspecified. *device_s, if not NULL, receives the seconds without the copies.
+ * If a matrix is not a Gram matrix, fails with the message of kvd_gram_svd and sets *bad to the
+ * index of the first such matrix. If the device or memory fails, sets *bad to n. After a failure
+ * sigma and R are unspecified. *device_s, if not NULL, receives the seconds without the copies.
  */
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);

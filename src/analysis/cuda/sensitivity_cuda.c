@@ -15,8 +15,8 @@ typedef struct {
     kvd_device_memory memory;
     /*
      * Sums of x^T x, [n_layers][KINDS][n_kv_heads][d][d], with only the lower triangles filled. The
-     * row vector x is a query, its gradient, a head's output, or its gradient, in the order of
-     * KINDS.
+     * row vectors x of the four kinds are, in this order: a query, its gradient, a head's output,
+     * its gradient.
      */
     double *sum;
     double *scratch;
@@ -63,9 +63,10 @@ static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err
 }
 
 /*
- * Queues the addition of X^T X for the two matrices X in x[0] and x[1], one row per token. If
- * `kind` is 0, x[0] holds queries and x[1] head outputs. If `kind` is 1, they hold the gradients of
- * queries and of head outputs. `member` is the index of a query head within its group.
+ * Queues the addition of X^T X for two matrices X, which have one row per token. If `kind` is 0, X
+ * is the queries (x[0]) and the head outputs (x[1]). If `kind` is 1, X is the gradients of the
+ * queries (x[0]) and of the head outputs (x[1]). `member` is the index of a query head within its
+ * group.
  */
 static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
                    int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
