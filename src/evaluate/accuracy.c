@@ -81,8 +81,8 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(&choice->plan);
     kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
     /*
-     * Fraction of a sequence's tokens that the cache holds; below 1 if layers have a sliding
-     * window.
+     * Fraction of a sequence's tokens that the cache holds, over all layers. Below 1 if layers have
+     * a sliding window shorter than the sequence.
      */
     const double held = (double)choice->account.tokens_held / (double)choice->account.tokens,
                  dense = b.dense * held;

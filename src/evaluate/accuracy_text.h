@@ -10,8 +10,9 @@
 enum { KVD_ACCURACY_LINE = 256 };
 
 /*
- * Heading of the printed table. Column "B/token" has the nominal bytes per token, with 16 bits for
- * every number. Column "stored" has the bytes per token that the cache really stored.
+ * Heading of the printed table. Column "B/token" has the nominal bytes per token: of all stored
+ * numbers, with 16 bits for each. Column "stored" has the bytes per token that the cache really
+ * stored, with quantisation and side information.
  */
 extern const char kvd_accuracy_heading[];
 /* Writes one line of the table into line [KVD_ACCURACY_LINE] and returns `line`. */
@@ -22,9 +23,10 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
  */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
 /*
- * Writes the result of a search for a target as one or two lines of text. `what` names the score of
- * which a fraction is kept, `key` the parameter that the search varied. `line` has
- * 2 * KVD_ACCURACY_LINE characters and is returned.
+ * Writes the result of a search (--target) as one or two lines of text. The search looks for the
+ * strongest compression that keeps a fraction of a score. `what` is the name of that score, and
+ * `key` the name of the parameter that the search varied. `line` has 2 * KVD_ACCURACY_LINE
+ * characters and is returned.
  */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);

@@ -53,8 +53,8 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
 }
 
 /*
- * State of a scan that removes dimensions from K, or from V, of one head at a time. Number u means
- * K of head u / 2 if u is even, V of head (u - 1) / 2 if u is odd.
+ * State of a scan that removes dimensions from K, or from V, of one head at a time. Measurements
+ * are numbered: an even number u is for K of head u / 2, an odd number u for V of head (u - 1) / 2.
  */
 typedef struct {
     kvd_evaluator *e;
@@ -63,7 +63,7 @@ typedef struct {
     kvd_dtype type;
     /* Number of values of kept dimensions that are tried for K, or for V, of each head. */
     size_t n;
-    /* Number of measurements (K or V of one head) in one pass of the model. */
+    /* Number of measurements that one pass of the model makes. Each is for K or V of one head. */
     size_t together;
     /* Projections that cut K or V of one head, [together][n]. */
     kvd_dims *dims;

@@ -7,7 +7,10 @@
 #include "model/checkpoint/weights.h"
 #include "model/model_info.h"
 
-/* Appends up to cfg->sweep copies of a method, each with a different strength of compression. */
+/*
+ * Appends copies of a method to the list of methods (--sweep). Each copy has a different strength
+ * of compression; there are at most cfg->sweep copies.
+ */
 static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *text, kvd_err *err)
 {
     kvd_method_tradeoff rate;
@@ -32,7 +35,7 @@ static int sweep_method(kvd_eval_options *cfg, const kvd_method *m, const char *
 
 /*
  * Replaces the methods by copies with different strengths of compression (--sweep). Without
- * --method it takes all methods that store fewer bytes and have a parameter to vary.
+ * --method, the methods to copy are all that store fewer bytes and have a parameter to vary.
  */
 static int sweep_methods(kvd_eval_options *cfg, kvd_err *err)
 {
@@ -124,7 +127,10 @@ int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err)
                : 0;
 }
 
-/* Fills *m with method `none` under a name that describes the quantised weights. */
+/*
+ * Fills *m with the method `none` (no compression of the cache), under the name "weights-Nbit", for
+ * a result row of a model with quantised weights.
+ */
 static void name_row(int bits, size_t group, kvd_method *m)
 {
     kvd_err none;

@@ -73,8 +73,9 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
 
 /*
  * Fills *mean, which must be zeroed, with means over n evaluations that differ in their random
- * seeds. Quality sums are averaged per sequence. Counts, seconds and attention errors are added up.
- * *mean borrows the compression plan of the first evaluation. The caller calls kvd_choice_release.
+ * seeds. For every sequence, the quality sums in *mean are means over the evaluations. Counts,
+ * seconds and attention errors are sums over the evaluations. *mean borrows the compression plan of
+ * the first evaluation. The caller calls kvd_choice_release.
  */
 static int kvd_choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e,
                            kvd_choice *mean, kvd_err *err)
@@ -154,8 +155,8 @@ static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *p
                         double full_rank_error, kvd_err *err)
 {
     /*
-     * Attention errors are measured only for points that the user asked for, because they make
-     * passes longer.
+     * Attention errors make a pass longer, so they are measured only for settings that the user
+     * asked for, and not for those that a search tries.
      */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
@@ -222,8 +223,8 @@ static size_t choices_of(const kvd_eval_run *v)
 }
 
 /*
- * Adds the results of a setting for n random seeds. If n > 1, the first row holds the means over
- * seeds.
+ * Adds the result rows of a setting for n random seeds, one row per seed. If n > 1, a row with the
+ * means over seeds is added before them.
  */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)

@@ -69,7 +69,8 @@ int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versu
 
 /*
  * Writes the results of searches on each single text, as datasets [n_texts] in the HDF5 group
- * /target/<name>. Only a search for the removed fraction of dimensions, p, has such results.
+ * /target/<name>. Such results exist only if the search varied p, the removed fraction of
+ * dimensions.
  */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
@@ -85,7 +86,10 @@ typedef struct {
     size_t weights_group; /* number of weights that share a scale */
     /* Fraction of the uncompressed accuracy to keep; NaN means no search. */
     double target;
-    /* Parameter that --target varies; NULL: the method's own trade-off parameter. */
+    /*
+     * Name of the parameter that --target varies. NULL means the parameter by which the method
+     * itself trades bytes for quality.
+     */
     const char *target_key;
     /* Number of values of its parameter to try for each method (--sweep); 0 without --sweep. */
     size_t sweep;
@@ -139,8 +143,8 @@ int kvd_saved_rows_take(kvd_saved_rows *s, const char *purpose, const kvd_point 
                         kvd_accuracy *to, bool *taken, kvd_err *err);
 
 /*
- * Writes all rows of this run to OUT.h5.rows. Does nothing while there are saved rows that were not
- * yet copied.
+ * Writes all rows of this run to OUT.h5.rows. Does nothing as long as rows saved by an earlier run
+ * were not yet copied into this run's table.
  */
 int kvd_saved_rows_save(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                         kvd_err *err);
@@ -172,9 +176,9 @@ int kvd_eval_points(kvd_eval_run *v, kvd_err *err);
 /* Prints on stdout the results added since the last call. Prints nothing with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /*
- * Evaluates one compression setting, or copies its results that an earlier run saved. point->method
- * may be a copy of a method with other parameters. *row receives the index of the results.
- * full_rank_error is NaN if it was not measured.
+ * Evaluates one compression setting. If an earlier run saved the result of this setting, copies
+ * that result instead. point->method may be a copy of a method with other parameters. *row receives
+ * the index of the result's row. full_rank_error is NaN if it was not measured.
  */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
@@ -196,13 +200,14 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
 /*
  * Implements --points-only: finds the strongest compression without new measurements, and stores it
- * in t->found. Uses the results of all methods that differ from t->method in nothing but the varied
- * parameter.
+ * in t->found. Uses the measured results of the methods that differ from t->method only in the
+ * value of the parameter that the search varies.
  */
 int kvd_eval_read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err);
 /*
  * Compares the fractions of dimensions that two methods can remove at the target accuracy. Prints
- * and stores the difference. Both methods may only remove dimensions.
+ * and stores the difference. The caller must give two methods that do nothing but remove
+ * dimensions.
  */
 int kvd_eval_compare_targets(kvd_eval_run *v, const kvd_method_target *first,
                              const kvd_method_target *t, kvd_err *err);

@@ -100,7 +100,10 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
 /* Results of one method, from most to fewest stored bytes. */
 typedef struct {
     size_t n, *row;
-    /* Position of each result in the range of the searched parameter, [n]. */
+    /*
+     * For each result, the value of the searched parameter as a position within the parameter's
+     * range, [n].
+     */
     double *x;
     const double **top1;
 } curve;
@@ -124,8 +127,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
 }
 
 /*
- * Returns the method whose result is row `row`. Returns NULL if that method differs from the one
- * searched for in more than the parameter that the search varies.
+ * Returns the method that was evaluated in result row `row`. Returns NULL if that method and
+ * t->method differ in more than the parameter that the search varies.
  */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {

@@ -11,8 +11,9 @@
 #include "evaluate/model_runner.h"
 
 /*
- * Returns the number of sequences of the batch that begins with sequence `first`. Two copies of
- * their prompts fit into a batch too, for methods that read prompts twice.
+ * Returns the number of sequences of the batch that begins with sequence `first`. A batch is small
+ * enough that two copies of its prompts also fit, because some methods let the model read a prompt
+ * twice.
  */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
@@ -100,8 +101,8 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
 }
 
 /*
- * Runs one batch through one compressed model and scores it. `ref` has the hidden states of the
- * uncompressed model at the scored positions.
+ * Runs one batch through one compressed model and scores its predictions. `ref` has the
+ * uncompressed model's hidden states at the positions whose predictions are scored.
  */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
@@ -253,8 +254,8 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
 {
     kvd_model_runner *const r = e->runner;
     /*
-     * True if attention outputs are kept for one batch at a time, because those of all tokens do
-     * not fit into memory.
+     * True if attention outputs are kept for one batch at a time. This is so if attention errors
+     * are wanted and the outputs of all tokens do not fit into memory.
      */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
@@ -320,7 +321,10 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /* The comparison uses a float32 cache, because rounding to 16 bits would add to the error. */
+    /*
+     * The run that is compared with the uncompressed model uses a float32 cache, because rounding
+     * to 16 bits would add to the error.
+     */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -404,8 +408,9 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
 }
 
 /*
- * Keeps the K and V of all prompts in memory if the uncompressed model runs only once, otherwise
- * those of one batch. Keeps none if they do not fit. The choice must not change during a run.
+ * Keeps the K and V of prompts in memory: of all prompts if the uncompressed model runs only once,
+ * otherwise of the prompts of one batch. Keeps none if there is too little memory for that. This
+ * decision must not change during a run.
  */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {

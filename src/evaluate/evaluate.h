@@ -93,8 +93,9 @@ typedef struct {
      */
     kvd_plan plan;
     /*
-     * Borrowed runner of this setting; NULL means the evaluator's. Another runner may have other
-     * weights, but must have the same model shape, output head and kind of memory.
+     * Borrowed runner of the model for this setting. NULL means the runner of the evaluator
+     * (kvd_evaluator.runner). Another runner may have other weights, but must have the same model
+     * shape, output head and kind of memory (host or GPU).
      */
     kvd_model_runner *runner;
     double weight_bytes;
@@ -132,9 +133,9 @@ typedef struct {
  * `attention_errors` asks for errors of attention outputs; the uncompressed model then runs again
  * unless kvd_evaluator_keep_attention kept its outputs.
  *
- * Fails if a number is not finite, if a cache missed a layer or sequence or kept a wrong number of
- * dimensions, or if removing dimensions changes no prediction at all. The caller releases each
- * result with kvd_choice_release.
+ * Fails if a number is not finite, or if removing dimensions changes no prediction at all. Fails
+ * also if a cache was not called for a layer or sequence, or kept a wrong number of dimensions. The
+ * caller releases each result with kvd_choice_release.
  */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
@@ -151,9 +152,9 @@ int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t 
                           kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Checks projections that keep all dimensions: the logits of the first batch must be those of the
- * uncompressed model. Sets *error to max |difference| / rms(uncompressed logits). Fails if *error
- * is above `tolerance`.
+ * Checks projections that keep all dimensions: for the first batch they must give the same logits
+ * as the uncompressed model, apart from rounding. Sets *error to max |difference| /
+ * rms(uncompressed logits). Fails if *error is above `tolerance`.
  *
  * kvd_full_rank_tolerance returns a suitable tolerance. A wrong sign, transpose or head gives an
  * error of order 1.

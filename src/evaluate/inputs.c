@@ -143,8 +143,8 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
 }
 
 /*
- * Fills the compression plan *plan without opening it. Returns the inputs that the caller must pass
- * to open it.
+ * Fills the compression plan *plan but does not open it. Returns the setup that the caller must
+ * pass to kvd_plan_open.
  */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
@@ -266,8 +266,9 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
 }
 
 /*
- * Warns if a calibration text is the evaluated text. Fails if it has the label of the evaluated
- * text but another content, because results are then read as if they were of one text.
+ * Warns if a calibration text is the evaluated text. Fails if a calibration text has the same label
+ * as the evaluated text but different contents, because the results would name both texts by one
+ * label.
  */
 static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
                       kvd_err *err)

@@ -116,8 +116,8 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
  */
 int kvd_inputs_check_plans(kvd_inputs *in, kvd_err *err);
 /*
- * Checks that every method can read all prompts, of which prompt s has at[s + 1] - at[s] tokens:
- * at [n + 1]. No sequence may be longer than max_len tokens.
+ * Checks that every method can read all n prompts. Prompt s has at[s + 1] - at[s] tokens; the array
+ * `at` is [n + 1]. No sequence may be longer than max_len tokens.
  */
 int kvd_inputs_check_prompts(const kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              kvd_err *err);

@@ -107,7 +107,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
 
 /*
  * Copies vectors between an array of whole sequences and an array of only the tokens after the
- * prompts. If `out` is true, copies from the whole sequences.
+ * prompts. If `out` is true, copies from the whole sequences to the tokens after the prompts; if
+ * false, the other way.
  */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)

@@ -190,7 +190,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
 
 /*
  * Warns of each method that neither stores nor reads fewer bytes than the uncompressed cache in the
- * same data type, because its small loss would be read as that of a compressed cache.
+ * same data type, because readers would take its small loss for the loss of a compressed cache.
  */
 static void warn_of_bytes(const kvd_rows *rows)
 {

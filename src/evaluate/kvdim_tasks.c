@@ -76,7 +76,7 @@ static const char *generator_name(const tasks_run *v)
     return kvd_generator_name(&s);
 }
 
-/* Prints why the method does not run on the CUDA engine, if it does not. */
+/* Prints which implementation runs the method and, if this is not the CUDA engine, the reason. */
 static void print_path(const tasks_run *v, const kvd_generator *g, const kvd_point *point,
                        const kvd_plan *plan)
 {
@@ -252,8 +252,9 @@ static const kvd_rows *rows_of(const tasks_run *v)
 }
 
 /*
- * Fails if the uncompressed model has no score of which --target can keep a share. At this
- * point the table has only rows of that model; a benchmark's last row is the mean over tasks.
+ * Fails if the uncompressed model has no score of which --target can keep a share. It must be
+ * called when the results table has only rows of the uncompressed model. The last row of a
+ * benchmark is its mean over tasks.
  */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
@@ -340,7 +341,7 @@ enum { KVD_RUN_NAME = 160 };
 
 /*
  * Returns the name under which the journal records a setting with its k-th seed. The setting is one
- * of v->in.point or, if t is not NULL, one that the search t tries.
+ * of v->in.point or, if t is not NULL, one that the search (--target) *t tries.
  */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
@@ -519,8 +520,8 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
     if (status)
         return -1;
     /*
-     * The last row of a benchmark's table is the mean over tasks. In a mean over seeds, the first
-     * row is the mean.
+     * `row` is the row with the mean. In the table of a benchmark this is the last row, the mean
+     * over tasks. Otherwise, if there are several seeds, it is the first row, the mean over seeds.
      */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =

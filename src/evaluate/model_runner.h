@@ -24,13 +24,14 @@
 
 typedef struct {
     /*
-     * Index of the current batch's first token among the recorded prompt tokens; set by the caller.
+     * Position, among the recorded tokens of all prompts, of the first prompt token of the current
+     * batch. Set by the caller.
      */
     size_t first;
     /* Private fields follow. */
     /*
-     * Attention callback that puts the recorded prompts before the tokens of the run and then calls
-     * `inner`.
+     * Attention callback. It puts the recorded K and V of the prompts before the tokens that the
+     * model runs, and then calls `inner`.
      */
     kvd_attention hook;
     const kvd_config *config;
@@ -63,8 +64,8 @@ int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t promp
 void kvd_kept_prompts_release(kvd_kept_prompts *p);
 
 /*
- * Attention callback that records Q, K, V and K before RoPE, all of which the run must have. `ctx`
- * is a kvd_kept_prompts.
+ * Attention callback that records Q, K, V and K before RoPE. The forward pass must compute all
+ * four. `ctx` is a kvd_kept_prompts.
  */
 int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 
@@ -74,8 +75,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
 
 /*
  * Runs the sequences *b through the model like kvd_forward_run, but computes only the tokens after
- * the recorded prompts. The callback `inner` receives whole sequences. Sets only the rows of hidden
- * [n_tokens][d_model] that are after the prompts.
+ * the recorded prompts. The callback `inner` receives whole sequences. It sets only those rows of
+ * the array hidden [n_tokens][d_model] whose tokens are after the prompts.
  */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);
@@ -105,14 +106,15 @@ struct kvd_model_runner {
     /* Index of the batch's first token in the buffer of attention outputs; set by the caller. */
     size_t kept_row;
     /*
-     * Index of the current batch's first prompt token in the buffer of prompts; set by the caller.
-     * KVD_NOT_KEPT means that no prompt of this batch is kept.
+     * Index, in the buffer that keep_prompts allocated, of the current batch's first prompt token;
+     * set by the caller. KVD_NOT_KEPT means that no prompt of this batch is kept.
      */
     size_t kept_prompt;
 
     /*
      * `rows_new` allocates memory for n hidden states; on failure it returns NULL and fills *err.
-     * `spare` returns the bytes that hidden states may take.
+     * `rows_free` frees it. `spare` returns how many bytes hidden states may take of the memory
+     * that is left.
      */
     float *(*rows_new)(kvd_model_runner *r, size_t n, const char *what, kvd_err *err);
     void (*rows_free)(kvd_model_runner *r, float *rows);
@@ -120,8 +122,9 @@ struct kvd_model_runner {
 
     /*
      * keep_attention allocates a buffer for the attention outputs of n_tokens tokens; it may be
-     * called once. Later calls of `reference` fill the buffer from token kept_row on.
-     * attention_bytes returns the bytes per token. drop_attention frees the buffer.
+     * called once. Later calls of the function `reference` store attention outputs in the buffer,
+     * from token number kept_row on. attention_bytes returns the bytes per token. drop_attention
+     * frees the buffer.
      */
     int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
     size_t (*attention_bytes)(const kvd_model_runner *r);
@@ -129,16 +132,18 @@ struct kvd_model_runner {
 
     /*
      * keep_prompts allocates a buffer for the Q, K and V of n_rows prompt tokens; it may be called
-     * once, and is NULL if the runner always runs whole sequences. Later calls of `reference` fill
-     * the buffer. Compressed runs then begin after the prompts, and do not set the hidden states of
-     * prompts. prompt_bytes returns the bytes per token.
+     * once. If the runner always runs whole sequences, the pointer keep_prompts is NULL. Later
+     * calls of the function `reference` fill the buffer. Compressed runs then begin after the
+     * prompts, and do not set the hidden states of prompts. prompt_bytes returns the bytes per
+     * token.
      */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
 
     /*
-     * `reference` runs the uncompressed model up to the final norm. `below` computes the hidden
-     * states that enter layer `layer` of the uncompressed model.
+     * `reference` runs the uncompressed model up to and including the final norm, and writes the
+     * hidden states to `hidden`. `below` runs only the layers before layer `layer`, and writes the
+     * hidden states that enter this layer to `residual`.
      */
     int (*reference)(kvd_model_runner *r, const kvd_batch *b, float *hidden, kvd_err *err);
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
@@ -163,9 +168,9 @@ struct kvd_model_runner {
 
     /*
      * Returns true if `plan` compresses nothing, so that a run would equal `reference` to the last
-     * bit. Then adds to *account and *error what plan_run would add. NULL if the runner cannot
-     * guarantee equal bits. If `error` is not NULL, attention outputs must have been kept
-     * (keep_attention).
+     * bit. If it returns true, it has added to *account and *error what plan_run would add. The
+     * pointer is NULL if the runner cannot guarantee equal bits. If `error` is not NULL, attention
+     * outputs must have been kept (keep_attention).
      */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
@@ -177,9 +182,9 @@ struct kvd_model_runner {
                   kvd_err *err);
 
     /*
-     * Functions on n <= piece final hidden states. reference_logits must be called first: it
-     * computes the logits u of the uncompressed model, which the other functions use until its next
-     * call.
+     * These functions work on n <= piece hidden states `rows` after the final norm.
+     * reference_logits must be called first: it computes the logits u of the uncompressed model.
+     * The other functions use u until reference_logits is called again.
      *
      * `score` adds prediction quality to per_sequence[sequence[i]] like kvd_quality_add. If `rows`
      * is NULL, it scores u, else the logits of the compressed model's hidden states `rows`.

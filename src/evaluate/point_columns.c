@@ -40,7 +40,8 @@ void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_poin
     put_rate(r, point);
     kvd_cache_count_bytes(config, point->dims.head ? &point->dims : NULL, 1, &b);
     /*
-     * If a method removes tokens or bits, the columns with fractions of removed dimensions are NaN.
+     * Columns with fractions of removed dimensions are NaN if a method removes tokens or bits,
+     * because such a fraction would not describe the cache.
      */
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(plan);
     kvd_rows_real(r, "overall_p", widths ? b.overall_p : (double)NAN);

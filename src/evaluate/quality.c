@@ -12,15 +12,21 @@
 enum { RESAMPLES = 2000 };
 
 /*
- * Returns e^x for x <= 0, or 0 below -700. Compilers vectorise this code, but not libm's exp. e^x
- * is 2^n e^r with x = n ln 2 + r. The Taylor polynomial of e^r has degree 13 and an error below
- * 1e-17.
+ * Returns e^x for x <= 0, or 0 below -700. Compilers vectorise this code, but not libm's exp.
+ * Writes x as n ln 2 + r with an integer n, so that e^x = 2^n e^r. The Taylor polynomial of e^r has
+ * degree 13 and an error below 1e-17.
  */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
-    /* Adding 1.5 * 2^52 rounds x / ln 2 to an integer n and leaves n in the low bits. */
+    /*
+     * Adding this number, 1.5 * 2^52, to x / ln 2 rounds it to an integer n and leaves n in the low
+     * bits of the sum.
+     */
     const double round_to_int = 6755399441055744.0;
-    /* A bit mask is used, because gcc does not vectorise a loop that contains `?:`. */
+    /*
+     * All bits are 1 if x > -700, else 0. This mask replaces `?:`, with which gcc does not
+     * vectorise a loop.
+     */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -62,7 +68,10 @@ KVD_CLONES static double sum_exp(const float *x, size_t n, double top)
     return sum;
 }
 
-/* Returns the sum over j of e^{a_j - top} (a_j - b_j), from which a KL divergence is computed. */
+/*
+ * Returns the sum over j of e^{a_j - top} (a_j - b_j), for n logits a and b. kl_row computes a KL
+ * divergence from it.
+ */
 KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size_t n, double top)
 {
     double sum = 0;
@@ -77,7 +86,10 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
  * finite.
  */
 typedef struct {
-    /* Largest logit, sum of e^{x - top}, and logarithm of the sum of e^x. */
+    /*
+     * The largest logit x of a row (top), the sum of e^{x - top} (sum), and the logarithm of the
+     * sum of e^x (lse).
+     */
     double top, sum, lse;
     size_t best;
     ptrdiff_t bad;
@@ -105,7 +117,8 @@ static row_sums scan_row(const float *x, size_t vocab)
 
 /*
  * Returns the KL divergence of p = softmax(a) from q = softmax(b), as E_p[a - b] - lse(a) + lse(b).
- * It is exactly 0 for equal logits. The rounding error is about 1e-15 of the largest |a - b|.
+ * E_p is the mean with weights p, and lse the logarithm of the sum of exponentials. It is exactly 0
+ * for equal logits. The rounding error is about 1e-15 of the largest |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
@@ -228,7 +241,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference ? reference[i].top1 : 0;
         total += q[i].n;
     }
-    /* Result for values that do not exist, such as the interval of a single sequence. */
+    /* Fields that are not computed stay NaN, such as the interval of a single sequence. */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 

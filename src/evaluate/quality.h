@@ -54,8 +54,8 @@ int kvd_quality_add_each(kvd_quality *q, const float *logits, const float *refer
  */
 typedef struct {
     /*
-     * Quantiles of the KL divergence in nats, its maximum, and the mean change of the next token's
-     * probability.
+     * Median, quantiles 0.9, 0.99 and 0.999, and maximum of the KL divergence in nats, and the mean
+     * change of the probability of the next token (p_change).
      */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
@@ -67,9 +67,9 @@ int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_
 /*
  * Means over sequences with 95 % confidence intervals, from 2000 bootstrap resamples of the
  * sequences. perplexity is exp(mean nll). top1_share is top-1 accuracy divided by that of the
- * uncompressed model; only the compare functions set it. Values that do not exist are NaN, such as
- * the interval of a single sequence, or top1_share if the uncompressed model has no correct
- * prediction.
+ * uncompressed model; it is set only by functions that compare with the uncompressed model
+ * (kvd_quality_compare...). Values that do not exist are NaN, such as the interval of a single
+ * sequence, or top1_share if the uncompressed model has no correct prediction.
  */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
@@ -81,10 +81,10 @@ int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *refe
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
 /*
- * Compares a compressed run with the uncompressed model. Every text has the same weight: each field
- * is the mean over texts of its value for a text. Perplexity is exp of the mean nll. Bootstrap
- * resamples draw from each text separately. Text i has the sequences first[i] .. first[i + 1] - 1;
- * no text may be empty.
+ * Compares a compressed run with the uncompressed model. Every text has the same weight: a field is
+ * computed for each text, and its mean over texts is stored. Perplexity is exp of the mean nll.
+ * Bootstrap resamples draw from each text separately. Text i has the sequences first[i] .. first[i
+ * + 1] - 1; no text may be empty.
  */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
@@ -92,8 +92,8 @@ int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality
 
 /*
  * Errors of the attention outputs in a compressed run, relative to the uncompressed run (paper ZDC,
- * section 4.2). Each output is that of one head, before the output projection W_O (D-25 in
- * docs/readings.md).
+ * section 4.2). An output is the vector that one head computes for one token, before the output
+ * projection W_O (D-25 in docs/readings.md).
  */
 
 /* Attention outputs of the uncompressed model. */
@@ -136,13 +136,16 @@ void kvd_attention_error_release(kvd_attention_error *e);
 /* Attention callback that adds the error of a layer. `ctx` is a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Adds n tokens whose attention outputs, in all layers, are those of the uncompressed model. */
+/*
+ * Adds n tokens without any error to *e: in all layers their attention outputs are equal to those
+ * of the uncompressed model.
+ */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
 /*
  * kvd_attention_error_norm returns ||v - u|| / ||u|| over all outputs u (uncompressed) and v
  * (compressed) of one head. kvd_attention_error_zdc returns the error D of the paper ZDC, the mean
- * of |v - u| / |u|. Both return NaN if u is all zero.
+ * of |v - u| / |u| over the elements with u != 0. If all elements of u are 0, both return NaN.
  */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);

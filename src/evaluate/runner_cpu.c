@@ -174,8 +174,8 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
                             : 0;
     cache.prompts = first_pass ? &prompts : NULL;
     /*
-     * For methods that read the inputs of layers, prompts run again, because the recorded prompts
-     * do not contain these inputs.
+     * `kept` is the recorded prompts. It is NULL for methods that read the inputs of layers: the
+     * recorded prompts do not contain these inputs, so the prompts run again.
      */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
@@ -192,8 +192,9 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
 }
 
 /*
- * Returns true if `plan` compresses nothing, and then fills *account and *error without a run.
- * Attention over an uncompressed cache has the same bits as dense attention.
+ * Returns true if `plan` compresses nothing, and then fills *account and *error without a run. No
+ * run is needed: attention over an uncompressed cache gives the same result as dense attention, bit
+ * for bit.
  */
 static bool plan_is_reference(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error)
@@ -299,8 +300,8 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
         return NULL;
     }
     /*
-     * Number of predictions whose logits are computed at a time: 32 MiB of logits, but 16 to 1024
-     * predictions.
+     * Number of predictions whose logits are computed at a time. Their logits take 32 MiB, unless
+     * that would be fewer than 16 or more than 1024 predictions.
      */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;

@@ -64,8 +64,8 @@ typedef struct {
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
     /*
-     * Intervals of the share for each setting in `sample` and each text: [MAX_SAMPLES][n_texts].
-     * NULL if not wanted.
+     * Fraction of the uncompressed model's score that each setting in `sample` keeps on each text,
+     * with intervals: [MAX_SAMPLES][n_texts]. NULL if not wanted.
      */
     kvd_interval *of_text;
 } search;
@@ -96,8 +96,8 @@ static kvd_interval *texts_at(search *s, size_t at)
 }
 
 /*
- * Inserts a setting at index `at`. The caller has written the setting's intervals of single texts
- * at index s->n of s->of_text.
+ * Inserts a setting at index `at` of s->sample. Before the call, the caller must write the
+ * setting's intervals for single texts to s->of_text, at index s->n.
  */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
@@ -113,8 +113,8 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
 }
 
 /*
- * Evaluates the setting nearest to position `wanted`, unless it was evaluated before. Sets *x to
- * the position of the setting.
+ * Sets *x to the position of the setting nearest to position `wanted` of the search's axis, and
+ * evaluates this setting unless it was evaluated before.
  */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
@@ -142,10 +142,11 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
 }
 
 /*
- * Bisects until the last setting that meets the target and the first that misses it are
- * neighbours. `b` selects the share or an end of its interval. If the setting nearest to the
- * middle is one of the two, nothing is evaluated and bisection continues in the half that can
- * hold another setting.
+ * Evaluates further settings by bisection, until the last setting that meets the target and the
+ * first that misses it are neighbours. `b` selects what is compared with the target: the share of
+ * the score that a setting keeps, or an end of the interval of this share. If the setting nearest
+ * to the middle is one of the two, nothing is evaluated, and bisection continues in the half that
+ * can hold another setting.
  */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
@@ -175,8 +176,9 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 }
 
 /*
- * Evaluates one more setting below and one above the place where the share falls below the target.
- * They show a dip or a peak of the share near that place.
+ * The share is the fraction of the uncompressed model's score that a setting keeps. Evaluates one
+ * more setting on each side of the point where the share falls below the target. These settings
+ * show whether the share has a dip or a peak near that point.
  */
 static int look_around(search *s, double target, kvd_err *err)
 {
@@ -243,8 +245,9 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
 }
 
 /*
- * Returns the p at which the share of curve `c` falls below the target in a resample that counts
- * sequence s times[s] times. share [c->n] is scratch memory.
+ * Returns the removed fraction p at which the share of the score that a method keeps (curve `c`)
+ * falls below the target. Computes this for a resample in which sequence s occurs times[s] times.
+ * share [c->n] is scratch memory.
  */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
@@ -315,8 +318,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
         xd[k] = xb[k] - xa[k];
     }
     /*
-     * A resample in which the uncompressed model has no correct prediction gives NaN, and then
-     * both interval ends are NaN.
+     * In a resample in which the uncompressed model has no correct prediction, the share is NaN.
+     * Both ends of an interval are then NaN.
      */
     put(xa, pa, &out->a);
     put(xb, pb, &out->b);
@@ -328,8 +331,9 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 /* ---- search of one method ---- */
 
 /*
- * Axis along the parameter of a method. A coordinate x is the removed fraction p or, if the search
- * varies another parameter, the position of its value between the ends of its range, 0 to 1.
+ * Axis of a search along the parameter that it varies. If this parameter is p, the removed fraction
+ * of dimensions, a position x on the axis is p itself. For any other parameter x runs from 0 to 1
+ * between the two ends of the parameter's range.
  */
 typedef struct {
     const kvd_method_target *t;
@@ -358,8 +362,8 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
     /*
-     * The results table has p in a column of its own. The method's settings must hold p only if a
-     * second parameter (rate->with) changes with it.
+     * p has a column of its own in the results table. So the settings text of a method without a
+     * second parameter that changes with p (rate->with) must not change with p.
      */
     if (!*rate->with) {
         s->method.p = base->p;
@@ -410,8 +414,8 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
     if (kvd_point_largest(t->method, p, err))
         return -1;
     /*
-     * If a second parameter changes with p, its range may end at a smaller p. A sweep ends there
-     * too.
+     * If a second parameter changes with p, its range may end before p reaches this value. The
+     * search then ends there, as a sweep (--sweep) does.
      */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
@@ -456,7 +460,7 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* Fractions p of Q-K alone or of V alone are a part of the settings. */
+    /* Compares also the settings text, which holds the fractions p of Q-K alone or of V alone. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }
@@ -472,7 +476,10 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* Restarts the loop with the new name at the first search; i++ makes the index 0. */
+            /*
+             * The name has changed, so compare it again with every search from index 0: i++ turns
+             * (size_t)-1 into 0.
+             */
             i = (size_t)-1;
         }
 }

@@ -3,8 +3,8 @@
  * model's score. The search varies the parameter of the method that trades bytes for quality.
  *
  * A score on a finite text is noisy and need not fall steadily with compression (Z-18 in
- * docs/readings.md). The result therefore names the settings at which the share itself and both
- * ends of its 95 % interval fall below the target.
+ * docs/readings.md). The result therefore names three settings: those at which the share, the lower
+ * end and the upper end of its 95 % interval fall below the target.
  */
 #ifndef KVD_EVALUATE_TARGET_H
 #define KVD_EVALUATE_TARGET_H
@@ -39,8 +39,9 @@ typedef struct {
 } kvd_target_sample;
 
 /*
- * Evaluated setting next to the point where the share crosses the target. Both fields are NaN if
- * there is no crossing.
+ * Setting at an end of the step in which the share of the score falls below the target: its
+ * parameter value and its saving of bytes. Both fields are NaN if the share does not cross the
+ * target.
  */
 typedef struct {
     double value, saving;
@@ -51,29 +52,42 @@ typedef struct {
     /* Last setting before the first one that misses the target. */
     kvd_target_end kept;
     kvd_target_end misses;
-    /* Last setting before the first one whose interval has its lower end below the target. */
+    /*
+     * Last setting before the first one that may miss the target: the lower end of the 95 %
+     * interval of its share is below the target.
+     */
     kvd_target_end surely_kept;
-    /* First setting whose interval has its upper end below the target. */
+    /*
+     * First setting that surely misses the target: even the upper end of the 95 % interval of its
+     * share is below the target.
+     */
     kvd_target_end surely_lost;
-    /* Last of all evaluated settings that keeps the target. */
+    /* Strongest of all evaluated settings whose share is at least the target. */
     kvd_target_end last_kept;
-    /* 1 if no evaluated setting that compresses more than `misses` keeps the target, else 0. */
+    /*
+     * 1 if every evaluated setting that compresses more than the setting `misses` misses the target
+     * too, else 0.
+     */
     int monotone;
     size_t n_points;
     bool reads; /* true: savings are of bytes that a step reads */
 } kvd_target;
 
 /*
- * Axis of a search: positions from 0 (most bytes) to `largest` (fewest bytes). Kept dimensions
- * and bits are whole numbers, so several positions share a setting. `place` returns the position
- * *x of the setting nearest to `wanted`. No setting is evaluated twice.
+ * Axis of a search: positions from 0 (most bytes) to `largest` (fewest bytes). Kept dimensions and
+ * bits are whole numbers, so positions that are close to each other mean the same setting. The
+ * function `place` sets *x to the position of the setting nearest to position `wanted`. No setting
+ * is evaluated twice.
  */
 typedef struct {
     void *ctx;
     double largest;
     /* Largest distance of neighbouring positions at which bisection ends. */
     double step;
-    /* True if position 0 is the uncompressed model, whose share is 1 without an evaluation. */
+    /*
+     * True if position 0 is the uncompressed model. It keeps the whole score (a share of 1), so it
+     * is not evaluated.
+     */
     bool whole;
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
     /*
@@ -88,9 +102,10 @@ typedef struct {
 } kvd_target_axis;
 
 /*
- * Searches the settings at which the share, and both ends of its 95 % interval, fall below
- * `target`. Without intervals surely_kept and surely_lost are NaN. If of_text [n_texts] is not
- * NULL, it receives a result for each text alone, for which only the share itself is searched.
+ * Searches the settings at which the share of the score, and both ends of its 95 % interval, fall
+ * below `target`. If the samples have no intervals, out->surely_kept and out->surely_lost are NaN.
+ * If of_text [n_texts] is not NULL, it receives a result for each text alone, for which only the
+ * share itself is searched.
  */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
@@ -100,8 +115,8 @@ void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, k
 
 /*
  * Compares the largest removed fraction p of dimensions at which two methods still reach the
- * target. The 95 % intervals of both methods come from the same resamples of sequences, so that the
- * difficulty of a resample cancels in the difference.
+ * target. The 95 % intervals of both methods come from the same resamples of sequences, so that a
+ * resample of difficult sequences lowers both p, and has little effect on their difference.
  */
 
 /* Correct predictions of a method at n values of the removed fraction p. */
@@ -114,24 +129,26 @@ typedef struct {
 } kvd_target_curve;
 
 /*
- * Returns the p at which the share first falls below the target, by linear interpolation in
- * share [n] over p [n]; the share at p = 0 is 1. Returns the last p if none misses.
+ * Returns the removed fraction p at which the share of the score first falls below the target.
+ * Interpolates linearly between the n points (p[i], share[i]), before which p = 0 has the share 1.
+ * If no point is below the target, returns the last p.
  */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
     /*
-     * Largest p at which methods a and b reach the target (kvd_target_crossing); `difference` is
-     * that p of b minus that p of a.
+     * Largest p at which method a, and method b, reach the target (kvd_target_crossing).
+     * `difference` is the p of b minus the p of a.
      */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
 /*
- * Computes the crossings of two methods and their difference, with 95 % intervals from 2000
- * resamples. reference [n_sequences] has the correct predictions of the uncompressed model. Text
- * i is sequences first[i] .. first[i + 1] - 1; the share is the mean over texts. Fails if a
- * method has no point, or if the uncompressed model has no correct prediction in a text.
+ * Computes for two methods the p at which each crosses the target (kvd_target_crossing), and the
+ * difference of the two, with 95 % intervals from 2000 resamples. reference [n_sequences] has the
+ * correct predictions of the uncompressed model. Text i is sequences first[i] .. first[i + 1] - 1;
+ * the share is the mean over texts. Fails if a curve has no points, or if the uncompressed model
+ * has no correct prediction in a text.
  */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
@@ -142,8 +159,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
 
 typedef struct {
     /*
-     * Name of the method, with the rule of its widths unless the rule is eq6. If another search has
-     * that name, "-2", "-3" and so on is appended.
+     * Name of the search: the method and, unless it is eq6, the rule that chose its kept dimensions
+     * per head. If an earlier search has the same name, "-2", "-3" and so on is appended.
      */
     char name[80];
     const kvd_method *method;
@@ -163,8 +180,9 @@ typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
 
 /*
- * Fails if --target cannot search one of n methods, named text [n] by the user, or if all are the
- * uncompressed model. `key` is that of --target-key, or NULL.
+ * Fails if --target cannot search one of the n methods m, or if all of them are the uncompressed
+ * model. `text` [n] holds the methods as the user typed them. `key` is the value of --target-key,
+ * or NULL.
  */
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
@@ -190,8 +208,8 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
     }
 
 /*
- * Appends a search of *m along `key` to t [*n], unless an earlier search differs only in the value
- * of the key. *m is borrowed.
+ * Appends to t [*n] a search with method *m along the parameter `key`. If an earlier search has the
+ * same method, with another value of this parameter at most, appends nothing. *m is borrowed.
  */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
@@ -199,15 +217,16 @@ int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, 
 /*
  * Searches the best setting of t->method along the parameter of t->rate, and stores it in t->found.
  * `point` is a setting of the method, or NULL if the user gave none. If the search varies a
- * parameter other than p, it changes that parameter in *point.
+ * parameter other than p, it tries copies of *point with other values of that parameter.
  */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);
 
 /*
- * Writes the attributes of /target/<name>. `metric` is the score of which a share is kept; `own` is
- * true if it compares with the output of the uncompressed model.
+ * Writes the attributes of /target/<name>. `metric` is the name of the score of which a share is
+ * kept. `own` is true if this score compares with the output of the uncompressed model instead of
+ * the right answers.
  */
 int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
                             kvd_err *err);

@@ -30,7 +30,10 @@ template <class OP> __device__ double over_cta(double x)
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    /* The next call must not write of_warp before all threads have read it. */
+    /*
+     * Threads may still read of_warp from the previous call of this function, so they must all
+     * arrive here before it is written.
+     */
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;
@@ -80,8 +83,8 @@ __device__ double value(__nv_bfloat16 x)
 }
 
 /*
- * Compares attention outputs. A thread block compares those of query head blockIdx.x for the range
- * of tokens with number blockIdx.y.
+ * Compares attention outputs u and v. A thread block compares the outputs of query head number
+ * blockIdx.x, for one of gridDim.y ranges of tokens: the range with number blockIdx.y.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)

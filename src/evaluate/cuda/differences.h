@@ -23,8 +23,9 @@ cudaError_t kvd_differ(const float *a, const float *b, size_t n, int *differ, cu
 enum { KVD_CHANGE_PARTS = 1024, KVD_ERROR_PARTS = 16 };
 
 /*
- * Change of logits by compression: max |v - u| (infinite if an element is NaN), and the sum of u^2.
- * The u are logits of the uncompressed model, the v those of the compressed run.
+ * Change of logits by compression, from the logits u of the uncompressed model to the logits v of
+ * the compressed run. `largest` is max |v - u|, or infinite if an element is NaN. `sum2` is the sum
+ * of u^2.
  */
 typedef struct {
     double largest, sum2;
@@ -38,8 +39,9 @@ cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_chang
                              cudaStream_t stream);
 
 /*
- * Sums over outputs u (uncompressed) and v (compressed) of one head: diff2 of |v - u|^2, norm2 of
- * |u|^2, relative of |v - u| / |u| for u != 0. n_zero is the number of zeros in u.
+ * Sums over the outputs u (uncompressed) and v (compressed) of one head. diff2 is the sum of |v -
+ * u|^2, norm2 the sum of |u|^2, and relative the sum of |v - u| / |u| over elements with u != 0.
+ * n_zero is the number of elements with u = 0.
  */
 typedef struct {
     double diff2, norm2, relative, n_zero;

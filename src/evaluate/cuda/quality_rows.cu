@@ -1,7 +1,7 @@
 /*
  * Computes the prediction quality of each row of logits x in one pass, with one thread block per
- * row. Each thread sums e^{x - top}, where top is the largest logit it has read. The sums of
- * threads are scaled to a common top when they are merged.
+ * row. Each thread sums e^{x - top}, where `top` is the largest logit that this thread has read. To
+ * merge two threads, both sums are scaled to the larger of their two `top`.
  */
 #include "evaluate/cuda/quality_rows.h"
 
@@ -18,7 +18,10 @@ struct part {
     uint32_t bad;
     /* Sum of e^{x - top} over the logits x so far. */
     double sum;
-    /* Sum of e^{x - top} (x - y) over logits x so far and logits y of the uncompressed model. */
+    /*
+     * Sum of e^{x - top} (x - y) over the logits read so far: x of this row, y of the uncompressed
+     * model. The KL divergence is computed from it.
+     */
     double diff;
 };
 
@@ -28,7 +31,10 @@ struct part {
  */
 __device__ __forceinline__ double weight(float value, float top)
 {
-    /* Adding 1.5 * 2^52 rounds x / ln 2 to an integer. */
+    /*
+     * Rounds x / ln 2 to an integer n: adding 1.5 * 2^52 to a double and subtracting it again
+     * leaves an integer.
+     */
     const double x = (double)value - (double)top, round_to_int = 6755399441055744.0;
     const double t = fma(x, 1.4426950408889634, round_to_int), n = t - round_to_int;
     const double r = fma(n, -0x1.a39ef35793c76p-33, fma(n, -0x1.62e42fee00000p-1, x));
@@ -72,7 +78,10 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /* Before the first column p.top is -inf, which gives the scale 0. */
+        /*
+         * Scales the sums to the new largest logit. Before the first column p.top is -inf, for
+         * which weight() returns 0.
+         */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -115,7 +124,10 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /* No thread may write of_warp before all threads have left the previous call. */
+    /*
+     * Threads may still read of_warp from the previous call of this function, so they must all
+     * arrive here before it is written.
+     */
     __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;
@@ -160,8 +172,9 @@ __global__ void __launch_bounds__(THREADS, 4)
         kvd_quality_row out;
         out.nll = lse - (double)x[target[blockIdx.x]];
         /*
-         * KL divergence of p = softmax(u) and softmax(x), as E_p[u - x] - lse(u) + lse(x), with
-         * uncompressed logits u.
+         * KL divergence of p = softmax(u) from softmax(x), where u are the uncompressed logits:
+         * E_p[u - x] - lse(u) + lse(x). E_p is the mean with weights p, and lse the logarithm of
+         * the sum of exponentials.
          */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
         out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;

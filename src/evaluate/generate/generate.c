@@ -81,8 +81,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.n_gpus = 1;
     }
     /*
-     * On a GPU, the first compression setting decides if the GPU engine or the path with the cache
-     * in host memory is opened.
+     * On a GPU nothing is opened here: the plan of the first compression setting decides whether
+     * the GPU engine or the path with the cache in host memory is opened.
      */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
@@ -122,15 +122,16 @@ typedef struct {
     kvd_generate_step step;
     void *ctx;
     /*
-     * Statistics of each group, stored at the index of the group's first sequence:
-     * [c->n_sequences].
+     * Statistics of each group of sequences that run together, stored at the index of the group's
+     * first sequence: [c->n_sequences].
      */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
     /*
-     * Number of the next group. It decides which process (part) generates the group. It starts at
-     * the number of earlier calls, so that calls with one group each are spread over the processes.
+     * Number of the next group of sequences. It decides which process (option --part) generates the
+     * group. The number starts at the count of earlier calls of kvd_generate, so that calls with
+     * one group each are spread over the processes.
      */
     size_t group;
     bool failed;
@@ -138,9 +139,9 @@ typedef struct {
 } job;
 
 /*
- * Returns the GPU engine if it supports the plan, else the path with the cache in host memory. Both
- * take all GPU memory that is left, so one is freed before the other is opened. The caller frees
- * the engine.
+ * Returns the GPU engine if it supports the plan, else the path with the cache in host memory. Each
+ * of the two takes all GPU memory that is left, so the one in use is freed before the other is
+ * opened. The caller frees the engine.
  */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {

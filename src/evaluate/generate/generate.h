@@ -35,31 +35,33 @@ typedef struct {
      */
     const size_t *end;
     /*
-     * Prescribed inputs at the indices end[s] .. end[s+1]-1, or KVD_FREE_TOKEN for the model's
-     * own choice. A run of own choices is called an answer. NULL means that the model chooses
-     * all tokens.
+     * Tokens to feed to the model at the indices end[s] .. end[s + 1] - 1. KVD_FREE_TOKEN means
+     * that the model chooses the token; consecutive tokens that it chooses are called an answer.
+     * NULL means that the model chooses all tokens.
      */
     const uint32_t *forced;
     /*
-     * Called after each token that the model chose; `at` is its index in `token`. Return value 0
-     * continues. With 1 this token ends the answer; generation continues at the next prescribed
-     * token, or ends if there is none. 2 is like 1, but this token is not fed to the model. -1
-     * means failure. If the pointer is NULL, answers have their full length.
+     * Called after each token that the model chose, which is token[at]. The callback must return 0
+     * to continue, or 1 to end the answer with this token. Generation then continues at the next
+     * prescribed token, or ends if there is none. Returning 2 also ends the answer, but the token
+     * is not fed to the model. Returning -1 means failure. If the pointer is NULL, answers have
+     * their full length.
      */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /*
      * Callback for progress reports, after every pass and, with the cache in host memory, after
-     * every layer. `n` is the number of sequences generated since the last call, and need not be
-     * whole; over the calls for a group of sequences, `n` adds up to the group's number of
-     * sequences. `n` is negative if a group begins again with more memory. May be NULL.
+     * every layer. `n` is the number of sequences generated since the last call, which can be a
+     * fraction. Over all calls for a group of sequences that run together, `n` adds up to the size
+     * of the group. If a group must be repeated with more memory, `n` is negative and takes back
+     * what was reported for it. May be NULL.
      */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
     /*
      * True for sequences that have results from an earlier run, [n_sequences]. They are not
-     * generated. NULL means that no sequence has results. Groups of sequences are formed as if all
-     * sequences ran, so that the results equal those of an uninterrupted run.
+     * generated. NULL means that no sequence has results. Sequences that run together are chosen as
+     * if no sequence had results yet, so that the results equal those of an uninterrupted run.
      */
     const bool *done;
 } kvd_continuations;
@@ -74,8 +76,8 @@ typedef struct {
     /* Bits of the sequence in the cache after the prompt, and after the last token. */
     double prompt_bits, bits;
     /*
-     * Seconds of the pass over the prompt, and of the steps. The time of a shared pass is
-     * divided in proportion to tokens.
+     * Seconds of the pass over the prompt, and of the steps. If several sequences share a pass, its
+     * time is divided among them in proportion to their tokens.
      */
     double prompt_s, steps_s;
     size_t steps;
@@ -88,9 +90,15 @@ typedef struct {
      * kvd_continuations.ended is set.
      */
     uint32_t *token;
-    /* Natural logarithm of the probability of the next input. */
+    /*
+     * Natural logarithm of the probability that the model gave to the token fed next (prescribed or
+     * chosen).
+     */
     double *log_p;
-    /* 1 + the number of tokens with a larger logit than the next input. */
+    /*
+     * Rank of the token fed next (prescribed or chosen): 1 + the number of tokens with a larger
+     * logit.
+     */
     uint32_t *rank;
     /* [n_sequences] */
     kvd_continued_cost *cost;
@@ -101,18 +109,19 @@ typedef struct {
     /* Number type of the forward pass: KVD_F32, or KVD_BF16 on a GPU. */
     kvd_dtype compute;
     /*
-     * First GPU, and number of GPUs, each of which has the whole model; n_gpus 0 counts as 1. On
-     * the CPU, n_gpus is the number of threads.
+     * Index of the first GPU, and number of GPUs, each of which has the whole model. n_gpus = 0
+     * means 1 GPU. On the CPU, n_gpus is the number of threads.
      */
     int first_gpu, n_gpus;
     /*
-     * Part of the sequences that this process generates, of n_parts parts; n_parts 0 or 1 means
-     * that it generates all. Call k of kvd_generate generates group i in part (k + i) mod n_parts.
+     * Index of this process's part of the sequences, and number of parts. If n_parts is 0 or 1,
+     * this process generates all sequences. In call k of kvd_generate, the i-th group of sequences
+     * that run together is generated in part (k + i) mod n_parts.
      */
     size_t part, n_parts;
     /*
      * Number of tokens in one forward pass. With the cache in host memory, it limits the number of
-     * sequences that run together; at least one runs. In the GPU engine, it limits the prompts of
+     * sequences that run together, which is at least 1. In the GPU engine, it limits the prompts of
      * one iteration.
      */
     size_t max_tokens;
@@ -131,8 +140,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
 void kvd_generator_free(kvd_generator *g);
 
 /*
- * kvd_generator_path returns the name of the implementation that runs a plan. `why` receives the
- * reason if that is not the CUDA engine, else "".
+ * kvd_generator_path returns the name of the implementation that runs a plan. If this is not the
+ * CUDA engine, `why` receives the reason, else "".
  */
 enum { KVD_GENERATOR_WHY = 160 };
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,

@@ -16,8 +16,8 @@ static bool is_own(const kvd_continuations *c, size_t at)
 }
 
 /*
- * Writes the results at output index `at`, and returns the next input token. x [vocab] has the
- * logits; it may be NULL if only tokens are wanted.
+ * Writes the results for one output token to element `at` of the arrays in *out, and returns the
+ * next input token. x [vocab] has the logits; if only tokens are wanted, it may be NULL.
  */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
@@ -50,13 +50,16 @@ typedef struct {
     pthread_mutex_t *lock;
     size_t first, n;
     uint32_t *next; /* [n] */
-    /* [n] Output index of the token that follows `next`; c->end[s + 1] at the end of a sequence. */
+    /*
+     * [n] Index in the arrays of `out` of the token after `next`. At the end of a sequence s it is
+     * c->end[s + 1].
+     */
     size_t *at;
     /* [n] Number of tokens of each sequence in the cache. */
     size_t *rows;
     /*
-     * Batch of the current pass. `row` [n] holds the index of each sequence in *c, `slot` [n] its
-     * index within this group.
+     * Batch of the current pass (fields of kvd_batch). In addition, for each of its n sequences,
+     * `row` [n] is the index of the sequence in *c, and `slot` [n] its index within this group.
      */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
@@ -67,13 +70,14 @@ typedef struct {
     const kvd_plan *plan;
     kvd_stepwise_account *account;
     /*
-     * Input so far of a sequence that outgrows its RoPE table (longrope models); NULL for other
-     * groups.
+     * Input tokens so far of the group's only sequence, if it outgrows its RoPE table (longrope
+     * models). NULL in all other groups.
      */
     uint32_t *text;
     /*
-     * Number of input tokens of the whole group (all_tokens) and of its finished passes (tokens).
-     * `told` is the part of n sequences that was reported to c->advanced.
+     * Number of input tokens of the whole group (all_tokens) and of the passes that are finished
+     * (tokens). `told` is the number of sequences, of the group's n, that c->advanced has been told
+     * of.
      */
     double all_tokens, tokens, told;
     double pass_tokens; /* number of input tokens of the current pass */
@@ -90,8 +94,9 @@ static size_t length_of(const kvd_continuations *c, size_t s)
 }
 
 /*
- * Returns the number of tokens up to which sequence s can use the cache it begins with. A longrope
- * model changes its RoPE table, and with it all cached K, at rope_original_positions tokens.
+ * Returns the length in tokens up to which sequence s can use the cache with which it begins. In a
+ * longrope model, a sequence that reaches rope_original_positions tokens changes its RoPE table.
+ * All cached keys then become invalid.
  */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
@@ -217,8 +222,9 @@ static int run_prompts(group *u, kvd_err *err)
 }
 
 /*
- * Appends the next token to the text of a sequence that outgrows its RoPE table. When the text has
- * one token more than first_length(), a new cache is begun with the whole text as its prompt.
+ * Appends the next token to the text of a sequence that outgrows its RoPE table. When the text
+ * becomes longer than the length that the RoPE table allows (first_length), begins a new cache with
+ * the whole text as its prompt.
  */
 static int add_to_text(group *u, kvd_err *err)
 {

@@ -17,8 +17,8 @@ struct kvd_generate_path {
     /* Largest number of sequences whose logits one call of `read` can return. */
     size_t piece;
     /*
-     * Callback for progress reports, or NULL; set by the caller of `run`. `run` may call it after
-     * the attention of a layer, with the number of layers so far.
+     * Callback for progress reports, or NULL; set by the caller of `run`. After the attention of a
+     * layer, `run` may call it with the number of layers that are done.
      */
     void (*layer_done)(void *ctx, int n_layers);
     void *layer_ctx;
@@ -31,8 +31,9 @@ struct kvd_generate_path {
      */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
     /*
-     * Returns how many of n sequences of *c, from `first` on, run together; at least 1. The number
-     * may fall below that of `together` after `grow`. If the pointer is NULL, all n run together.
+     * Returns how many of n sequences of *c, from `first` on, run together; at least 1. After a
+     * call of `grow` this may be fewer than `together` returned. If the pointer is NULL, all n run
+     * together.
      */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
     /* Begins n sequences, in slots 0 .. n - 1. The plan must stay open until `end`. */

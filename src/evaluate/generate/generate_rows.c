@@ -104,7 +104,8 @@ typedef struct {
     kvd_sequence_cache cache;
     kvd_prompts prompts;
     /*
-     * Logits [piece][vocab_size], from which the largest is found even if only tokens are wanted.
+     * Logits [piece][vocab_size]. They are needed even if only tokens are wanted, because the token
+     * is the one with the largest logit.
      */
     float *logits;
 } by_rows;

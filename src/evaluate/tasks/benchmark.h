@@ -1,7 +1,7 @@
 /*
  * Test items of published benchmarks. The prompt is context + question + answer prefix, joined
- * without anything between them. The cache is compressed at the end of the prompt or of the
- * context, so the context must hold everything that later questions share.
+ * without anything between them. The cache is compressed when the model has read the prompt or, if
+ * so chosen, the context. Therefore the context must hold everything that later questions share.
  */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_H
@@ -31,7 +31,7 @@ typedef struct {
     size_t max_new_tokens; /* per answer, at least 1 */
     /*
      * Text that ends an answer and is not part of it; "" if only the end-of-text token does. If
-     * it is a line feed, line feeds at the beginning of an answer are dropped.
+     * `stop` is a line feed, line feeds at the beginning of an answer are dropped.
      */
     char *stop;
 } kvd_benchmark_item;
@@ -43,8 +43,9 @@ typedef struct {
 } kvd_benchmark;
 
 /*
- * Append a zeroed item, or a zeroed question to the last item, and return it. On failure return
- * NULL and fill *err.
+ * kvd_benchmark_add appends a zeroed item to the list. kvd_benchmark_add_turn appends a zeroed
+ * question to the last item. Both return what they appended. On failure they return NULL and fill
+ * *err.
  */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
 /* Appends an empty turn (a question) to the item that was added last. */
@@ -54,7 +55,7 @@ int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
 typedef enum {
-    /* The form is recognised by the fields of each object. */
+    /* The benchmark to which a file belongs is recognised by the fields of its objects. */
     KVD_FORM_AUTO,
     KVD_FORM_RULER,
     KVD_FORM_LONGBENCH,

@@ -37,8 +37,8 @@ static int push(kvd_ids *to, const uint32_t *id, size_t n, kvd_err *err)
 }
 
 /*
- * Returns the text of context, question and answer prefix with the chat template around it.
- * *split receives the number of bytes before the question.
+ * Returns the text of context, question and answer prefix with the chat template around it. *split
+ * receives the number of bytes of the text that precede the question.
  */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
@@ -101,8 +101,8 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
 }
 
 /*
- * Removes the middle of a prompt, so that it fits with the `taken` tokens of answers and later
- * questions.
+ * Removes the middle of a prompt that is too long. Afterwards prompt, question, and the `taken`
+ * tokens of answers and later questions have at most max_len tokens together.
  */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
@@ -317,8 +317,8 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     bool stopped;
     (void)sequence;
     /*
-     * Return value 1 feeds the end token to the model. Return value 2 does not, because a chat
-     * template writes the end token before the next question.
+     * Returns 1 so that the end token is fed to the model. With a chat template returns 2, so that
+     * it is not fed, because the template writes the end token before the next question.
      */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;

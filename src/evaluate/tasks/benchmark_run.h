@@ -39,15 +39,16 @@ typedef struct {
     kvd_generator_spec generator;
     bool no_special; /* leave out the begin-of-text token (BOS) */
     /*
-     * Chat template around context and question; the answer prefix follows the assistant's header.
-     * The template writes BOS itself. NULL means none.
+     * Chat template that is put around context and question, or NULL. The answer prefix follows the
+     * template's header of the assistant's turn. The template itself contains the begin-of-text
+     * token.
      */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
 
 typedef struct {
     size_t item, turn, sequence;
-    /* Indices in the arrays of kvd_continuations: at .. end - 1. */
+    /* The answer's tokens have the indices at .. end - 1 in the arrays of kvd_continuations. */
     size_t at, end;
     bool last; /* true for the last answer of its sequence */
 } kvd_benchmark_answer;
@@ -82,9 +83,10 @@ typedef struct {
 
 /*
  * Builds the token sequences of all items. A prompt that is too long loses its middle, as in
- * LongBench. Fails, naming the item, if a question does not fit into max_len, or has no text of its
- * own although compress_at is KVD_COMPRESS_CONTEXT. Fails if the tokenizer lacks tokens of the chat
- * template. *r can be released after a failure too.
+ * LongBench. Fails, naming the item, if a question does not fit into max_len. Fails also if
+ * compress_at is KVD_COMPRESS_CONTEXT and a question has no text of its own, apart from the
+ * context. Fails if the tokenizer lacks tokens of the chat template. *r can be released after a
+ * failure too.
  */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
@@ -94,8 +96,8 @@ void kvd_benchmark_run_release(kvd_benchmark_run *r);
 /*
  * Runs and scores all items with the open plan. `name` identifies the setting in the journal. With
  * --part, only this process's items are generated and saved in the journal, and nothing is scored.
- * Fails if the counted bytes do not show that the plan compressed something. The caller releases
- * *out, which must be zeroed, also after a failure.
+ * Fails if the plan should compress the cache, but the counted bytes show that it did not. The
+ * caller releases *out, which must be zeroed, also after a failure.
  */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);

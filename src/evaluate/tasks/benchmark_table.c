@@ -122,7 +122,8 @@ static double dense_bytes(const kvd_config *c)
 }
 
 /*
- * Value that is passed as a task index for the mean over tasks, in which tasks have equal weight.
+ * Value of a parameter `task` that selects, instead of the index of one task, the mean over all
+ * tasks with equal weights.
  */
 #define ALL_TASKS SIZE_MAX
 
@@ -132,8 +133,9 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
 }
 
 /*
- * Computes the mean score of a task, or the mean difference from the scores of `less`. For
- * ALL_TASKS, resamples draw within each task.
+ * Computes the mean score of a task in *r. If `less` is not NULL, computes the mean of the
+ * differences between the scores in *r and in *less. For ALL_TASKS, bootstrap resamples draw items
+ * within each task.
  */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
@@ -229,8 +231,8 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / tokens / dense_bytes(t->config));
     /*
-     * The bits in `dense` are those of the number type of this run, so the ratio is scaled to a
-     * cache of 16 bits.
+     * account.dense counts numbers of the type of this run (plan->type). The factor makes the ratio
+     * a fraction of a cache of 16 bits.
      */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);

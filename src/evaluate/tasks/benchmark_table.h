@@ -22,16 +22,16 @@ kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const k
 void kvd_benchmark_table_free(kvd_benchmark_table *t);
 
 /*
- * Adds the lines of one setting, whose plan must be open: one per task and, if there are
- * several, one for their mean, in which tasks have equal weight. Takes over the result. The
- * uncompressed model must come first, because changes are paired differences from it.
+ * Adds the lines of one setting, whose plan must be open: one per task and, if there are several
+ * tasks, one for the mean over tasks, in which tasks have equal weight. Afterwards the table owns
+ * *result. The uncompressed model must come first, because changes are paired differences from it.
  */
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
 /*
- * Computes the share of the uncompressed model's mean score that is kept by the setting that was
- * added last. Tasks have equal weight; the 95 % interval draws items of all tasks. Fails if the
+ * Divides the mean score of the setting that was added last by the mean score of the uncompressed
+ * model. Tasks have equal weight; the 95 % interval draws items of all tasks. Fails if the
  * uncompressed model scores 0.
  */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);

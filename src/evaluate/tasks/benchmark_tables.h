@@ -31,15 +31,15 @@ typedef struct {
 const kvd_benchmark_row *kvd_longbench_row(const char *task);
 const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 /*
- * kvd_scbench_row returns the settings of an SCBench task with the prompt of the first question, or
- * NULL. kvd_scbench_next returns the prompt of later questions, which follow the previous answer on
- * the same cache.
+ * kvd_scbench_row returns the settings of an SCBench task, with the prompt of the first question.
+ * For an unknown task it returns NULL. kvd_scbench_next returns the prompt of later questions,
+ * which follow the previous answer on the same cache.
  */
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 const char *kvd_scbench_next(const char *task);
 /*
- * Returns the settings of a RULER task. For unknown names it returns the settings of the needle
- * tasks, never NULL. The prompt is in the benchmark file.
+ * Returns the settings of a RULER task. For an unknown name it returns the settings that all needle
+ * tasks (niah_...) have; it never returns NULL. The prompt is in the benchmark file.
  */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 

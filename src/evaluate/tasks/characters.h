@@ -31,7 +31,7 @@ bool kvd_character_is_space(uint32_t c);
 size_t kvd_characters_find(const kvd_characters *x, const kvd_characters *y);
 
 typedef struct {
-    /* Words as ranges of the text, which must outlive this structure. */
+    /* Words, each given as a range of the text. The text must outlive this structure. */
     kvd_characters *word;
     size_t n;
 } kvd_words;

@@ -138,8 +138,8 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
             continue;
         after += strlen(prefix[k]);
         /*
-         * InfiniteBench skips one character after the phrase, such as a blank. Here the character
-         * is one of UTF-8.
+         * InfiniteBench skips one character after the phrase, such as a blank. A character may be
+         * several bytes of UTF-8.
          */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)

@@ -16,8 +16,8 @@ struct kvd_journal {
     char *path;
     FILE *file;
     /*
-     * JSON objects {"run", "account", "sequences"}, with the "file" and "line" from which each
-     * object was read.
+     * JSON objects, one per line of the journal, with the members "run", "account" and "sequences".
+     * "file" and "line" are added to say where the object was read.
      */
     json_t *groups;
     size_t n_saved;
@@ -94,8 +94,8 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
 }
 
 /*
- * Reads the journal's lines and sets *whole to the number of bytes in complete lines. After them, a
- * killed run may have left an incomplete line.
+ * Reads the journal's lines and sets *whole to the number of bytes in complete lines. After the
+ * complete lines, a killed run may have left an incomplete one.
  */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
@@ -193,7 +193,8 @@ static int read_parts(kvd_journal *j, const kvd_run_key *key, kvd_err *err)
     if (asprintf(&where, "%.*s", folder ? folder : 1, folder ? j->path : ".") < 0)
         return kvd_no_memory(err, "a path", strlen(j->path));
     /*
-     * The files are sorted, so that a sequence in two journals is always taken from the same file.
+     * Journals of other parts are read in the order of their names. If a sequence is in two
+     * journals, it is thus always taken from the same one.
      */
     const int n = scandir(where, &entry, NULL, alphasort);
     int status = n < 0 ? kvd_fail_errno(err, "cannot read the folder '%s'", where) : 0;
@@ -350,8 +351,8 @@ typedef struct {
     /* [c->n_sequences] */
     bool *done;
     /*
-     * Statistics of each group, stored at the index of the group's first sequence:
-     * [c->n_sequences].
+     * Statistics of each group of sequences that run together, stored at the index of the group's
+     * first sequence: [c->n_sequences].
      */
     kvd_stepwise_account *account;
     kvd_progress *progress;

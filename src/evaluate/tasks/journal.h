@@ -15,9 +15,9 @@
 typedef struct kvd_journal kvd_journal;
 
 /*
- * Opens a journal and reads the lines of an earlier run; if `parts` is true, also those of
- * path.I-of-N. Fails if the earlier run had another `key`, or if a line other than the last is
- * damaged. On failure returns NULL and fills *err.
+ * Opens a journal and reads the lines of an earlier run; if `parts` is true, also the lines of the
+ * journals path.I-of-N of other processes (--part). Fails if the earlier run had another `key`, or
+ * if a line other than the last is damaged. On failure returns NULL and fills *err.
  */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
 /*
@@ -31,15 +31,16 @@ const char *kvd_journal_path(const kvd_journal *j);
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
 /*
  * Closes the journal. Removes its file if this run made it and saved no sequence in it, because the
- * key of a refused run would make the next run fail.
+ * next run would fail on a file with the key of a run that was refused.
  */
 void kvd_journal_close(kvd_journal *j);
 
 /*
- * Generates as kvd_generate does, but takes finished sequences from the journal and saves the
- * others. `run` identifies setting and task. If j is NULL, nothing is saved. *progress counts
- * sequences, including those from the journal. `progress` may be NULL. c->advanced is ignored.
- * After SIGINT or SIGTERM the call fails at the end of the current group of sequences.
+ * Generates as kvd_generate does, but takes the sequences that the journal already has from there,
+ * and saves all others in the journal. `run` is the name of the setting and task. If j is NULL,
+ * nothing is saved. *progress counts sequences, including those from the journal. `progress` may be
+ * NULL. c->advanced is ignored. After SIGINT or SIGTERM the call fails at the end of the current
+ * group of sequences.
  */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,

@@ -73,9 +73,10 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
 }
 
 /*
- * Scores a classification. A class name that is only a part of the reference does not count.
- * LongBench removes such names from the list of found names while it iterates over the list.
- * Therefore it never checks the name after a removed name; this function does the same.
+ * Scores a classification by the class names found in the answer. A name that is only a part of the
+ * reference does not count. LongBench removes such a name from its list of names while it iterates
+ * over this list, so that it skips the name after the removed one. This function skips the same
+ * names.
  */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
@@ -195,7 +196,8 @@ static int last_number(const char *answer, const char *reference, double *score,
 }
 
 /*
- * Returns the letter X of "The correct answer is (X)", else of "The correct answer is X", else 0.
+ * Returns the letter X if the answer contains "The correct answer is (X)" or, failing that, "The
+ * correct answer is X". Returns 0 if it contains neither.
  */
 static char chosen(const char *answer)
 {
@@ -248,8 +250,8 @@ static char *blanked(const char *s, const char *drop)
 
 /*
  * Applies the rule of InfiniteBench for an answer that does not begin with a letter. A reference
- * must begin one character after "answer is:" or a similar phrase. Without such a phrase, the first
- * word that is a substring of "ABCD" must be a reference.
+ * must begin one character after "answer is:" or a similar phrase. If there is no such phrase, the
+ * first word of the answer that is a part of "ABCD" must be a reference.
  */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
@@ -313,7 +315,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails for a reference with which every answer would have an equal score. */
+/* Fails if a reference makes the metric useless, because every answer would have the same score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

@@ -26,7 +26,7 @@ typedef enum {
     KVD_METRIC_CODE,
     /* 1 / (number of class names in the answer) if the right name is among them, else 0. */
     KVD_METRIC_CLASSIFICATION,
-    /* Fraction of the answer's numbers that equal N of the reference "Paragraph N". */
+    /* The reference is "Paragraph N". Fraction of the numbers in the answer that are equal to N. */
     KVD_METRIC_RETRIEVAL,
     /* Like KVD_METRIC_RETRIEVAL, for references in Chinese. */
     KVD_METRIC_RETRIEVAL_ZH,
@@ -43,7 +43,10 @@ typedef enum {
     /* 1 if the last word of the answer is the reference, an integer. */
     KVD_METRIC_LAST_INTEGER,
     KVD_METRIC_FIRST_NUMBER, /* 1 if the first number of the answer is the reference */
-    /* Fraction of the reference numbers that the answer lists correctly from the beginning. */
+    /*
+     * The reference is a list of numbers. Fraction of it, from its beginning, that the answer lists
+     * without an error.
+     */
     KVD_METRIC_LEADING,
     /* 1 if the answer names the right option by its letter or text. */
     KVD_METRIC_OPTION,
@@ -65,8 +68,9 @@ typedef struct {
 
 /*
  * Scores an answer. If there are several references, the best score counts, with three exceptions.
- * match-all is a mean over the references. leading-numbers takes them as one list. letter and
- * option take two references as the text and the letter of one right answer.
+ * match-all is a mean over the references. leading-numbers takes the references as one list. letter
+ * and option, if there are two references, take them as the text and the letter of one right
+ * answer.
  *
  * Texts are UTF-8; an invalid byte counts as one character. Fails if a reference does not have the
  * form that the metric needs.

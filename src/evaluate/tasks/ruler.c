@@ -11,12 +11,14 @@
 
 /*
  * Numbers of the streams of random numbers. Task k draws from stream TASK_STREAM + k. RULER
- * shuffles with a generator that starts anew for every item; here this is stream ORDER_STREAM.
+ * shuffles with a generator that starts anew for every item; here stream ORDER_STREAM plays this
+ * role.
  */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /*
- * EXAMPLE_TOKENS limits the solved example before each question of task vt (variable tracking).
- * ATTEMPTS is how often an item of the smallest size is drawn again if it is too long.
+ * EXAMPLE_TOKENS is the largest number of tokens of the solved example before each question of task
+ * vt (variable tracking). If an item of the smallest size is too long, another one is drawn, at
+ * most ATTEMPTS times.
  */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
@@ -147,23 +149,30 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /* Size of the item from which the search estimates the tokens per word or line. */
+    /*
+     * Size of a trial item. From its number of tokens the search estimates the tokens per word or
+     * line.
+     */
     size_t sample;
-    /* Size with which the search begins, and by which too long items are shortened. */
+    /*
+     * Size with which the search begins. If an item is too long, its size is reduced by this
+     * number.
+     */
     size_t step;
     size_t least;
     /*
-     * Tokens of the solved example of task vt (variable tracking). RULER leaves them out when it
-     * estimates the tokens per line.
+     * Number of tokens of the solved example of task vt (variable tracking). RULER subtracts them
+     * from the tokens of the trial item before it estimates the tokens per line.
      */
     size_t beside;
-    /* Upper limit of the search, as a multiple of the size that the estimate gives. */
+    /* Upper limit of the search. The limit is this number times the estimated size that fits. */
     size_t slack;
 } fit;
 
 /*
- * RULER's binary search for the largest size that fits. It searches from f->step to f->slack times
- * the size that the tokens of an item of size f->sample suggest. If no size fits, *size is f->step.
+ * RULER's binary search for the largest size of an item that fits. A trial item of size f->sample
+ * gives an estimate of this size. The search covers sizes from f->step to f->slack times the
+ * estimate. If no size fits, *size is f->step.
  */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
@@ -190,8 +199,8 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 }
 
 /*
- * Searches the size of an item of task fwe (frequent words). Adds f->step words until the prompt
- * has f->limit tokens, then removes the words of the last step, unless fewer than f->least words
+ * Searches the size of an item of task fwe (frequent words). Adds f->step words at a time until the
+ * prompt has f->limit tokens. Then removes the words added last, unless fewer than f->least words
  * would remain.
  */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
@@ -211,8 +220,9 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
 }
 
 /*
- * Shortens a too long item by f->step at a time. RULER draws items of the smallest size again and
- * again until one fits. This function stops after ATTEMPTS items.
+ * Builds an item and, as long as it is too long, shortens it by f->step. If an item of the smallest
+ * size is too long, RULER draws others until one fits, perhaps for ever. This function draws at
+ * most ATTEMPTS of them.
  */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
@@ -258,8 +268,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
     /*
-     * RULER's search does not end if 500 words of the essay are too long. Here the search then
-     * begins at 25 words.
+     * If 500 words of the essay are too long, RULER's search does not end. In this case the search
+     * begins at 25 words here.
      */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;

@@ -28,7 +28,7 @@ typedef struct {
     uint64_t seed;
     /* Path of a UTF-8 text in which needles are hidden; may be NULL if no task needs it. */
     const char *essay;
-    /* True if the length includes special tokens such as BOS. */
+    /* True if special tokens such as BOS count towards the length of a prompt. */
     bool special;
     /* True if context and question are tokenized separately (--compress-at context). */
     bool context_apart;
@@ -39,9 +39,10 @@ bool kvd_ruler_needs_essay(size_t k);
 /*
  * Appends the items of every chosen task. A prompt and its answer have at most s->length tokens. An
  * item has one question; its `id` is its number within the task, from 0. Equal settings and
- * tokenizers give equal items, and the first items do not depend on s->items. *changes can set
- * another metric, number of answer tokens or stop text. Fails, naming the task, if its shortest
- * item is too long, or if the essay is missing or has no words.
+ * tokenizers give equal items. With a larger number s->items of items, the first items stay the
+ * same. *changes may replace the metric, the number of answer tokens and the stop text of the
+ * tasks. Fails, naming the task, if its shortest item is too long, or if the essay is missing or
+ * has no words.
  */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,

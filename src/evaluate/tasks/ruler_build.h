@@ -28,7 +28,10 @@ enum { KVD_RULER_HOPS = 4, KVD_RULER_CHAIN = KVD_RULER_HOPS + 1, KVD_RULER_COMMO
 typedef struct {
     kvd_ruler_haystack haystack;
     kvd_ruler_kind key, value;
-    /* Numbers of hidden keys, of values per key, and of keys that the question asks for. */
+    /*
+     * Needles hidden in the text: number of keys (names to search for), of values per key, and of
+     * keys that the question asks for.
+     */
     size_t keys, values, queries;
 } kvd_ruler_needles;
 
@@ -52,8 +55,8 @@ typedef struct {
     kvd_ruler_list essay;
     bool *ends; /* true for each essay word that ends a sentence: [essay.n] */
     /*
-     * Solved example of vt: number of noise lines, and for each assignment the noise line before
-     * which it is written.
+     * Solved example of task vt. `example_lines` is its number of noise lines. `example_at` holds,
+     * for each assignment, the index of the noise line before which it is written.
      */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
@@ -63,19 +66,22 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
 /*
- * Builds an item of size n. The unit of n depends on the task: words of the essay, lines of noise
- * or distracting needles for the needle tasks; lines of noise for variable tracking (vt); distinct
- * words for common words (cwe); words of the text of made-up words for frequent words (fwe). *t
- * must be zeroed; the caller releases it also after a failure.
+ * Builds an item of size n. The unit of n depends on the task. In the needle tasks it is words of
+ * the essay, lines of noise or distracting needles. In vt (variable tracking) it is lines of noise,
+ * in cwe (common words) distinct words, and in fwe (frequent words) all words of the text. *t must
+ * be zeroed; the caller releases it also after a failure.
  */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
 /*
- * Returns true if the three answer words of a text of n words are more frequent than any other
- * word. The word "...", with which RULER fills the text, does not count.
+ * Checks a text of n words of task fwe (frequent words). Returns true if the three words that are
+ * the answer are more frequent than any other word except "...", with which RULER fills the text.
  */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
-/* Builds the solved example of vt from n lines of noise, and keeps its layout in *r. */
+/*
+ * Builds the solved example of task vt from n lines of noise, and stores in *r where its
+ * assignments are.
+ */
 kvd_ruler_build kvd_ruler_vt_example;
 
 /*

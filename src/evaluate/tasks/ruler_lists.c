@@ -47,7 +47,10 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /* As in RULER, an assignment of another variable ends in a blank. */
+            /*
+             * The first variable of a chain is assigned a number, and the others the variable
+             * before them. As in RULER, the lines of the others end in a blank.
+             */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
@@ -113,8 +116,9 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 }
 
 /*
- * Writes word number k of a vocabulary of n words. The vocabulary is the adjectives, nouns and
- * verbs or, if these are fewer than n, pairs of different nouns joined by a hyphen.
+ * Writes word number k of a vocabulary of n words. The vocabulary consists of the adjectives, nouns
+ * and verbs in *r. If there are fewer than n of these, it consists of pairs of different nouns
+ * joined by a hyphen.
  */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
@@ -140,9 +144,9 @@ static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
 /*
- * Writes a numbered list of n words. The first KVD_RULER_COMMON words that are drawn appear `often`
- * times in the list, the others `seldom` times. *words receives an array of words_for(r, n) word
- * numbers, which the caller frees.
+ * Draws n words and writes a numbered list of them. The first KVD_RULER_COMMON words drawn appear
+ * `often` times in the list, all others `seldom` times. *words receives an array of words_for(r, n)
+ * word numbers, which the caller frees.
  */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
@@ -246,8 +250,8 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
 }
 
 /*
- * Returns the number of different words of task fwe. One of them is the most frequent word, which
- * the text shows as "...".
+ * Returns the number of different words in a text of task fwe. This includes the most frequent
+ * word, in place of which the text has "...".
  */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {

@@ -122,8 +122,8 @@ static const char *essay_word(const kvd_ruler *r, size_t i)
 }
 
 /*
- * Repeats an essay that is shorter than n words. Depths of needles are drawn from 40 equally
- * spaced percentages from 0 to 100.
+ * Writes n words of the essay with the needles between them. If the essay has fewer than n words,
+ * repeats it. The depth of each needle is drawn from 40 equally spaced percentages from 0 to 100.
  */
 static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
 {
@@ -162,8 +162,8 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         if (i)
             fputc('\n', f);
         /*
-         * RULER inserts needles from the end of the text, so that the last position has the first
-         * needle.
+         * RULER inserts needles from the end of the text, so the first needle is at the last
+         * position.
          */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);

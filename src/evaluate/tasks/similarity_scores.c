@@ -88,7 +88,10 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* Numbers of words: equal words of both compared texts have the same number. */
+/*
+ * Words of a text as numbers. A word that occurs in both compared texts has the same number in
+ * both.
+ */
 typedef struct {
     /* [n_words] */
     size_t *word;
@@ -160,7 +163,10 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/* Marks the words of the longest common subsequence that the Python package `rouge` finds. */
+/*
+ * Sets in_union[w] for the words w of the longest common subsequence of x and y. If there are
+ * several such subsequences, it is the one that the Python package `rouge` finds.
+ */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -197,8 +203,8 @@ static double package_f1(double both, double answer, double reference)
 }
 
 /*
- * Counts distinct words that both texts have. If `subsequences` is true, only those in the union of
- * the longest common subsequences of all pairs of sentences.
+ * Counts distinct words that both texts have. If `subsequences` is true, counts only words that are
+ * in a longest common subsequence of some pair of sentences.
  */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
@@ -262,8 +268,8 @@ typedef struct {
     /* True for frequent characters of text b, which the search for matches ignores: [b->n]. */
     bool *popular;
     /*
-     * Lengths of the matches that end at each index of b, for two successive indices of a: [b->n
-     * + 1].
+     * length[.][j] is the length of the match that ends before index j of b, [b->n + 1]. There are
+     * two such arrays, for two successive indices of a.
      */
     size_t *length[2];
 } matcher;
@@ -273,8 +279,9 @@ typedef struct {
 } block;
 
 /*
- * Returns the longest common block of a[alo .. ahi-1] and b[blo .. bhi-1]. Among equally long
- * blocks, the first in a, then the first in b counts.
+ * Returns the longest block of equal consecutive elements in a[alo .. ahi-1] and b[blo .. bhi-1].
+ * Among equally long blocks, returns the one that begins first in a, and of these the one that
+ * begins first in b.
  */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
@@ -366,7 +373,7 @@ int kvd_code_similarity(const char *answer, const char *reference, double *score
     int status = kvd_characters_of(line, n, &a, err) ||
                  kvd_characters_of(reference, strlen(reference), &b, err);
     /*
-     * Equal texts score 1 and an empty text scores 0, because fuzzywuzzy tests this before it
+     * Equal texts score 1 and an empty text scores 0: fuzzywuzzy handles these two cases before it
      * computes the ratio.
      */
     if (!status && !kvd_words_order(&a, &b))

@@ -63,8 +63,9 @@ static int grow_sizes(size_t **list, size_t capacity, kvd_err *err)
 }
 
 /*
- * Ends the current sequence. If `question` is not NULL, the tokens of question and answer are
- * prescribed after the prompt; else the model generates `more` tokens.
+ * Ends the current sequence, which so far is a prompt. If `question` is not NULL, the tokens of
+ * question and answer are prescribed after the prompt. If it is NULL, the model generates `more`
+ * tokens.
  */
 static int end_sequence(builder *b, const kvd_ids *question, const kvd_ids *answer, size_t more,
                         kvd_err *err)
@@ -114,7 +115,8 @@ static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const 
                          size_t n, kvd_err *err)
 {
     /*
-     * The text is counted when it is stored, so that a failure frees exactly the texts that exist.
+     * n_items grows only when a text is stored, so that after a failure exactly the texts that
+     * exist are freed.
      */
     const size_t i = items->n_items++;
     items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
@@ -214,8 +216,8 @@ static int read_fields(const kvd_task_documents *d, const char *field, fields *f
 }
 
 /*
- * Reads two fields of every document into two lists. Refuses plain text files, for which both lists
- * would have the same text.
+ * Reads two fields of every document into two lists. Refuses plain text files: they have no fields,
+ * so both lists would get the same text.
  */
 static int read_both(const kvd_task_documents *d, const char *second, fields *a, fields *b,
                      kvd_err *err)

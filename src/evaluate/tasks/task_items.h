@@ -20,8 +20,8 @@ enum { KVD_TASK_CLASSES = 64 };
 
 /*
  * An item is one sequence of `run`; in task classify it is n_classes sequences, in the order of the
- * classes. The prompt is compressed at once. In tasks needle and classify the question is the first
- * `lead` tokens of the continuation, and is read through the compressed cache.
+ * classes. The cache is compressed at the end of the prompt. In tasks needle and classify, the
+ * continuation begins with the question, `lead` tokens that are read with the compressed cache.
  */
 typedef struct {
     size_t n_items;
@@ -29,8 +29,8 @@ typedef struct {
     size_t *cluster;
     size_t n_clusters;
     /*
-     * Prompts and continuations, whose arrays are owned. In tasks needle and classify, tokens are
-     * forced.
+     * Prompts and continuations; this structure owns their arrays. In tasks needle and classify,
+     * the tokens of the continuations are prescribed.
      */
     kvd_continuations run;
     /* Task generate: text to compare with the generated one, [n_items]; NULL if there is none. */
@@ -53,9 +53,10 @@ typedef struct {
 void kvd_task_items_release(kvd_task_items *items);
 
 /*
- * Makes one item of the first `prompt` tokens of every sequence of at least prompt + n_new tokens,
- * at most `most` items (0: all). The reference is the text's own continuation; none if `tok` is
- * NULL. Fails if no sequence is long enough.
+ * Makes one item from every sequence that has at least prompt + n_new tokens: its first `prompt`
+ * tokens are the prompt, and the text of the next n_new tokens is the reference. If `tok` is NULL,
+ * items have no references. At most `most` items are made; 0 means all. Fails if no sequence is
+ * long enough.
  */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
@@ -85,16 +86,18 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
 /*
  * Makes one item of every document, followed by the question and by each class. Without a question,
  * the last token of the document is used as the question. `label` is the field with the class.
- * `classes` lists names as "a,b", and another label is an error; NULL takes the labels in the order
- * in which they occur.
+ * `classes` lists the names of all classes as "a,b"; a document with any other label is an error.
+ * If `classes` is NULL, the classes are the labels of the documents in the order in which they
+ * occur.
  */
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
 /*
  * Makes items of passkey retrieval (Mohtashami and Jaggi 2023): a random number of five digits is
- * hidden in each of at most `most` sequences, at n_depths depths from 0 to 1 (in the middle if 1).
- * Seed, sequence and depth determine the number. Texts are shortened to max_len tokens.
+ * hidden in each of at most `most` sequences. It is hidden at n_depths depths from 0 (start) to 1
+ * (end); a single depth is the middle. Seed, sequence and depth determine the number. Texts are
+ * shortened to max_len tokens.
  */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,

@@ -16,7 +16,10 @@ extern const char *const kvd_target_metric_words[];
 
 typedef struct {
     kvd_inputs_options in;
-    /* Values of options from here on are 0 or NULL if the option is not given. */
+    /*
+     * Values of the options of kvdim-tasks. From here on, a field is 0 or NULL if its option was
+     * not given.
+     */
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
     const char *benchmark[KVD_TASKS_FILES];
@@ -55,8 +58,8 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 
 /*
- * Records the options in `in`->run, as parameters of the result. `chat` is the chat form of
- * prompts, or NULL, and `engine` the name of the engine that generates.
+ * Records the options in `in`->run, as parameters of the result. `chat` is the chat template of the
+ * prompts, or NULL. `engine` is the name of the engine that generates.
  */
 int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
                      const char *engine, kvd_err *err);

@@ -239,8 +239,8 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
         return 0;
     const kvd_stepwise_account *const a = &r->account;
     /*
-     * a->dense is the bits of a cache of type plan->type. Bits times `unit` are fractions of a
-     * 16-bit cache.
+     * a->dense is the bits of an uncompressed cache of type plan->type. A number of bits times
+     * `unit` is a fraction of a 16-bit cache.
      */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
@@ -274,7 +274,10 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    /* A bf16 forward pass produces bf16 keys and values, which a bf16 cache stores unchanged. */
+    /*
+     * The uncompressed cache has the type of the forward pass, so that it stores keys and values
+     * unchanged.
+     */
     const kvd_plan uncompressed = {.type = spec->compute};
     kvd_generator_spec sized = *spec;
     size_t longest = 1;
@@ -340,8 +343,8 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 
 /*
  * Computes the ratio of two sums with a bootstrap interval. The numerator is the sum of measure m
- * in *r, minus that in *less unless `less` is NULL. The denominator is the sum of the measure in
- * *of, or the number of items if `of` is NULL.
+ * over the items in *r; if `less` is not NULL, the sum in *less is subtracted. The denominator is
+ * the sum of measure m in *of or, if `of` is NULL, the number of items.
  */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,

@@ -36,8 +36,8 @@ typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
     /*
-     * True if the measure compares with the output of the uncompressed model, false if with the
-     * right answer in the data.
+     * True if the measure compares the output with that of the uncompressed model. False if it
+     * compares the output with the right answer in the data.
      */
     bool own;
 } kvd_task_measure_info;
@@ -94,31 +94,34 @@ size_t kvd_task_run_sequences(const kvd_task_run *f);
 
 /*
  * Runs all items with the open plan. `name` identifies the setting in the journal. Fails if the
- * counted bytes do not show that the plan compressed something. *r must be zeroed or of the same
- * tasks. The caller releases *r with kvd_task_result_release.
+ * plan should compress the cache, but the counted bytes show that it did not. *r must be zeroed, or
+ * be the result of an earlier call with the same *f. The caller releases *r with
+ * kvd_task_result_release.
  */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
 /*
- * Computes the mean over n seeds of every item's values in *mean, which must be zeroed. Seconds are
- * added up. spread[m] is the standard deviation over seeds of the mean over items. The caller
- * releases *mean, also after a failure.
+ * Stores in *mean, which must be zeroed, the means over the n results r of every item's values; the
+ * results differ in their random seeds. Seconds are added up. spread[m] is the standard deviation
+ * over seeds of the mean over items. The caller releases *mean, also after a failure.
  */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
 /*
- * Computes the mean over items of a measure, or of its differences from `less`, with a bootstrap
- * interval over clusters. NaN if an item has no value.
+ * Computes the mean over items of measure m. If `less` is not NULL, computes the mean of the
+ * differences between *r and *less. The bootstrap interval draws whole clusters (all items of one
+ * text). NaN if an item has no value.
  */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
 /*
- * Computes the share of the uncompressed model's mean that a result keeps, paired by cluster. Fails
- * if that mean is 0.
+ * Divides the mean of measure m in *r by that of the uncompressed model. The bootstrap interval
+ * draws the same clusters (all items of one text) for both. Fails if the mean of the uncompressed
+ * model is 0.
  */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);

@@ -29,8 +29,8 @@ struct kvd_task_table {
     /* Values of each measure: [rows][number of items of the measure's task]. */
     double *value[KVD_N_FREE_MEASURES];
     /*
-     * Generated tokens of the task generate: [rows][n_items][n_new]. In a row that is the mean of
-     * several seeds they are -1.
+     * Tokens that were generated in task generate: [rows][n_items][n_new]. A row that holds the
+     * mean over several seeds has no tokens of its own and is filled with -1.
      */
     int32_t *token;
 };

@@ -4,10 +4,10 @@
  * needle and classify. Means and intervals can be computed from them again.
  *
  * A measure has the columns NAME, NAME_lo and NAME_hi: its mean and the ends of its confidence
- * interval. If the measure compares with the right answer in the data and not with the output of
- * the uncompressed model, it also has NAME_change, the paired difference from the uncompressed
- * model, with an interval. With several random seeds a measure has NAME_sd, the standard deviation
- * over seeds.
+ * interval. If the measure compares with the right answer in the data, it also has NAME_change, its
+ * paired difference from the uncompressed model, with an interval. A measure that compares with the
+ * output of the uncompressed model does not. With several random seeds a measure has NAME_sd, the
+ * standard deviation over seeds.
  */
 #ifndef KVD_EVALUATE_TASKS_TASK_TABLE_H
 #define KVD_EVALUATE_TASKS_TASK_TABLE_H
@@ -32,9 +32,9 @@ kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *conf
 void kvd_task_table_free(kvd_task_table *c);
 
 /*
- * Adds a results line. `plan` is the open cache plan that gave the result, or the first of n_seeds
- * plans over which the result is the mean. spread [KVD_N_FREE_MEASURES]: standard deviations over
- * seeds, read if n_seeds is above 1.
+ * Adds a results line. `plan` is the open cache plan that gave the result. If the result is a mean
+ * over n_seeds plans with different seeds, `plan` is the first of them. spread
+ * [KVD_N_FREE_MEASURES]: standard deviations over seeds, read if n_seeds is above 1.
  */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,

@@ -7,7 +7,8 @@
 
 /*
  * Returns the lower case of the first character of s if it is in [a-z0-9], else a space. Outside
- * ASCII, only U+0130 (lower case i) and U+212A, the kelvin sign (lower case k), qualify.
+ * ASCII, only two characters have a lower case in [a-z0-9]: U+0130 (i) and U+212A, the kelvin sign
+ * (k).
  */
 static char word_character(const char *s, size_t n, size_t *width)
 {
@@ -57,7 +58,8 @@ static int words_of(const char *s, size_t n, words *w, kvd_err *err)
                 w->word[w->n++] = w->text + used;
             w->text[used++] = c;
             /*
-             * Lower-casing U+0130 leaves a combining dot after the i, which is no part of a word.
+             * If the character is U+0130, which has 2 bytes, its lower case is an i and a combining
+             * dot. The dot is no part of a word, so the word ends here.
              */
             if (width == 2)
                 w->text[used++] = '\0';

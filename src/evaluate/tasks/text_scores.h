@@ -16,8 +16,9 @@ typedef struct {
 
 /*
  * Computes ROUGE-1 (Lin 2004) as Google's rouge-score 0.1.2 does without a stemmer. Words are runs
- * of [a-z0-9] after lower-casing; a word counts as often as both texts have it. Precision is over
- * the prediction, recall over the target. Texts without words score 0, even if they are equal.
+ * of [a-z0-9] after lower-casing. A word is a match as many times as it occurs in the text in which
+ * it is less frequent. Precision is over the prediction, recall over the target. Texts without
+ * words score 0, even if they are equal.
  */
 int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, size_t n_prediction,
                 kvd_rouge *out, kvd_err *err);

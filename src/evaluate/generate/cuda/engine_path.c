@@ -1,6 +1,7 @@
 /*
- * Generates with the CUDA inference engine in bf16. Several prompts run in one iteration, then
- * one step of all sequences together. Bytes are counted as in methods/sequence_cache.h.
+ * Generates with the CUDA inference engine in bf16. Several prompts run in one iteration of the
+ * engine. After the prompts, every iteration is one decode step of all sequences. Bytes are counted
+ * as in methods/sequence_cache.h.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,15 +20,15 @@
 enum { PAGE = 64 };
 
 /*
- * The number of sequences that run together is 1 / GROUPS of all sequences, limited to LEAST_SLOTS
- * .. MOST_SLOTS. Several GPUs then have groups to divide. The number does not depend on the number
- * of GPUs.
+ * Sequences run together in groups. A group has 1 / GROUPS of all sequences, but at least
+ * LEAST_SLOTS and at most MOST_SLOTS. So there are several groups, which are divided among the
+ * GPUs. The size of a group does not depend on the number of GPUs.
  */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
     size_t rows;
-    kvd_engine_count of; /* `bits` is never NaN */
+    kvd_engine_count of; /* contents of the slot's cache; the field `bits` is never NaN here */
 } slot_state;
 
 typedef struct {
@@ -49,11 +50,14 @@ typedef struct {
     slot_state *slot; /* [slots] */
     size_t n;
     /*
-     * `heads` is the number of KV heads in all layers. `counted_heads` leaves out the layers that
-     * `engine->count` does not count, which have a sliding window and no method that acts on them.
+     * `heads` is the number of KV heads in all layers. `counted_heads` is the number of KV heads in
+     * the layers that `engine->count` counts. It does not count layers that have a sliding window
+     * and no method that acts on them.
      */
     double heads, counted_heads;
-    /* Bits of K and V of one token in all counted heads, before quantisation. */
+    /*
+     * Bits of K and V of one token before quantisation, in all heads that `counted_heads` includes.
+     */
     double row_bits;
     /* Bits of K and V of one token of a layer in the uncompressed cache. */
     double dense_bits;
@@ -99,8 +103,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p);
     const bool member = p->layers || p->tokens || p->maker || p->channels || p->bits || p->dims_low;
     /*
-     * `cut` is true if K is quantised after RoPE, because a method projects K to fewer dimensions
-     * after RoPE.
+     * `cut` is true if a method projects K to fewer dimensions after RoPE and another one then
+     * quantises K.
      */
     const bool rebuilds = p->dims && p->dims->rebuild, cut = p->bits && p->dims && !rebuilds;
     /*
@@ -129,8 +133,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 }
 
 /*
- * Returns the bits of K and V of one token in a layer, before quantisation. KV heads that share a
- * latent share its bits.
+ * Returns the bits of K and V of one token in a layer, before quantisation. If several KV heads
+ * share one latent vector, its bits are counted once.
  */
 static double layer_bits(const by_engine *e, int layer)
 {
@@ -192,8 +196,9 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
 }
 
 /*
- * Returns the number of quantised keys and values of n tokens: all but the newest window and,
- * unless a method drops tokens, the first tokens that the method stores exactly.
+ * Returns the number of quantised keys and values among n tokens. The newest tokens of the window
+ * are not quantised. Nor are, unless a method drops tokens, the first tokens that the method stores
+ * exactly.
  */
 static size_t coded(const by_engine *e, size_t n)
 {
@@ -229,7 +234,10 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* Tokens that leave a window leave it before the decode step reads the cache. */
+    /*
+     * A token that leaves a sliding window in a decode step leaves it before the step reads the
+     * cache.
+     */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
@@ -263,8 +271,8 @@ static void count_rows(by_engine *e)
 }
 
 /*
- * Returns how many of `most` sequences, from `first` on, fit into `room` pages and into the pages
- * of layers with a window; at least 1.
+ * Returns how many of the `most` sequences that begin with sequence `first` fit at the same time
+ * into `room` pages, and into the pages of layers with a sliding window. The result is at least 1.
  */
 static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
                       size_t most, size_t room)
@@ -295,8 +303,8 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
 
 /*
  * If the pages of the engine had too little room for outliers or for streams of variable-length
- * codes, opens an engine with more room. A page has at most one outlier for each number of a head,
- * and a stream of codes in a page at most one word for each number of the stream.
+ * codes, opens an engine with more room. In a page, a head has at most as many outliers as numbers,
+ * and a stream of codes at most as many words as numbers; more room is never needed.
  */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {

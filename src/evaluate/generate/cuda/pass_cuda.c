@@ -18,7 +18,7 @@ typedef struct {
     kvd_generator_spec spec;
     const kvd_gpu_weights *weights; /* weights in GPU memory, borrowed */
     kvd_gpu_forward *forward;
-    /* Number of tokens for which the open forward pass has memory. */
+    /* Number of tokens for which `forward` has memory, if it is open. */
     size_t room;
     kvd_device_memory memory;
     /* Hidden states of all tokens after the final norm, in GPU memory: [max_tokens][d_model]. */
@@ -43,8 +43,8 @@ static void release(kvd_generate_pass *p)
 }
 
 /*
- * Opens the pass with room for `times` the usual number of tokens. Does nothing if the open pass
- * has that room.
+ * Opens the forward pass with memory for `times` times the usual number of tokens. Does nothing if
+ * the pass is already open with that much memory.
  */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
