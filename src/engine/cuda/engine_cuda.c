@@ -336,8 +336,7 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 
 /*
  * Returns the number of positions that the longest request can use. If the model reads a prompt
- * `copies` times in a row, the positions of these copies are counted, up to the number of positions
- * of the model.
+ * `copies` times in a row, this includes the copies, as far as the model has positions.
  */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {

@@ -168,10 +168,7 @@ static int read_ruler(reader *r, kvd_err *err)
     if (need_text(r->x, "input", &input, err) || optional_text(r->x, "answer_prefix", &prefix, err))
         return -1;
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    /*
-     * The question is the last line. The answer prefix is either the end of that line, or in a
-     * field of its own (`prefix`).
-     */
+    /* The question is the last line. `prefix` is NULL if the answer prefix is in that line. */
     const char *const line = strrchr(input, '\n');
     const size_t n = line ? (size_t)(line + 1 - input) : strlen(input);
     if (!turn || !(r->item->context = strndup(input, n)))
@@ -280,9 +277,8 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
 }
 
 /*
- * Finds the part of the question `input` that the prompt of an InfiniteBench task contains a second
- * time. In task code_run it is the call of a function ("func_12(-3)"), in math_find a phrase such
- * as "the largest number". *out is NULL if there is none.
+ * Finds the part of `input` that InfiniteBench's prompt repeats: the call of a function in task
+ * code_run ("func_12(-3)"), or "the largest number" in math_find. *out is NULL if there is none.
  */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
@@ -526,8 +522,7 @@ static int unrecognised(const json_t *x, kvd_err *err)
 }
 
 /*
- * Fails if an item is not of KVD_FORM_GENERAL but has a field that is read only from items of
- * KVD_FORM_GENERAL.
+ * Refuses fields that only KVD_FORM_GENERAL reads, in other forms, unless an option replaces them.
  */
 static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
 {
@@ -681,10 +676,7 @@ static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
             status = kvd_in(err, "'%s', line %zu", path, number);
         json_decref(x);
     }
-    /*
-     * Tests feof and not ferror, because getline also fails if memory runs out, which sets no error
-     * of the stream.
-     */
+    /* If memory runs out, getline fails but ferror is not set, so feof is tested. */
     if (!status && n < 0 && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", path);
     free(line);
