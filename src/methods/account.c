@@ -12,8 +12,8 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
     sum->unread += a->unread;
     sum->dense += a->dense;
     /*
-     * The peaks of different heads add up, because a cache holds the tokens of all heads at the
-     * same time.
+     * The largest sizes (`peak`) of different heads add up, because a cache holds the tokens of all
+     * heads at the same time.
      */
     sum->peak += a->peak;
     sum->dropped += a->dropped;

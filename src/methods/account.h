@@ -24,23 +24,29 @@ typedef enum {
  */
 typedef struct {
     size_t rows;
-    /* Bits of codes and of uncompressed numbers that the cache holds after each step. */
+    /*
+     * Bits of codes and of of numbers stored without compression that the cache holds after each
+     * step.
+     */
     double payload;
     double side; /* bits of scales, tables and indices that the cache holds after each step */
     /*
-     * Bits of scores, positions and key bounds of cached tokens that the cache holds after each
-     * step.
+     * Bits that the cache holds after each step for scores, positions and key bounds (smallest and
+     * largest key of a page) of cached tokens.
      */
     double entries;
-    /* Bits that attention read: the chosen cached tokens and the new token. */
+    /*
+     * Bits that attention read: those of the cached tokens that the method chose, and of the new
+     * token.
+     */
     double read;
     /* Bits that an uncompressed cache would hold after each step. */
     double dense;
     /* Most bits held at once, after the new token is appended and before tokens are dropped. */
     double peak;
     /*
-     * Numbers of cached tokens that were dropped, lowered in precision, quantised, merged or
-     * pruned.
+     * Numbers of cached tokens that were dropped, stored at a lower precision level, quantised,
+     * merged or pruned.
      */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
@@ -73,18 +79,19 @@ typedef struct {
 } kvd_cache_account;
 
 /*
- * Checks the counters of one run of n_sequences sequences through layers first_layer .. n_layers-1.
- * Each sequence must have called the cache once per layer. If the plan runs in blocks,
- * elements_kept must follow from the kept dimensions. If the plan runs token by token, there must
- * be n_steps steps per layer and KV head, and the steps must pass kvd_cache_check_steps.
+ * Checks the counters of one evaluation of n_sequences sequences in layers first_layer ..
+ * n_layers-1. Each sequence must have called the cache once per layer. If the plan processes whole
+ * sequences, elements_kept must follow from the kept dimensions. If the plan processes one token at
+ * a time, there must be n_steps steps per layer and KV head, and the steps must pass
+ * kvd_cache_check_steps.
  */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
 /*
- * Fails unless `a` counts `rows` steps and every method of the plan has changed at least one cached
- * token.
+ * Fails unless `a` has counted `rows` steps (tokens times KV heads times layers) and every method
+ * of the plan has changed at least one cached token.
  */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
@@ -104,7 +111,10 @@ size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t wi
  */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/* Adds the counters of an uncompressed cache. Sequence s has tokens offset[s] .. offset[s+1]-1. */
+/*
+ * Adds to *sum the counters of an uncompressed cache. Sequence s has tokens offset[s] ..
+ * offset[s+1]-1.
+ */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 

@@ -25,8 +25,8 @@
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
 /*
- * Precision level of a cached token. A method of the tokens axis assigns it; methods of the other
- * axes store fewer numbers or bits for a token at KVD_LEVEL_LOW.
+ * Precision level of a cached token. A method that selects tokens assigns the level; methods that
+ * remove dimensions or quantise store fewer numbers or bits for a token at KVD_LEVEL_LOW.
  */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 
@@ -51,8 +51,8 @@ typedef struct kvd_tradeoff {
     /* True: the next value of a sweep is this value times a constant. False: plus a constant. */
     bool geometric;
     /*
-     * Name of a second parameter, or NULL. If it is not given, its value is `at` + `slope` * (value
-     * of the parameter `key`).
+     * Name of a second parameter, or NULL. If that parameter is not given, its value is `at` +
+     * `slope` * (value of the parameter `key`).
      */
     const char *with;
     double at, slope;
@@ -85,11 +85,12 @@ typedef struct kvd_method_info {
     const char *name;
     const char *summary; /* one line for --help */
     /*
-     * Parameters; the list ends with key NULL. The pointer is NULL for methods that take their
-     * rotations from a spectrum file (zack, fdc, ...).
+     * Parameters; the list ends with key NULL. The pointer is NULL for methods with rotations from
+     * a spectrum file (zack, fdc, ...), which share one list of parameters.
      */
     const kvd_parameter *parameter;
-    const kvd_tradeoff *tradeoff; /* NULL: no parameter trades bytes for quality */
+    /* Parameter that sets the trade-off of bytes against quality; NULL: no such parameter */
+    const kvd_tradeoff *tradeoff;
     /*
      * Name of the parameter whose value is a path (such as "file"), and its description for --help.
      * NULL: no such parameter. The file is recorded as an input of the run. The path may contain

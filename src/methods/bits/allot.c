@@ -3,9 +3,9 @@
  * (Shannon 1949; Huang and Schultheiss 1963).
  *
  * Quantising a dimension with b bits costs the product of two factors: the squared error of b bits
- * for a standard deviation of 1, and the variance of the dimension. If the methods balanced or
- * fisher projected the dimension, the cost is multiplied by w = (squared singular value of the
- * dimension) / (mean square of the dimension).
+ * for a standard deviation of 1, and the variance of the dimension. If the method `balanced` or the
+ * method `fisher` has projected the head before, the cost is multiplied by w = (squared singular
+ * value of the dimension) / (mean square of the dimension).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -45,7 +45,10 @@ typedef struct {
 } allot;
 
 typedef struct {
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] quantisation cost of each dimension with 0 bits */
+    /*
+     * [n_layers][n_kv_heads][KVD_N_SIDES][wide] cost (weighted squared error) of storing 0 bits of
+     * each dimension
+     */
     double *cost;
     size_t *width; /* [n_layers][n_kv_heads][KVD_N_SIDES] number of stored dimensions */
     /*
@@ -75,8 +78,8 @@ static bool weighed(const kvd_method_setup *s, int side)
 }
 
 /*
- * Returns the factor by which the quantisation cost of dimension j is multiplied before bits are
- * allotted to dimensions. `square` is the mean square of dimension j.
+ * Returns the factor by which the quantisation cost of dimension j is multiplied (1, or a weight if
+ * the head was projected by `balanced` or `fisher`). `square` is the mean square of dimension j.
  */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
@@ -166,8 +169,8 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
 }
 
 /*
- * Without calibration, sets standard deviations that fall by a factor of 16 over the dimensions of
- * a head, and the quantisation levels of a normal distribution.
+ * Used if there are no calibration data: sets standard deviations that fall by a factor of 16 over
+ * the dimensions of a head, and the quantisation levels of a normal distribution.
  */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
@@ -196,8 +199,8 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
 }
 
 /*
- * Sets the bits of all dimensions of a head: each gets one more bit as long as that bit reduces its
- * quantisation cost by at least `price`. Returns the sum of bits.
+ * Sets the bits of all dimensions of a head and returns their sum. A dimension gets one more bit as
+ * long as that bit reduces its quantisation cost by at least `price`.
  */
 static double give(allot *a, const making *m, size_t at, double price)
 {
@@ -217,8 +220,8 @@ static double give(allot *a, const making *m, size_t at, double price)
 }
 
 /*
- * Finds the lowest price per bit at which the heads `first` .. `last` - 1 stay within their total
- * number of bits, and sets the bits of their dimensions at that price.
+ * Finds the lowest price of a bit at which the bits of the heads `first` .. `last` - 1 do not
+ * exceed their common total, and sets the bits of their dimensions at that price.
  */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {

@@ -31,8 +31,8 @@ typedef struct {
     /* [d] Factors by which key channels are multiplied (kvd_bits_method.balances), or NULL. */
     const float *balance;
     /*
-     * State of the entropy coder [kvd_bits_method.states], 0 before the first block. Methods whose
-     * streams of codes continue from block to block write their new state here. NULL: every block
+     * State of the entropy coder [kvd_bits_method.states], 0 before the first block. A method that
+     * continues its stream of codes in the next block writes its new state here. NULL: every block
      * is a stream of its own.
      */
     uint32_t *state;
@@ -48,8 +48,8 @@ typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     kvd_method_info info; /* must be the first member */
     /*
-     * Name of a parameter whose default is 1 if the spectrum has squared gradients and no method
-     * removes dimensions. NULL: no such parameter.
+     * Name of a parameter whose default is not 0 but 1 if the spectrum has squared gradients and no
+     * method removes dimensions. NULL: no such parameter.
      */
     const char *fisher_key;
     /*
@@ -69,18 +69,18 @@ struct kvd_bits_method {
      * exactly. NULL: the method codes every token of a block.
      */
     const char *exact_key;
-    /* Names of the parameters for tokens at KVD_LEVEL_LOW, then NULL. */
+    /* Names of the parameters that apply to tokens at KVD_LEVEL_LOW, then NULL. */
     const char *low_key[4];
     /*
      * True if a block holds all KV heads of the layer next to each other. Such a method cannot be
-     * combined with methods of other axes. The same block is coded again for every KV head, so the
-     * code of a token may depend only on the numbers in the block. kvd_bits_count has the bits of
-     * all KV heads.
+     * combined with methods of other axes. The function `code` is called with the same block for
+     * every KV head, so the code of a token may depend only on the numbers in the block.
+     * kvd_bits_count has the bits of all KV heads.
      */
     bool all_heads;
     /*
-     * True if a block can only be decoded from its beginning. The method cannot be combined with
-     * methods that drop tokens during decoding.
+     * True if a block can only be decoded from its first token on. Such a method cannot be combined
+     * with methods that drop tokens during decoding.
      */
     bool stream;
     /* Returns the number of elements of kvd_bits_block.state. NULL: 1. */
@@ -92,16 +92,17 @@ struct kvd_bits_method {
      */
     bool (*calibrated)(const kvd_parameter_values *v);
     /*
-     * Sets `*window` and `*block`. The first (m - window) / block * block of m tokens (rounded down
-     * to whole blocks) are coded in blocks of `block` tokens. The later tokens stay exact. All
-     * coded tokens of a prompt come in one call of `code`. If NULL, `*window` is 0 and `*block` is
-     * 1.
+     * Sets `*window` and `*block`. Tokens are coded in whole blocks of `block` tokens, and at least
+     * the newest `window` of m tokens are not coded: the first (m - window) / block * block are.
+     * The later tokens stay exact. All coded tokens of a prompt come in one call of `code`. If
+     * NULL, `*window` is 0 and `*block` is 1.
      */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /*
      * Returns true if each key channel is multiplied by sqrt(max |q| / max |k|), where the maxima
-     * are over the tokens of the prompt (MiKV's balancer). The factors take 16 bits per channel,
-     * once. Must return false if `keys_before_rope` is set or a dims method is used. NULL: never.
+     * are over the tokens of the prompt (MiKV's balancer). The factors are stored once per sequence
+     * and take 16 bits per channel. Must return false if `keys_before_rope` is set or a method that
+     * removes dimensions is used. NULL: never.
      */
     bool (*balances)(const kvd_parameter_values *v);
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
@@ -123,8 +124,8 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
 
 /*
  * Matrices of method xquant for K or V of one layer with inputs X. The cache stores Y = X down^T. V
- * is Y up^T + `bias`. K is Y up^T + `bias`, followed by the RMS norm of K if the model has one. The
- * open method owns the arrays.
+ * is restored as Y up^T + `bias`. K is restored in the same way, followed by the RMS norm of K if
+ * the model has one. The open method owns the arrays.
  */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
@@ -162,9 +163,9 @@ typedef struct {
 
 /*
  * Sets the scales so that the largest magnitude among the first `rows` calibration tokens, divided
- * by the scale, is `largest`. Keys and values have separate scales. If all numbers of a scale are
- * 0, the scale is 1. With KVD_SCALE_ONE, `*s` is not read. The caller must call kvd_scales_release,
- * after a failure too.
+ * by the scale, is `largest`. Keys and values have separate scales. If all numbers that share a
+ * scale are 0, the scale is 1. With KVD_SCALE_ONE, `*s` is not read. The caller must call
+ * kvd_scales_release, after a failure too.
  */
 int kvd_scales_make(kvd_scales *scales, kvd_scale_of of, const kvd_method_setup *s, size_t rows,
                     float largest, kvd_err *err);
@@ -172,8 +173,8 @@ float kvd_scales_at(const kvd_scales *scales, kvd_side side, int layer, int kv_h
 void kvd_scales_release(kvd_scales *scales);
 
 /*
- * GPU code of kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet, allot, gear, hetero,
- * rotatekv, zipcache and vidkv. The address is NULL in a build without CUDA.
+ * Implementation on the GPU of kivi, kvquant, fp8, mxfp4, nvfp4, turboquant, comet, allot, gear,
+ * hetero, rotatekv, zipcache and vidkv. The address is NULL in a build without CUDA.
  */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
 /*

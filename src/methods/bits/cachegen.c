@@ -1,8 +1,8 @@
 /*
  * Method cachegen: stores the differences of tokens to an anchor token with an entropy coder (Liu
  * et al. 2024, "CacheGen: KV Cache Compression and Streaming for Fast Large Language Model
- * Serving", arXiv 2310.07240, section 5.1). The anchor is the first of every `group` tokens and
- * takes 8 bits per number.
+ * Serving", arXiv 2310.07240, section 5.1). The anchor is the first of every `group` tokens and is
+ * quantised to 8 bits per number.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -39,12 +39,13 @@ typedef struct {
     float *step;
     /*
      * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables: one for anchor tokens, then
-     * one per channel. NULL if parameter `own` is 1, because each block then stores its tables.
+     * one per channel. NULL if parameter `own` is 1: each block then stores tables of its own.
      */
     kvd_rans_table *table;
     /*
-     * [wide] Frequency table of each channel, for the codes of anchor tokens and for differences
-     * from anchor tokens. NULL unless parameter `lanes` is 1.
+     * [wide] Frequency tables of each channel: `anchor` for the codes of anchor tokens,
+     * `difference` for the differences of other tokens from their anchor. NULL unless parameter
+     * `lanes` is 1.
      */
     kvd_stream_component *anchor, *difference;
 } cachegen;
@@ -73,9 +74,9 @@ static uint8_t code_difference(float x, float anchor, float step)
 
 /*
  * Reads calibration data [n][d], sequences of `seq_len` tokens. If `count` is NULL, adds the
- * squared differences from the anchor tokens to square [d]. If `count` is given, counts the codes
- * of anchor tokens in count[0] and those of differences in channel j in count[1 + j]. Returns the
- * number of differences per channel.
+ * squared difference of every other token from its anchor token to square [d]. If `count` is given,
+ * counts the codes of anchor tokens in count[0] and those of differences in channel j in count[1 +
+ * j]. Returns the number of differences per channel.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -276,7 +277,7 @@ typedef struct {
     float *scale;
     float *own_step; /* [d] quantisation steps computed from the block itself */
     kvd_rans_table own_table[2];
-    uint16_t *context; /* [n][d] index of each code's frequency table */
+    uint16_t *context; /* [n][d] index of the frequency table for each code */
     uint8_t *code;
     uint8_t *stream;
 } buffers;
@@ -356,8 +357,8 @@ static void read_codes(const cachegen *c, const kvd_bits_block *b, const buffers
 }
 
 /*
- * Buffers of code_lanes: a block of streams (states, words and numbers of words), and [d] integers
- * of one token.
+ * Buffers of code_lanes: the parts of a coded block (states, words, numbers of words of its
+ * streams) and the [d] integers of one token.
  */
 typedef struct {
     kvd_stream_block block;
@@ -383,7 +384,7 @@ static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *c
             w->q[j] = code[i * d + j] - (i % c->group ? ZERO : 0);
         kvd_streams_push(i % c->group ? &differences : &anchors, w->q, &w->block);
     }
-    /* Decoding lowers the numbers of words, so it runs on a copy of them. */
+    /* Decoding decrements the numbers of words, so it runs on a copy of them. */
     uint32_t *const words = w->block.n, *const left = words + w->n_streams;
     memcpy(left, words, w->n_streams * sizeof *words);
     w->block.n = left;

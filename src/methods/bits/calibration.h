@@ -1,6 +1,6 @@
 /*
- * Reads K or V of calibration tokens in the form in which a quantisation method codes them. If a
- * dims method removes dimensions, K and V are projected first.
+ * Reads K or V of calibration tokens in the form in which a quantisation method codes them. If
+ * another method removes dimensions, K and V are projected first.
  */
 #ifndef KVD_METHODS_BITS_CALIBRATION_H
 #define KVD_METHODS_BITS_CALIBRATION_H

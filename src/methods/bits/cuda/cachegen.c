@@ -1,8 +1,8 @@
 /*
  * Method cachegen in the CUDA engine (streams.h). Full pages are entropy codes, the newest page of
- * a request is bf16 in a ring of one page per slot. Decode steps restore the bf16 pages of a layer
- * before its attention. The ring buffer and the lengths of the slots are kvd_stream_slots, as in
- * streams.c.
+ * a request is bf16 in a buffer of one page per slot. Decode steps restore the bf16 pages of a
+ * layer before its attention. That buffer and the lengths of the slots are in a kvd_stream_slots
+ * (streams.h).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -247,8 +247,8 @@ static void release(kvd_gpu_method *m)
 }
 
 /*
- * Returns the number of bits that the calibrated frequencies predict for K or V of a page of a
- * head, the largest over `sides`.
+ * Returns the number of bits that K or V of one head takes per page, as predicted by the calibrated
+ * frequencies: the largest prediction over `sides`.
  */
 static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
 {
@@ -333,7 +333,10 @@ static int describe(cachegen *k, kvd_err *err)
     return copy_lookups(k, &coder, err);
 }
 
-/* Returns true if the plan codes tokens in streams of lanes (lanes=1), in blocks of 64 tokens. */
+/*
+ * Returns true if the plan codes tokens in separate streams per group of channels (lanes=1), in
+ * blocks of 64 tokens.
+ */
 static bool fits(const kvd_plan *plan)
 {
     return kvd_stream_value(plan, "lanes") > 0 &&

@@ -19,7 +19,7 @@ typedef struct {
     int32_t *table;
     /*
      * Device [slots + 1]: number of key outliers in each slot. The last element is the largest
-     * number of outliers of a page that did not fit into the page's list.
+     * number of outliers that a page had in excess of the room in its list.
      */
     uint32_t *counts;
     uint32_t *host_counts; /* pinned host copy of `counts` */
@@ -35,7 +35,8 @@ typedef struct {
     uint32_t *tokens; /* [slots] number of tokens of the slot's request; 0: none */
     uint32_t *prompt; /* [slots] number of tokens of the prompt of the slot's request */
     double held;
-    kvd_packed_salience salience; /* probabilities for classes of tokens (zipcache) */
+    /* Probabilities from which zipcache divides tokens into classes */
+    kvd_packed_salience salience;
     kvd_device_memory memory;
 } packed;
 
@@ -331,7 +332,10 @@ static void *filled(packed *k, size_t bytes, cudaStream_t stream, kvd_err *err)
                : NULL;
 }
 
-/* Returns the bytes of the right low-rank factors of one prompt in all KV heads (gear). */
+/*
+ * Returns the bytes of the right factors of the low-rank parts (gear) of one prompt, summed over
+ * all KV heads.
+ */
 static size_t right_bytes(const kvd_packed_args *a)
 {
     return a->form.low_rank ? (size_t)a->map.page_elements / KVD_PAGE_TOKENS *
@@ -351,8 +355,8 @@ static size_t received_bytes(const kvd_packed_args *a)
 
 /*
  * Allocates the numbers of tokens of the prompts (gear, zipcache, vidkv, turboquant), and memory
- * for sums over the rows of K and V (gear). In a slot that was never written, all tokens count as
- * tokens of the prompt.
+ * for sums over the rows of K and V (gear). The initial numbers make all tokens of a slot that was
+ * never written tokens of the prompt.
  */
 static int make_prompts(packed *k, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -618,9 +622,10 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
     /*
-     * Attention cannot read slots that were never written (anywhere) if tokens are coded in blocks.
-     * In gear, outliers at random places would restore faster than real ones. In zipcache, vidkv
-     * and turboquant, unwritten pages hold no valid classes of tokens or channels.
+     * `anywhere` means that attention may read slots that were never written, to measure times. It
+     * is false if tokens are coded in blocks. In gear, outliers at random places would restore
+     * faster than real ones. In zipcache, vidkv and turboquant, unwritten pages hold no valid
+     * classes of tokens or channels.
      */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&

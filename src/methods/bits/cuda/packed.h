@@ -33,27 +33,33 @@ double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
  */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
 /*
- * As kvd_gpu_packed_bits, for a layout that codes tokens in blocks (kvd_packed_in_blocks). `prompt`
- * is the number of tokens of the request's prompt. The bits of a block are divided equally among
- * its tokens.
+ * Does what kvd_gpu_packed_bits does (returns the bits of tokens from .. m - 1 of KV head g) for a
+ * layout that codes tokens in blocks (kvd_packed_in_blocks). `prompt` is the number of tokens of
+ * the request's prompt. The bits of a block are divided equally among its tokens.
  */
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
 /*
  * Sets the sizes of `*a` that depend on the numbers of bits of the dimensions of a layer (allot).
  * `first_kv_head` is the model's number of KV head 0 of `*a`. If `word` is not NULL, it receives
- * the numbers of kvd_packed_allot.word: [n_kv_heads][2][wide].
+ * the contents of the device array kvd_packed_allot.word: [n_kv_heads][2][wide].
  */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
-/* Returns true if the plan's method is turboquant with a whole number of bits. */
+/*
+ * Returns true if the plan's method is turboquant with a whole number of bits, in which all
+ * channels are rotated ("turned") together.
+ */
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
-/* Returns true if the plan's method is turboquant with a fraction of a bit. */
+/*
+ * Returns true if the plan's method is turboquant with a fractional number of bits, in which the
+ * channels are divided in two parts.
+ */
 bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
 /*
- * Fills host memory [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] with the cosines and sines of
- * kvd_packed_split_codes.wave.
+ * Fills host memory [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] with the cosines and sines that the device
+ * array kvd_packed_split_codes.wave holds.
  */
 void kvd_gpu_packed_waves(double *wave);
 
@@ -83,8 +89,8 @@ int kvd_gpu_packed_tables(const kvd_plan *plan, const kvd_paged_cache *c, kvd_pa
                           kvd_device_memory *memory, kvd_err *err);
 /* Device memory for the attention probabilities by which method zipcache ranks tokens. */
 typedef struct {
-    float *mass;  /* [n_heads][rows of Q] kvd_packed_class_codes.mass */
-    float *score; /* [n_kv_heads][rows of Q] kvd_packed_class_codes.score */
+    float *mass;  /* [n_heads][rows of Q], the array kvd_packed_class_codes.mass */
+    float *score; /* [n_kv_heads][rows of Q], the array kvd_packed_class_codes.score */
 } kvd_packed_salience;
 
 /*
@@ -94,18 +100,18 @@ typedef struct {
 int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
                                  kvd_device_memory *memory, kvd_err *err);
 /*
- * Computes the probabilities that the tokens of an iteration's prompts received, and sets the
- * members of a->classes that kvd_packed_code reads when it codes prompts. `*a` must describe these
- * prompts.
+ * Computes the attention probabilities that each token of an iteration's prompts received from all
+ * queries, and sets the members of a->classes that kvd_packed_code reads when it codes prompts. The
+ * batch in `*a` must consist of these prompts.
  */
 int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salience *s,
                                  const kvd_paged_rows *r, kvd_packed_args *a, kvd_err *err);
 /*
  * Sets the page layout of `*a` and the sizes that determine which tokens are quantised, for heads
  * of the widths in `map`. All other members of `*a` become 0. `head` [n_kv_heads] has the numbers
- * of stored dimensions of the layer's KV heads, without padding; NULL: those in `map`. `room` is
- * the number of key outliers of a KV head for which a page has room; 0: four times the expected
- * number, plus 64.
+ * of stored dimensions of the layer's KV heads, without padding; if NULL, `map` has them. A page
+ * has room for `room` key outliers per KV head; if `room` is 0, for four times the expected number,
+ * plus 64.
  */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              const kvd_dims_head *head, size_t room, kvd_packed_args *a);

@@ -53,7 +53,9 @@ __device__ __forceinline__ member member_of(const head_of &o, int t)
     return {salient, salient ? before : t - before};
 }
 
-/* Returns the record of a token's keys (side 0) or values (side 1). */
+/*
+ * Returns the record (scale and codes in the page) of a token's keys (side 0) or values (side 1).
+ */
 __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const member &m)
 {
     const int room = o.a.classes.of.room[m.salient];
@@ -61,14 +63,14 @@ __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const
            m.number % room * o.page.words[side][m.salient];
 }
 
-/* Returns the memory of the block that begins with token `first`. */
+/* Returns the memory in the page of the block of tokens that begins with token `first`. */
 __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
 {
     return as_words(codes_of(o, first / KVD_PAGE_TOKENS) +
                     kvd_packed_class_area(&o.a.classes.of, &o.page, first));
 }
 
-/* Returns the first token of the block of a coded token. */
+/* Returns the first token of the block with which the coded token t was quantised. */
 __device__ __forceinline__ int block_of(const head_of &o, int t)
 {
     return t < o.prompt ? 0 : t / o.a.k_block * o.a.k_block;
@@ -148,11 +150,11 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
     }
 }
 
-/* ---- kernels that compute the scales of channels ---- */
+/* ---- the kernels from here on compute the scales of channels ---- */
 
 /*
- * Writes the scales of both classes of tokens for key channels 8 u .. 8 u + 7 of a block or, in
- * CTAs of values, the largest magnitudes of value channels 8 u .. 8 u + 7.
+ * Writes the scales of both classes of tokens for 8 adjacent key channels of a block. CTAs that
+ * process values write the largest magnitudes of 8 adjacent value channels instead.
  */
 __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -219,7 +221,10 @@ __device__ __forceinline__ float channel_scale(float most)
     return most > 0 ? __fsqrt_rn(most) : 1;
 }
 
-/* Stores the codes of elements 8 u .. 8 u + 7 in a token's record. */
+/*
+ * Stores code[0] .. code[7], the codes of elements 8 * u to 8 * u + 7 of a vector, in the token's
+ * record.
+ */
 __device__ __forceinline__ void put_codes(uint32_t *record, int bits, int u,
                                           const uint32_t (&code)[8])
 {
@@ -326,7 +331,10 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
     const coded_span s = coded_now(a, b);
     const head_of o = make_head(a, b, g, s.prompt);
     const int d_qk = a.map.d_qk[g];
-    /* If the tokens are those of a prompt, they are one block, which begins with token s.from. */
+    /*
+     * All tokens of a prompt are one block, which begins with token s.from. If the iteration codes
+     * no prompt, there is no such block.
+     */
     const uint16_t *const most =
         s.from < s.to ? reinterpret_cast<const uint16_t *>(area_of(o, s.from) + 2 * d_qk) : nullptr;
     for (int p = s.from / KVD_PAGE_TOKENS + z; KVD_PAGE_TOKENS * p < s.to; p += (int)gridDim.z) {
@@ -384,7 +392,7 @@ __device__ __forceinline__ uint4 restored(const head_of &o, const member &m, con
                       bf16_pair(y[6], y[7]));
 }
 
-/* Writes K or V of the `left` tokens of a page, of which the first `done` are coded. */
+/* Writes to `rows` K or V of the `left` tokens of a page, of which the first `done` are coded. */
 template <int SIDE>
 __device__ void restore_side(const head_of &o, uint16_t *rows, int p, int left, int done)
 {
@@ -417,7 +425,7 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
     }
 }
 
-/* ---- kernels that sum the probabilities of decode steps ---- */
+/* ---- the kernels from here on sum the probabilities of decode steps ---- */
 
 /*
  * Adds the probabilities that tokens received in decode steps. Dynamic shared memory has the

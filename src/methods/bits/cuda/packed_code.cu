@@ -244,8 +244,8 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
 }
 
 /*
- * Returns the index of a number among a lane's 32 codes (kvd_packed_key_number). j is the number of
- * a group of 8 tokens, e that of one of the lane's four dimensions.
+ * Returns the index of a number among the 32 codes of a lane. j is the index of the group of 8
+ * tokens, e the index of the dimension among the lane's four.
  */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
@@ -253,8 +253,8 @@ __device__ __forceinline__ constexpr int number_in(int j, int e)
 }
 
 /*
- * Extends a lane's ranges of four channels by the tokens of the other pages that share scales with
- * the page.
+ * Widens a lane's ranges [lo, hi] of four channels to include the tokens of the other pages that
+ * share scales with the page.
  */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
@@ -408,8 +408,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     const int m = a.kv_len[b], before = m - (a.q_len ? a.q_len[b] : 1);
     const int k_from = keys_coded(a, before), k_to = keys_coded(a, m), v_to = values_coded(a, m);
     /*
-     * The value of a token that has left the window is not coded in a decode step, because its page
-     * may have been freed.
+     * First value to code. A decode step does not code a value that has left the sliding window,
+     * because the value's page may have been freed.
      */
     const int v_from = max(values_coded(a, before), a.q_len ? 0 : min(first_seen(a, m), v_to));
     const int levels = 1 << a.form.bits;
@@ -419,8 +419,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
     __syncthreads();
     /*
-     * True if there is little to quantise: the value of at most one token, and no key, or the key
-     * of one token if codes are indices of quantisation levels.
+     * True if there is little to quantise: at most one token's value and no key. If codes are
+     * indices of quantisation levels, one token's key may be added.
      */
     const bool single = v_to - v_from <= 1 && (k_to == k_from || (a.level && k_to - k_from == 1));
     const int end = (max(k_to, v_to) + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;

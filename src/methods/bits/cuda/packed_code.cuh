@@ -44,9 +44,9 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 }
 
 /*
- * Returns `one`, entry i of the list of outliers of a value vector of KV head g. An entry after the
- * last outlier is a zero in dimension KVD_WIDTH_NARROW - 1, which is padding in a head with fewer
- * outliers.
+ * `one` is entry i of the list of outliers of a value vector of KV head g. Returns `one`, or the
+ * entry for no outlier if i is after the last outlier. Such an entry the last outlier is a zero in
+ * dimension KVD_WIDTH_NARROW - 1, which is padding in a head with fewer outliers.
  */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
@@ -54,8 +54,8 @@ __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int
 }
 
 /*
- * Returns two adjacent dimensions of K (side 0) or V (side 1) of token t from the page `rows`:
- * dimensions 16 u + 8 h + 2 c and 16 u + 8 h + 2 c + 1.
+ * Returns two adjacent dimensions of K (side 0) or V (side 1) of token t from the page `rows`. The
+ * first one is dimension 16 * u + 8 * h + 2 * c, where h is 0 or 1 and c is 0 .. 3.
  */
 __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *rows, int side,
                                              int u, int h, int t, int c)
@@ -67,8 +67,8 @@ __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *r
 }
 
 /*
- * Returns two adjacent dimensions of the key of token t: dimensions 16 u + 8 h + 2 c and 16 u + 8 h
- * + 2 c + 1.
+ * Returns two adjacent dimensions of the key of token t. The first one is dimension 16 * u + 8 * h
+ * + 2 * c, where h is 0 or 1 and c is 0 .. 3.
  */
 __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int t, int c)
 {

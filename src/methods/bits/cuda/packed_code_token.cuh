@@ -12,9 +12,9 @@ namespace
 {
 
 /*
- * Finds the smallest (sign 1) or largest (sign -1) number of a vector that is not yet in the mask
- * `taken`, and adds it to the mask. Returns the number as float16, with its dimension in the upper
- * half. Ties give the smallest dimension.
+ * Finds the smallest (sign 1) or largest (sign -1) number of a vector, among those not yet marked
+ * in the mask `taken`, and marks it. Lanes with `there` false hold no numbers. Returns the number
+ * as float16, with its dimension in the upper half. Ties give the smallest dimension.
  */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
@@ -41,8 +41,8 @@ __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lan
 }
 
 /*
- * Quantises dimensions 4 part .. 4 part + 3 of the value of token t. Each lane of the warp has
- * another `part`. Vectors with outliers have at most 32 parts.
+ * Quantises four dimensions of the value of token t, from dimension 4 * part on. Each lane of the
+ * warp has a different `part`. Vectors with outliers have at most 32 parts.
  */
 __device__ void code_value_part(const page_of &o, int t, int part, int lane)
 {

@@ -27,8 +27,8 @@ __device__ __forceinline__ int dim_of(const sixteen &s, int i, int db, int lane)
 }
 
 /*
- * Returns a mask of the lane's dimensions that are padding (from `width` on), in the format of
- * range_of's `taken`.
+ * Returns a mask of the lane's dimensions that are padding (from `width` on); range_of ignores the
+ * dimensions in such a mask.
  */
 __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int lane)
 {
@@ -40,8 +40,8 @@ __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int 
 }
 
 /*
- * Sets lo and hi to the smallest and largest number of a token, ignoring the dimensions in the mask
- * `taken`.
+ * Sets lo and hi to the smallest and largest number of the lane's token with indices h and e (0 or
+ * 1 each), ignoring the dimensions in the mask `taken`.
  */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
@@ -122,8 +122,8 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
 }
 
 /*
- * Writes a lane's 8 codes one after another. The codes fill whole bytes, so other lanes may write
- * the neighbouring bytes at the same time.
+ * Writes a lane's 8 codes one after another. For any number of bits, 8 codes fill whole bytes, so
+ * other lanes may write the neighbouring bytes at the same time.
  */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)

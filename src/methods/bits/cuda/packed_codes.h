@@ -2,11 +2,11 @@
  * Kernels that quantise KV cache pages (packed_layout.h) and restore bf16 pages. Lengths, slots and
  * page numbers are read on the device.
  *
- * In a request of m tokens, the keys of the first m / k_block * k_block tokens are quantised. If
- * form.v_channels is set, the values of the same tokens are quantised, otherwise the values of all
- * but the newest v_newest tokens. The tokens that are not quantised are bf16, in the ring buffer of
- * the request's slot, in pages of the layout of kernels/layout.h. Page p of the request is page p %
- * ring_pages of the ring buffer.
+ * In a request of m tokens, the keys of all whole blocks of k_block tokens are quantised (the first
+ * m / k_block * k_block tokens). If form.v_channels is set, the values of the same tokens are
+ * quantised, otherwise the values of all but the newest v_newest tokens. The tokens that are not
+ * quantised are bf16, in the ring buffer of the request's slot, in pages of the layout of
+ * kernels/layout.h. Page p of the request is page p % ring_pages of the ring buffer.
  *
  * In a layer with a sliding window (map.window) of W tokens, the pages before that of token m - W
  * are neither read nor written in decode steps, and their entries of the page table are not used. W
@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-/* Codes whose numbers of bits differ by dimension (allot). Device memory. */
+/* Codes whose numbers of bits differ by dimension (allot). Pointers are to device memory. */
 typedef struct {
     int32_t wide;
     const uint8_t *bits; /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
@@ -48,8 +48,8 @@ typedef struct {
      */
     uint16_t *right;
     /*
-     * Device memory [partial_room] through which several CTAs add up their sums over the rows of a
-     * prompt. If it is too small, one CTA reads all rows of a head.
+     * Device memory [partial_room] in which several CTAs store their sums over parts of a prompt's
+     * rows, to be added. If the memory is too small, one CTA reads all rows of a head.
      */
     float *partial;
     size_t partial_room;
@@ -57,7 +57,8 @@ typedef struct {
 
 /*
  * Number of floats of one CTA's sums in kvd_packed_gear.partial. If n CTAs read the rows of K or V
- * of a head, they need 2 (n + 1) times this number.
+ * of a head, they need 2 * (n + 1) times this number: two buffers, each with the parts of n CTAs
+ * and the right factor.
  */
 enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
 
@@ -67,13 +68,13 @@ typedef struct {
     /* Number of KV heads whose keys are rotated together. 0: no rotation. */
     int32_t turned;
     /*
-     * Factor by which the range of a vector shrinks before quantisation (rotatekv). 0: steps as in
-     * kvd_quantise_group.
+     * Factor by which the range of a vector shrinks before quantisation (rotatekv). 0: steps and
+     * zero points are those of kvd_quantise_group.
      */
     float clip;
     /*
-     * Channel of each code of the keys that are rotated together, device [n_kv_heads * d_head].
-     * NULL: ascending order.
+     * Device [n_kv_heads * d_head]: for each code of the keys that are rotated together, the
+     * channel to which the code belongs. NULL: ascending order.
      */
     const uint32_t *order;
 } kvd_packed_row_codes;
@@ -83,7 +84,7 @@ typedef struct {
     kvd_packed_classes of;
     /*
      * Sums of the attention probabilities that the newest tokens received: device
-     * [slots][n_kv_heads][64 ring_pages]. Token t of a request has element t % (64 ring_pages).
+     * [slots][n_kv_heads][64 * ring_pages]. Token t of a request has element t % (64 * ring_pages).
      */
     float *received;
     /*
@@ -98,20 +99,20 @@ typedef struct {
 } kvd_packed_class_codes;
 
 /*
- * Codes of which each vector's channels are divided in two parts (vidkv, turboquant with a
+ * Codes of methods that divide the channels of each vector in two parts (vidkv, turboquant with a
  * fractional number of bits).
  */
 typedef struct {
     kvd_packed_split of;
     /*
-     * Device array. For every m up to KVD_WIDTH_MAX it has the cosines and then the sines of 2 pi i
-     * / m for i < m, from element m (m - 1) on.
+     * Device array. For every m up to KVD_WIDTH_MAX, it has the cosines and then the sines of the m
+     * angles 2 pi i / m (0 <= i < m). The angles of m begin at element m * (m - 1).
      */
     const double *wave;
     /*
      * Device tables of turboquant for the chosen channels [0] and the other channels [1]. With m
      * channels, rotation and sketch are matrices [m][m] (sketch is NULL if there is none). level
-     * [3][256] has the levels of of.bits - 1, of.bits and of.bits + 1 bits.
+     * [3][256] has the quantisation levels for codes of of.bits - 1, of.bits and of.bits + 1 bits.
      */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
@@ -162,9 +163,10 @@ typedef struct {
     /* Number of CTAs among which the pages of a KV head of one request are divided. */
     int32_t pages_side_by_side;
     /*
-     * Quantisation levels, device [2][2][2^bits], keys then values; NULL: codes are equal steps. A
-     * number is coded with the first 2^bits numbers, ascending: its code is the index of the
-     * nearest one. The number at that index in the second 2^bits numbers is the decoded number.
+     * Quantisation levels, device [2][2][2^bits], keys then values; NULL: codes are equal steps.
+     * The first 2^bits numbers, in ascending order, are for coding: the code is the index of the
+     * nearest one. The second 2^bits numbers are for decoding: the code is the index of the decoded
+     * number.
      */
     const float *level;
     /* Scales of floating-point keys and values, device [n_kv_heads][2]. NULL: all scales are 1. */
@@ -177,8 +179,8 @@ typedef struct {
     /* Number of first tokens of a request that are kept in float16. */
     int32_t n_sink;
     /*
-     * Float16 numbers of the n_sink first tokens, device [slots][n_sink][map.page_elements / 64]:
-     * KV head after KV head, keys before values.
+     * Float16 numbers of the n_sink first tokens, device [slots][n_sink][map.page_elements / 64].
+     * In each row, the KV heads follow one another, each with its key and then its value.
      */
     uint16_t *sink;
     /*
@@ -186,7 +188,8 @@ typedef struct {
      * slot is reset when layer 0 of a new prompt is quantised.
      */
     uint32_t *apart;
-    uint32_t *beyond; /* device: largest number by which a page's key outliers exceed k_apart */
+    /* device: largest number of key outliers that a page had in excess of k_apart */
+    uint32_t *beyond;
     /*
      * Q, K and V before RoPE, device. Keys are read from here if before_rope is set, else from the
      * pages.
@@ -205,9 +208,10 @@ typedef struct {
      */
     const float *turn_rows, *turn_outputs;
     /*
-     * If form.sketch is set, matrices [d][d] of the sketch of residuals: sketch_rows is the
-     * transpose of the matrix S and multiplies residuals; sketch_back multiplies their signs. The
-     * first 2^(bits - 1) numbers of `level` are then the levels of keys.
+     * If form.sketch is set, matrices [d][d] of turboquant's sketch, which stores the signs of
+     * random projections of the residuals. sketch_rows is the transpose of the projection matrix S;
+     * sketch_back multiplies the signs. The first 2^(bits - 1) numbers of `level` are then the
+     * levels of keys.
      */
     const float *sketch_rows, *sketch_back;
     /* RoPE rotations from kvd_packed_rope_table, device, or NULL. */
@@ -233,23 +237,23 @@ cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketc
                                   cudaStream_t stream);
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
 /*
- * Do the work of kvd_packed_code and kvd_packed_restore for turboquant, for heads of one width, a
- * multiple of 32.
+ * These functions do the work of kvd_packed_code and kvd_packed_restore for turboquant, for heads
+ * of one width, a multiple of 32.
  */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Does the work of kvd_packed_code for gear. Overwrites outliers: with NaN in a->rows of prompts,
+ * Does the work of kvd_packed_code for gear. Overwrites outliers with NaN in a->rows (prompts) and
  * with 0 in the ring buffer.
  */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
 /*
- * Do the work of kvd_packed_code and kvd_packed_restore for vidkv, and for turboquant with a
- * fraction of a bit.
+ * These functions do the work of kvd_packed_code and kvd_packed_restore for vidkv, and for
+ * turboquant with a fractional number of bits.
  */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream);
-/* Do the work of kvd_packed_code and kvd_packed_restore for zipcache. */
+/* These functions do the work of kvd_packed_code and kvd_packed_restore for zipcache. */
 cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
 /*
@@ -259,7 +263,7 @@ cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t st
  */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
                                cudaStream_t stream);
-/* Do the work of kvd_packed_code and kvd_packed_restore for hetero and rotatekv. */
+/* These functions do the work of kvd_packed_code and kvd_packed_restore for hetero and rotatekv. */
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
 /*

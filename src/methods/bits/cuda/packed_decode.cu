@@ -167,8 +167,8 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     if (a->form.norms && a->map.group > HEADS)
         return NULL;
     /*
-     * The kernel of kivi also reads unquantised tokens. The other kernels expect that all tokens
-     * but the newest one are quantised.
+     * The kernel of kivi also reads unquantised tokens. The other methods' kernels support only
+     * layouts in which all tokens but the newest one are quantised.
      */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;

@@ -14,7 +14,7 @@ namespace
  * Softmax state of a lane for query heads 2 c and 2 c + 1, where c = lane % 4. `max` is the largest
  * score so far as a base-2 logarithm, and `sum` is this lane's part of the sum of exponentials.
  * o[u] is the transposed output at dimensions 16 u + lane / 4 and 16 u + lane / 4 + 8, without zero
- * points. `zero` is what zero points add to the channels of group lane / 4.
+ * points. `zero` is the part of the output that the zero points of channel group lane / 4 add.
  */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
@@ -78,8 +78,8 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor
 }
 
 /*
- * If `top` exceeds the running maximum by more than LAZY for any query head of the warp, raises the
- * maximum to at least `top` and rescales the state.
+ * If `top` (largest new scores) exceeds the running maximum by more than LAZY (in units of log2)
+ * for any query head of the warp, raises the maximum to at least `top` and rescales the state.
  */
 template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, const float (&top)[2])
 {
@@ -223,9 +223,9 @@ __device__ __forceinline__ float sink_term(const packed_params &p, int head, flo
 }
 
 /*
- * If `slot` is NULL, writes a head's attention output. Otherwise writes the partial result of some
- * of its pages to `slot`: maxima, sums and O [group][KVD_WIDTH_NARROW]. O is multiplied by
- * `factor`.
+ * If `slot` is NULL, writes a head's attention output. Otherwise writes the partial result for some
+ * of the head's pages to `slot`: maxima, sums and O [group][KVD_WIDTH_NARROW]. Before that, O is
+ * multiplied by `factor`.
  */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
@@ -278,8 +278,8 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
 
 /*
  * Adds a token to the softmax state. The lane's `score` is that of query head lane / 4, as a base-2
- * logarithm. value(i) returns dimension i of the token's V, divided by the factor by which outputs
- * are multiplied in the end.
+ * logarithm. value(i) returns dimension i of the token's V, divided by the factor with which
+ * put_result multiplies the output.
  */
 template <int UNITS, class VALUE>
 __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lane, VALUE value)
@@ -290,7 +290,10 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = power_of_two(s[e] - (st.max[e] - TOP));
-        /* each lane with the same lane % 4 holds a part of the sum */
+        /*
+         * The lanes with the same lane % 4 each hold a part of the sum, so the token is added in
+         * only one of them (lane < 4).
+         */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll
@@ -308,7 +311,7 @@ __device__ __forceinline__ float sum_of_head(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Adds the newest token, which copy_newest has copied to `row`. */
+/* Adds the newest token, which the function copy_newest has copied to `row` in shared memory. */
 template <class PAGE>
 __device__ __forceinline__ void attend_newest(const packed_params &p, const cursor &at,
                                               const PAGE &page, const char *row,
@@ -392,7 +395,10 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
-    /* Tokens that left the attention window before they were quantised have no codes. */
+    /*
+     * Tokens that left the attention window before they were quantised have no codes, so there may
+     * be no scores to compute.
+     */
     if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else

@@ -27,7 +27,7 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 
 /*
  * Converts codes to an A operand of mma. If BF, the operand is bfloat16 and exact. Otherwise it is
- * float16 and holds the numbers times 2^(F::BIAS - 15).
+ * float16 and holds the numbers times 2^(F::BIAS - 15), because the exponent bias of float16 is 15.
  */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])

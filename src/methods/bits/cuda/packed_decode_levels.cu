@@ -7,9 +7,9 @@
  *
  * R(t) is the RoPE rotation of the key's position t, the product of R(first position of the page)
  * and R(t % 64). The first factor is applied to the queries. The second comes from a table in
- * shared memory. The queries are also rotated by R(t % 64 / 16 * 16), so the table needs R(t % 16)
- * only. Every lane has a column of its own in the table of levels, so that no two lanes access the
- * same bank.
+ * shared memory. For each block of 16 tokens, the queries are rotated by 16 further positions, so
+ * the table needs only R(0) .. R(15). Every lane has a column of its own in the table of levels, so
+ * that no two lanes access the same bank.
  */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
@@ -26,24 +26,25 @@ template <int B, int N> struct levels_page {
     typedef words_ahead<B, N, true> words;
     const char *table; /* table of quantisation levels in shared memory */
     /*
-     * RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of dimensions
-     * 2 c and 2 c + 1, then those of dimensions 2 c + 8 and 2 c + 9.
+     * RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of dimensions 2 c and 2 c
+     * + 1 (c = lane % 4), then those of dimensions 2 c + 8 and 2 c + 9.
      */
     const uint4 *turn;
-    const uint4 *tile; /* tile of mma operands in shared memory, filled with outliers */
+    const uint4 *tile; /* tile of mma operands in shared memory, into which outliers are written */
     uint32_t places;   /* shared-memory address of `tile` */
     uint32_t *query;   /* queries in shared memory, [2 N][32] float16, divided by a power of two */
     /*
      * Ranges of key channels in shared memory, [2 N][4]: half widths of dimensions 2 c and 2 c + 1,
-     * then their middles.
+     * where c = lane % 4, then their middles.
      */
     uint2 *range;
     float *lowest; /* decoded number of code 0 of every key channel, in shared memory */
-    uint32_t quick_token[QUICK]; /* element k: value_token() of outlier lane + 32 k of V */
-    float level;                 /* quantisation level that this lane loads into the table */
-    float level_0[2];            /* level 0 of keys and of values, as float16 */
-    uint32_t column; /* offset of this lane's column in the table of quantisation levels */
-    float unit[2];   /* powers of two by which query heads 2 c and 2 c + 1 are divided */
+    /* Element k: result of value_token() for outlier lane + 32 k of V */
+    uint32_t quick_token[QUICK];
+    float level;      /* quantisation level that this lane loads into the table */
+    float level_0[2]; /* level 0 of keys and of values, as float16 */
+    uint32_t column;  /* offset of this lane's column in the table of quantisation levels */
+    float unit[2];    /* powers of two by which query heads 2 c and 2 c + 1 are divided */
 
     static __device__ constexpr float factor(int)
     {
@@ -163,8 +164,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Returns value_place_of_token of a token in the upper half, and the offset of its scale in
-     * bytes in the lower half.
+     * Returns two 16-bit numbers of a token: value_place_of_token(t) in the upper half, and the
+     * byte offset of the token's scale in the lower half.
      */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
@@ -191,7 +192,9 @@ template <int B, int N> struct levels_page {
         const uint2 low[2] = {ranges[0], ranges[4]}, high[2] = {ranges[4 * N], ranges[4 * N + 4]};
         const uint4 step = turn[2 * (N / 2) * 32 + u * 32 + lane % 4],
                     t[2] = {turn[u * 32 + lane], turn[(N / 2 + u) * 32 + lane]};
-        /* Middles of the ranges, rotated by the token's position in its block of 16 tokens. */
+        /*
+         * The middles of the ranges are rotated by the token's position in its block of 16 tokens.
+         */
         uint32_t x_middle[4], y_middle[4];
 #pragma unroll
         for (int r = 0; r < 4; r++) {
@@ -315,8 +318,8 @@ template <int B, int N> struct levels_page {
     }
 
     /*
-     * Adds V^T P^T (values times probabilities) for the quantised tokens. Outliers are added as
-     * differences from the decoded number of code 0.
+     * Adds V^T P^T (values times probabilities) for the quantised tokens. An outlier's code is 0,
+     * so the outlier is added as its difference from the decoded number of code 0.
      */
     __device__ __forceinline__ void values(const packed_params &p, const cursor &at,
                                            const char *stage, words &w, const char *codes,
@@ -385,7 +388,9 @@ kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a)
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p)
 {
     const int d = p->a.map.d_qk[0], turned = p->a.before_rope ? 4 * d : 0;
-    /* A third of the room for outliers is loaded ahead, because few pages have more outliers. */
+    /*
+     * Only a third of the list of outliers is loaded ahead, because few pages have more outliers.
+     */
     p->n_listed = min(max(p->a.form.k_apart / 12 * 4, 32 * QUICK), p->a.form.k_apart);
     p->newest_at =
         p->parts.k_list - p->parts.k_side + (p->a.form.k_apart ? 16 + 4 * p->n_listed : 0) + turned;

@@ -16,9 +16,9 @@ struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
     /*
-     * Bytes of shared memory. stage_bytes: copy of a page, of which the newest token starts at
-     * newest_at. scratch_bytes: a warp's memory in addition to its two page copies. shared_bytes:
-     * memory that all warps of the CTA use.
+     * Sizes in bytes in shared memory. stage_bytes: a copy of a page, in which the newest token
+     * starts at newest_at. scratch_bytes: a warp's memory in addition to its two page copies.
+     * shared_bytes: memory that all warps of the CTA use.
      */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
     /*
@@ -26,7 +26,7 @@ struct kvd_packed_decode_params {
      * of the number of blocks of 16 dimensions that share a scale of values.
      */
     int32_t k_shift, v_shift;
-    int32_t n_listed; /* number of a page's key outliers that are copied to shared memory */
+    int32_t n_listed; /* number of key outliers that are copied to shared memory with a page */
     /*
      * True if heads have different widths. A page of a head then has the weight page_weight in the
      * division among warps, otherwise 1. `weights` is the sum over the KV heads.
@@ -67,11 +67,11 @@ namespace
 enum {
     WARPS_MOST = 12, /* largest number of warps per CTA of any kernel */
     HEADS = 8,       /* largest number of query heads per KV head */
-    SHORT = 8, /* largest number of pages of a warp that first loads its bf16 tokens into L2 */
+    SHORT = 8, /* A warp with at most this number of pages first loads its bf16 tokens into L2. */
     /*
-     * TOP is log2 of the probability of a token whose score is the running maximum. A probability
-     * may grow to 2^(TOP + LAZY) before the sums are rescaled. With scales below 2^8, all products
-     * are then in the range of float16.
+     * Softmax probabilities are scaled by 2^TOP, so that a token whose score is the running maximum
+     * has the probability 2^TOP. A probability may grow to 2^(TOP + LAZY) before the sums are
+     * rescaled. With scales below 2^8, all products are then in the range of float16.
      */
     TOP = 6,
     LAZY = 2,
@@ -366,7 +366,7 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
 }
 
 /*
- * Words of codes that a lane loads ahead, as many as fit in 32 registers. With PAIRS, K is
+ * Words of codes that a lane loads ahead, as many as fit in 32 registers. If PAIRS is true, K is
  * processed in pairs of blocks of 16 dimensions, because RoPE rotates a dimension of one block with
  * a dimension of the other.
  */
@@ -444,8 +444,9 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
 }
 
 /*
- * Exchanges numbers between lanes. Lanes 4 h .. 4 h + 3 pass the number x of head h. A lane
- * receives in y the numbers of heads 2 c and 2 c + 1, where c = lane % 4.
+ * Exchanges numbers between lanes. The argument x of lanes 4 h .. 4 h + 3 is the number of query
+ * head h. Each lane receives in y[0] and y[1] the numbers of heads 2 c and 2 c + 1, where c = lane
+ * % 4.
  */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
@@ -454,8 +455,8 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 }
 
 /*
- * Query heads that attend to one KV head, as B operand of mma in float16, divided by `unit`.
- * Missing query heads are 0.
+ * Query heads that attend to one KV head, as B operand of mma in float16, divided by `unit`. If a
+ * KV head has fewer query heads than the operand has columns, the rest are 0.
  */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];

@@ -36,8 +36,8 @@ __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side,
 }
 
 /*
- * Returns the index of dimension 16 u + 8 h + 2 c of token t among the numbers of a bf16 page. h is
- * 0 or 1, and c is 0 .. 3.
+ * Returns the index of dimension 16 u + 8 h + 2 c of token t among the numbers of a bf16 page. u is
+ * a block of 16 dimensions, h is 0 or 1, and c is 0 .. 3.
  */
 __device__ __forceinline__ int element(const page_side &o, int u, int h, int t, int c)
 {
@@ -135,7 +135,10 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
     }
 }
 
-/* Quantises dimensions 4 part .. 4 part + 3 of token t of the page, one part per lane. */
+/*
+ * Quantises four dimensions of token t of the page, from dimension 4 * part on. Each lane has a
+ * different `part`.
+ */
 template <class F> __device__ void code_part(const page_side &o, int t, int part)
 {
     const bool there = 4 * part < o.d;
@@ -245,7 +248,8 @@ __global__ void __launch_bounds__(32 * WARPS)
          p += (int)gridDim.z) {
         const int left = min(m - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS),
                   /*
-                   * number of quantised tokens of the page; the newest token is not yet quantised
+                   * number of quantised tokens of the page; the newest token (m - 1) is not
+                   * quantised yet
                    */
             done = min(m - 1 - KVD_PAGE_TOKENS * p, (int)KVD_PAGE_TOKENS);
         for (int u = warp; u < k_units + v_units; u += WARPS) {

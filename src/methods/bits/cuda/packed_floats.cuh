@@ -1,7 +1,8 @@
 /*
  * Floating-point formats on the device, and conversions to and from float32. Included by
  * packed_*.cu only. The conversions are computed in software: the instructions of sm_89 convert
- * adjacent codes, and packed_layout.h does not store codes adjacently.
+ * codes in adjacent bytes, but the layout of packed_layout.h does not store codes in adjacent
+ * bytes.
  */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
@@ -69,7 +70,7 @@ template <class F> static __device__ __forceinline__ float float_of(uint32_t cod
 /* Returns the scale that `byte` encodes, without the tensor's scale. */
 template <class F> static __device__ __forceinline__ float block_scale(uint32_t byte)
 {
-    if (F::BLOCK == 32) /* byte 0 encodes 2^-127, a subnormal number */
+    if (F::BLOCK == 32) /* a scale byte of 0 encodes 2^-127, a subnormal number */
         return __uint_as_float(max(byte << 23, 0x00400000u));
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }

@@ -61,8 +61,8 @@ static size_t beyond(size_t end, size_t from)
 }
 
 /*
- * Returns the bits that one token with d channels takes for scales and for the codes that pad its
- * last block.
+ * Returns the bits that a token with d channels takes in addition to its own codes: scales, and
+ * codes that pad the last block of channels.
  */
 static double block_bits(const kvd_packed_form *f, int d)
 {
@@ -74,7 +74,7 @@ static double block_bits(const kvd_packed_form *f, int d)
 
 /*
  * Returns the bits that a token takes in KV head g if tokens are coded one by one. If the keys of
- * all heads are coded as one vector, head 0 counts all its bits.
+ * all heads are coded as one vector, all bits of this vector are counted for head 0.
  */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
@@ -178,9 +178,9 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
 }
 
 /*
- * Sets the numbers of records of salient tokens and of other tokens that a page holds. A class has
- * at most r m + 1/2 of m coded tokens. Here r is the class's share of a prompt or its share of a
- * later block, whichever is larger.
+ * Sets how many salient tokens and how many other tokens a page has room for. Of m coded tokens, a
+ * class has at most r m + 1/2, where r is the class's share of a prompt or its share of a later
+ * block, whichever is larger.
  */
 static void set_class_room(kvd_packed_classes *c)
 {
@@ -189,12 +189,12 @@ static void set_class_room(kvd_packed_classes *c)
     c->room[1] = (int32_t)ceil(KVD_PAGE_TOKENS * most);
     c->room[0] = (int32_t)ceil(KVD_PAGE_TOKENS * (1 - least));
     for (int k = 0; k < 2; k++)
-        c->room[k] += c->room[k] == 0; /* at least 1, because kernels divide by the number */
+        c->room[k] += c->room[k] == 0; /* at least 1, because kernels divide by c->room[k] */
 }
 
 /*
- * Sets the largest number of outliers of one key channel in a page, if the outliers of a prompt are
- * divided evenly among its pages.
+ * Sets the room of a page for the outliers of one key channel. It suffices if the outliers of a
+ * prompt are divided evenly among its pages.
  */
 static void set_room(kvd_packed_gear *a)
 {
@@ -205,14 +205,14 @@ static void set_room(kvd_packed_gear *a)
     }
 }
 
-/* Returns the bytes of the longest of a page's areas for blocks (gear.h). */
+/* Returns the bytes of the longest memory area that a page needs for blocks of tokens (gear.h). */
 static int32_t area_bytes(const kvd_gear *s, const kvd_gear_page *p)
 {
     int32_t most = p->prompt + (s->buffer < KVD_PAGE_TOKENS ? 0 : p->record);
     for (int page = 0; page < s->buffer && page < KVD_PAGE_TOKENS; page++) {
         const int t = KVD_PAGE_TOKENS * page, skipped = kvd_gear_pieces(t, s->buffer),
                   blocks = kvd_gear_pieces(t + KVD_PAGE_TOKENS, s->buffer) - skipped,
-                  /* number of later blocks in a page that begins with tokens of the prompt */
+                  /* number of later blocks that begin in a page after tokens of the prompt */
             mixed = blocks - (blocks && skipped * s->buffer == t);
         if (most < blocks * p->record)
             most = blocks * p->record;

@@ -2,17 +2,17 @@
  * Codes blocks of gear (../gear.h): quantised numbers, outliers, and a low-rank part of the
  * quantisation error.
  *
- * A line is a channel of the keys of a block, or a token's values. The outliers of a line are found
- * by their 16-bit patterns: a histogram of the upper bytes, then one of the lower bytes. Equal
- * numbers are taken in the order of their places, as on the CPU. In the bf16 rows, outliers are
- * then replaced by NaN, so that later passes skip them. The last pass replaces the NaN in the ring
- * buffer by 0.
+ * A line is one channel of the keys of all tokens of a block, or one token's value. The outliers of
+ * a line are found by their 16-bit patterns: a histogram of the upper bytes, then one of the lower
+ * bytes. Equal numbers are taken in the order of their places, as on the CPU. In the bf16 rows,
+ * outliers are then replaced by NaN, so that later passes skip them. The last pass replaces the NaN
+ * in the ring buffer by 0.
  *
  * The power method finds the factors of the quantisation error E in several passes over its rows,
- * and needs no left factor between them. Let B be the right factor of a pass, G the Gram matrix of
- * E B, and M a matrix, computed from G, that makes the columns of Q = E B M orthonormal. The next
- * right factor is E^T Q = (E^T E B) M. A pass therefore accumulates G and E^T E B. The additions
- * have another order than on the CPU.
+ * and never computes the left factor before the last one. Let B be the right factor of a pass, G
+ * the Gram matrix of E B, and M a matrix, computed from G, that makes the columns of Q = E B M
+ * orthonormal. The next right factor is E^T Q = (E^T E B) M. A pass therefore accumulates G and E^T
+ * E B. The additions have another order than on the CPU.
  */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -40,8 +40,9 @@ __device__ __forceinline__ double sum_of_warp(double x)
 /* ---- functions that find outliers and write codes ---- */
 
 /*
- * Part of a line, which is the keys of channel `line` or the value of token `line`. Its numbers are
- * counted from `from` to to - 1, by token in a line of keys and by channel in a line of values.
+ * Part of a line, which is the keys of channel `line` or the value of token `line`. The part
+ * consists of numbers `from` to to - 1 of the line, indexed by token in a line of keys and by
+ * channel in a line of values.
  */
 struct line_of {
     const head_of &o;
@@ -54,9 +55,9 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
 }
 
 /*
- * Calls f(place, there, number) for numbers from .. to - 1 of a line, 32 at a time. Each call
- * begins at a multiple of 32, where a word of codes begins. In a lane outside the range, `there` is
- * false. Several numbers are read ahead.
+ * Calls f(place, there, number) in every lane for the numbers `from` to to - 1 of a line, 32 at a
+ * time; `place` is the number's index. Each call begins at a multiple of 32, where a word of codes
+ * begins; in a lane outside the range, `there` is false. Several numbers are read ahead.
  */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
@@ -85,7 +86,7 @@ __device__ __forceinline__ int order_of(uint16_t x)
 
 /*
  * Returns the bin of a histogram [256] that holds the k-th smallest or, with `top`, the k-th
- * largest number. *before receives the count of all bins that come before this bin in that order.
+ * largest number. *before receives the sum of the bins below this one or, with `top`, above it.
  */
 __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &before)
 {
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         keep_newest(a, b, g, s.to, s.m, z * WARPS + warp, workers, lane);
 }
 
-/* ---- kernels of the low-rank part ---- */
+/* ---- the kernels from here on compute the low-rank part ---- */
 
 struct shared_factors {
     float right[D_MAX][RANK], sums[D_MAX][RANK];
@@ -300,8 +301,8 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 
 /*
  * Computes the matrix s.turn [r][r] from the Gram matrix s.gram of a matrix A, such that A * turn
- * has orthonormal columns. A column of A that depends on the columns before it becomes 0. One
- * thread calls it.
+ * has orthonormal columns. Where a column of A depends linearly on the columns before it, the
+ * column of the product is 0. One thread calls it.
  */
 __device__ void orthonormal_turn(shared_factors &s, int r)
 {
@@ -364,8 +365,8 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
 }
 
 /*
- * Multiplies row t of the quantisation error by s.right. Each lane receives in e the elements of
- * the row that it holds, and in x the whole product.
+ * Multiplies row t of the quantisation error by s.right. Each lane receives in e its share of the
+ * elements of the row, and in x the whole product.
  */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
@@ -389,14 +390,14 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
 }
 
 /*
- * Tokens of K or V whose rows a CTA multiplies. Warp w takes tokens from + w, from + w + every, and
- * so on.
+ * Tokens whose rows of K or V a CTA multiplies. Warp w takes tokens from + w, from + w + every,
+ * from + w + 2 * every, and so on.
  */
 struct rows_of {
     int side, from, to, every;
 };
 
-/* Stores the products of rows with s.right as rows of the left factor. */
+/* Stores the products of rows of the quantisation error with s.right as rows of the left factor. */
 __device__ void put_left(const shared_factors &s, const head_of &o, const rows_of &rows,
                          int columns)
 {
@@ -502,8 +503,8 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
 
 /*
  * Memory in which the CTAs of a head exchange the results of a pass of the power method: its right
- * factor, and the sums and Gram matrix of every CTA. Two halves take turns, so that the results of
- * the previous pass remain readable.
+ * factor, and the sums and Gram matrix of every CTA. The memory has two halves, which passes use in
+ * turn, so that the results of the previous pass remain readable.
  */
 struct exchange {
     float *right, *part;
@@ -531,7 +532,7 @@ __device__ void store(const shared_factors &s, const exchange &x, int part)
     }
 }
 
-/* Reads the right factor of a pass, and the total of the sums that its CTAs wrote. */
+/* Reads the right factor of a pass, and adds up the sums that the CTAs of the head wrote. */
 __device__ void load(shared_factors &s, const exchange &x)
 {
     for (int i = (int)threadIdx.x; i < D_MAX * RANK; i += 32 * ROW_WARPS) {
@@ -552,8 +553,8 @@ __device__ void load(shared_factors &s, const exchange &x)
 
 /*
  * Computes passes first .. last of the power method for the quantisation error of K or V of one
- * head. Pass number `iterations` is the final one and stores the factors. If several CTAs divide
- * the rows of a head, each launch computes one pass.
+ * head. The pass with number a.gear.iterations is the final one: it stores the factors. If several
+ * CTAs divide the rows of a head, each launch computes one pass.
  */
 __global__ void __launch_bounds__(32 * ROW_WARPS)
     low_rank_kernel(const __grid_constant__ kvd_packed_args a, int first, int last)

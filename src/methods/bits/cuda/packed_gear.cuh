@@ -28,7 +28,10 @@ __device__ __forceinline__ char *codes_of(const head_of &o, int p)
     return in_codes(o.a, page_number(o.a, o.b, p), o.g);
 }
 
-/* Returns the record of the block that begins with token `first`. */
+/*
+ * Returns the memory, in its page, of the block (scales, codes, factors) that begins with token
+ * `first`.
+ */
 __device__ __forceinline__ char *record_of(const head_of &o, int first)
 {
     return codes_of(o, first / KVD_PAGE_TOKENS) + o.page.area +
@@ -54,7 +57,10 @@ __device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
     return as_words(record_of(o, first)) + (t - first) / s.group * d;
 }
 
-/* Returns outlier e of a key channel, of the prompt or of the block that begins with `first`. */
+/*
+ * Returns the address of outlier e of a key channel, in the list of the prompt or in that of the
+ * block that begins with token `first`.
+ */
 __device__ __forceinline__ uint32_t *key_outlier(const head_of &o, int first, int e, int channel)
 {
     const int d = o.a.map.d_qk[o.g], room = o.a.gear.k_room;
@@ -113,7 +119,10 @@ __device__ __forceinline__ uint32_t code_in(const uint32_t *planes, int bits, in
     return code;
 }
 
-/* Returns the number of a code. The product and the sum are rounded separately, as on the CPU. */
+/*
+ * Returns the number that a code means: scale times code plus zero point. Product and sum are
+ * rounded separately, as on the CPU.
+ */
 __device__ __forceinline__ float decoded(uint32_t scale, float code)
 {
     return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));

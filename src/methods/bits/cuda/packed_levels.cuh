@@ -88,8 +88,11 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
 }
 
 enum {
-    QUICK = 4, /* number of a list's outliers that a lane keeps in registers */
-    /* Float16 numbers in the tile of outliers, which holds 64 dimensions of 64 tokens. */
+    QUICK = 4, /* number of outliers of a page's list that a lane keeps in registers */
+    /*
+     * Number of float16 numbers in the tile of mma operands for outliers, which holds 64 dimensions
+     * of 64 tokens.
+     */
     PASS = 4096
 };
 
@@ -108,9 +111,10 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 }
 
 /*
- * Return the two parts of a value's place in the tile of outliers, one from its dimension i and one
- * from its token t. The place is their sum. Bits 0 .. 11 are the index in the tile [4 blocks of 16
- * dimensions][4 blocks of 16 tokens][32 lanes][8]. Bit 12 + j is set if i is in 64 j .. 64 j + 63.
+ * Returns one of the two summands of a value's place in the tile of outliers; one comes from the
+ * dimension i, the other from the token t. Bits 0 .. 11 of the sum are the index in the tile [4
+ * blocks of 16 dimensions][4 blocks of 16 tokens][32 lanes][8]. Bit 12 + j is set if i is in 64 j
+ * .. 64 j + 63.
  */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
@@ -132,8 +136,9 @@ __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float deco
 }
 
 /*
- * Writes the number of an outlier (entry_of) to `address` in the tile. With `away`, erases it by
- * writing 0. Does nothing for an outlier of another pass than `pass`.
+ * Writes the number of an outlier (entry_of) to `address` in the tile. If `away` is true, writes 0
+ * instead, which removes the outlier. Does nothing if the outlier's dimension is not processed in
+ * pass `pass`.
  */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
@@ -149,7 +154,10 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
     return tile + (entry >> 15 & 2 * (PASS - 1));
 }
 
-/* Outliers that a lane keeps in registers: their entries, and their addresses in the tile. */
+/*
+ * Outliers that a lane keeps in registers: their entries in the list (number and index) and their
+ * addresses in the tile.
+ */
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
@@ -166,8 +174,8 @@ struct few_outliers {
 };
 
 /*
- * Returns the lane's outliers among the first 32 QUICK outliers of a list of n. number(k) returns
- * the entry of outlier lane + 32 k.
+ * Returns the outliers that the lane keeps in registers, of a list of n outliers: those with
+ * indices lane + 32 k for k < QUICK. number(k) returns the list's entry with index lane + 32 k.
  */
 template <class NUMBER>
 __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, NUMBER number)
@@ -198,8 +206,8 @@ __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool aw
 }
 
 /*
- * Rotates queries that were rotated for 16 tokens further, for the next 16 tokens. `step` has the
- * cosines and sines of 16 positions.
+ * Rotates queries by 16 further positions, for the next block of 16 tokens. `step` has the cosines
+ * and sines of 16 positions.
  */
 __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], uint32_t (&high)[2])
 {

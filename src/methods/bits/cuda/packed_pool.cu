@@ -49,9 +49,9 @@ __global__ void plausible_kernel(const __grid_constant__ kvd_packed_args a, int 
 }
 
 /*
- * Fills a table of RoPE rotations for positions 0 .. 63, in the layout of levels_page.turn. Cosines
- * and sines are divided by the length of the rotation, because the model's RoPE tables may include
- * a factor.
+ * Fills a table of RoPE rotations for positions 0 .. 63, in the layout of levels_page.turn. The
+ * model's RoPE tables may include a factor, so cosines and sines are divided by the root of the sum
+ * of their squares.
  */
 __global__ void rope_table_kernel(const float *cosine, const float *sine, int half, uint4 *table)
 {

@@ -50,8 +50,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
 }
 
 /*
- * Writes 2 dimensions of token t to the bf16 page: `restored` if t < coded, else the numbers in the
- * ring buffer. Tokens after the last one get 0.
+ * Writes 2 dimensions of token t to the bf16 page: `restored` if t < coded (the token has codes),
+ * otherwise the token's numbers in the ring buffer. Tokens after the last one get 0.
  */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
@@ -197,9 +197,9 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
 }
 
 /*
- * Writes 8 tokens of a page from token t0 on: the numbers in tile [8][TILE_PITCH] if the tokens
- * were coded, rotated by RoPE if their keys were coded before RoPE. Called by one warp, which
- * writes blocks of 8 tokens x 8 channels of both halves of the head.
+ * Writes 8 tokens of a page from token t0 on: for coded tokens the numbers in tile [8][TILE_PITCH],
+ * for others those in the ring buffer. If keys were coded before RoPE, RoPE is applied to them.
+ * Called by one warp, which writes blocks of 8 tokens x 8 channels of both halves of the head.
  */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
@@ -276,8 +276,8 @@ __global__ void __launch_bounds__(32 * WARPS)
 /* ---- restoring with a number of bits per dimension (allot) ---- */
 
 /*
- * Tables of a KV head in shared memory. level[side][2^n] is the first level of n bits. A number is
- * mean + deviation * level; a dimension without codes has deviation 0.
+ * Tables of a KV head in shared memory. level[side][2^n] is the first level of n bits. A decoded
+ * number is mean + deviation * level; a dimension without codes has deviation 0.
  */
 struct allot_tables {
     float level[2][2 << 8];
@@ -403,11 +403,11 @@ __device__ __forceinline__ void add_columns(uint32_t left, uint32_t right, float
 }
 
 /*
- * Restores channels 8 u .. 8 u + 7 of the keys of 32 tokens, without outliers. Tokens outside s are
- * left out. One warp calls it. Lane 4 r + c decodes tokens 2 c and 2 c + 1 of every 8 tokens of
- * channel r, which is at `planes`. Token 8 k + 2 c + e has row left[2 k + e] of the left factor.
- * The lane writes token 8 k + r to the k-th block of 8 tokens after `to`. Token 0 is token t0 of
- * the page.
+ * Restores channels 8 u .. 8 u + 7 of the keys of 32 tokens, without outliers. Tokens that are not
+ * in group s are not written. One warp calls this function. Lane 4 r + c decodes tokens 2 c and 2 c
+ * + 1 of every 8 tokens of channel r, which is at `planes`. Token 8 k + 2 c + e has row left[2 k +
+ * e] of the left factor. The lane writes token 8 k + r to the k-th block of 8 tokens after `to`.
+ * Token 0 is token t0 of the page.
  */
 template <int PAIRS>
 __device__ __forceinline__ void

@@ -85,9 +85,9 @@ __device__ __forceinline__ vector_of vector_at(const token_of &o, int v, float *
 }
 
 /*
- * Divides the numbers x [all] into vectors of n adjacent numbers, and multiplies each vector by the
- * normalised Walsh-Hadamard matrix, which is its own inverse. Begins and ends with a barrier of the
- * CTA.
+ * Divides the array x of `all` numbers into vectors of n adjacent numbers, and multiplies each
+ * vector by the normalised Walsh-Hadamard matrix, which is its own inverse. Begins and ends with a
+ * barrier of the CTA.
  */
 __device__ void rotate(float *x, int all, int n)
 {
@@ -115,8 +115,8 @@ __device__ void rotate_token(const token_of &o, float *x)
 }
 
 /*
- * Returns the word that stores a scale: the step as float16 in its lower half, the zero point
- * above.
+ * Returns the word that stores a scale: the step as float16 in its lower half, the zero point in
+ * its upper half.
  */
 __device__ __forceinline__ uint32_t scale_word(float step, uint32_t zero)
 {
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * A scale as floating-point numbers. A code c, read as the number RAISED + c, becomes x = step
+ * Scale in floating point. RAISED + c, the form in which a code c is decoded, gives x = step
  * ((RAISED + c) - zero) + add.
  */
 struct scale_of {
@@ -244,8 +244,8 @@ __device__ __forceinline__ int scale_at(const kvd_packed_args &a, int i)
 {
     const uint32_t group = (uint32_t)a.row.of.group;
     /*
-     * Multiplying by the reciprocal gives the exact quotient, because i and the group are below
-     * 2^16 and the group is above 1.
+     * The product with the reciprocal is exactly i / group, because i and `group` are below 2^16
+     * and `group` is above 1.
      */
     return group ? (int)__umulhi((uint32_t)i, 0xffffffffu / group + 1) : 0;
 }
@@ -283,8 +283,8 @@ __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t 
 /*
  * ---- kernels that restore bf16 rows ----
  *
- * A warp handles 8 adjacent tokens. Lane l has token l % 8 and q = l / 8, so that the stores of a
- * warp are blocks of 8 tokens x 8 channels.
+ * A warp handles 8 adjacent tokens. Lane l has token l % 8 and part l / 8 (called q) of its
+ * channels, so that the stores of a warp are blocks of 8 tokens x 8 channels.
  */
 
 enum {
@@ -503,7 +503,7 @@ __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int head
     }
 }
 
-/* Channels i, i + 1 (low) and i + d / 2, i + 1 + d / 2 (high) of a key. */
+/* Four channels of a key of d channels: i, i + 1 (low), and i + d / 2, i + 1 + d / 2 (high). */
 struct channels_of {
     float low[2], high[2];
 };
@@ -605,8 +605,8 @@ __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens,
 }
 
 /*
- * Returns the distance between two tokens' keys in shared memory, which is 4 modulo 32 to avoid
- * bank conflicts.
+ * Returns the distance in words between two tokens' keys in shared memory. It is 4 modulo 32, to
+ * avoid bank conflicts.
  */
 __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
 {

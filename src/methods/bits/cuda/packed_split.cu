@@ -166,8 +166,9 @@ __device__ float mean_magnitude(const float *x, int n)
 }
 
 /*
- * Returns coefficient q of the discrete Fourier transform of m channels of token t, as in vidkv.c:
- * the sum, then the real and the imaginary part of each frequency. x is [channels][n].
+ * Returns coefficient q of the discrete Fourier transform of m channels of token t, in the order of
+ * vidkv.c: q = 0 is the sum; then follow the real and the imaginary part of each frequency. x is
+ * [channels][n].
  */
 __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, const double *wave,
                              int q, int t)
@@ -392,7 +393,7 @@ __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ k
                     (int)gridDim.z * (THREADS / 32), (int)threadIdx.x % 32);
 }
 
-/* ---- functions that restore bf16 rows ---- */
+/* ---- the functions from here on restore bf16 rows ---- */
 
 __device__ __forceinline__ uint32_t code_of(const group_of &o, int side, int part, int channel,
                                             int t)
@@ -460,8 +461,9 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
 }
 
 /*
- * Writes K and V of the tokens `from` .. to - 1 of a page. Tokens below `left` are copied from the
- * ring buffer, and later tokens become zeros. `from` and `to` are multiples of 8.
+ * Writes K and V of the tokens `from` .. to - 1 of a page. Tokens below `left` (number of the
+ * request's tokens in this page) are copied from the ring buffer, and later tokens become zeros.
+ * `from` and `to` are multiples of 8.
  */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)

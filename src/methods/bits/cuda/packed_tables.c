@@ -237,7 +237,7 @@ int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salie
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
     /*
-     * As on the CPU, scores are computed from whole keys, even if the cache stores fewer dimensions
+     * Scores are computed from whole keys, as on the CPU, even if the cache stores fewer dimensions
      * of the keys.
      */
     kvd_evict_prompts_args of = {.map = c->whole ? c->whole[r->layer].map : a->map,

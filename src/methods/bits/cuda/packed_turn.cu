@@ -124,7 +124,8 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
 /* Codes of the ROWS vectors of a CTA. Thread i holds the code of element i of each vector. */
 struct coded_rows {
     uint32_t code[ROWS];
-    float norm, rest; /* norm of vector i and norm of its residual, in thread i if i < ROWS */
+    /* Norm of vector i, and norm of what its codes leave (the residual), in thread i if i < ROWS */
+    float norm, rest;
 };
 
 /*
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(D_MAX)
     turn_prompts_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ __align__(16) shared_rows s;
-    extern __shared__ uint32_t words[]; /* codes of K or of V of a page */
+    extern __shared__ uint32_t words[]; /* codes of K or of V of a page, as blockIdx selects */
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, i = (int)threadIdx.x, d = (int)blockDim.x;
     const int m = a.kv_len[b], bits = a.form.bits, n_words = 2 * d * bits;
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
@@ -378,7 +379,7 @@ __device__ void restore_rows(shared_rows &s, const kvd_packed_args &a, const cha
                                                                                                 : 1;
         turn(s, a.sketch_back, x, y, i);
     }
-    /* sqrt(pi / 2) / d, factor of every element of the sketch's part */
+    /* sqrt(pi / 2) / d: factor of every element that the sketch contributes */
     const float each = (float)(1.2533141373155003 / d);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {

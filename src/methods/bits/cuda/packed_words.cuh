@@ -30,8 +30,8 @@ static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m
 }
 
 /*
- * Returns the address of K of KV head g, in the ring-buffer page for page p of request b. V
- * follows.
+ * Returns the address of K of KV head g in the page of the ring buffer that holds page p of request
+ * b. V follows K.
  */
 static __device__ __forceinline__ const uint16_t *in_ring(const kvd_packed_args &a, int b, int p,
                                                           int g)
@@ -79,7 +79,7 @@ static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, in
 
 /*
  * Tokens from .. to - 1 of a request, which are coded in this iteration. m is the number of tokens
- * of the request, and `prompt` is the number of coded tokens of its prompt.
+ * of the request, and `prompt` is the number of coded tokens of the request's prompt.
  */
 struct coded_span {
     int from, to, prompt, m;
@@ -87,8 +87,8 @@ struct coded_span {
 
 /*
  * Returns the tokens of request b that this iteration codes as one block, for methods that code in
- * blocks (kvd_packed_in_blocks). In a layer with a sliding window, blocks of a prompt that no later
- * token sees are not coded.
+ * blocks (kvd_packed_in_blocks). In a layer with a sliding window, blocks of a prompt that lie
+ * before the window of all later tokens are not coded.
  */
 static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a, int b)
 {
@@ -140,8 +140,8 @@ static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, in
 }
 
 /*
- * Rotates four channels by the RoPE rotation r from load_rope: channels i and i + 1 (low), and the
- * channels d_head / 2 after them (high).
+ * Applies RoPE, with the cosines and sines r from load_rope, to four channels: i and i + 1 (low),
+ * and the channels d_head / 2 after them (high).
  */
 static __device__ __forceinline__ void apply_rope(const kvd_packed_args &a, const rope_of &r,
                                                   float (&low)[2], float (&high)[2])
@@ -166,8 +166,8 @@ static __device__ __forceinline__ uint32_t *as_words(char *at)
 }
 
 /*
- * Returns a word with byte q of each of up to four words, in their order. `select` is 0x40 + 0x11
- * q, the selector of __byte_perm that picks byte q of two words.
+ * Returns a word that consists of byte q of word[0], word[1], ... (n <= 4 words). `select` is 0x40
+ * + 0x11 q, the selector of __byte_perm that picks byte q of two words.
  */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
@@ -177,7 +177,10 @@ static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n,
                        0x5410);
 }
 
-/* Transposes two blocks of 4 x 4 bits: bits 0 .. 3 and bits 4 .. 7 of the four bytes of x. */
+/*
+ * Transposes two matrices of 4 x 4 bits. Row i of the first matrix is bits 0 .. 3 of byte i of x,
+ * row i of the second one bits 4 .. 7.
+ */
 static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 {
     uint32_t t = (x ^ x >> 7) & 0x00aa00aau;
@@ -187,7 +190,7 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 }
 
 /*
- * Unpacks codes 8 q .. 8 q + 7 of 32 codes of at most 8 bits. planes[j] has bit j of all 32 codes.
+ * Unpacks 8 of 32 codes of at most 8 bits, from code 8 * q on. planes[j] has bit j of all 32 codes.
  * Code e of the eight becomes byte e % 4 of code[e / 4].
  */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
@@ -205,8 +208,8 @@ static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, i
 }
 
 /*
- * Unpacks 8 of 32 codes of at most MOST <= 8 bits, of which planes[j] has bit j: those of numbers
- * 8 k + 2 c + e, which become byte k of code[e].
+ * Offset that speeds up the conversion of integers to floats: raised_byte and raised_pair return
+ * RAISED + x instead of the integer x.
  */
 template <int MOST>
 static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, int bits, int c,

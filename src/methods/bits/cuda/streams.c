@@ -3,8 +3,8 @@
  * which the CPU method writes in the same format. A decode step restores the bf16 pages of one
  * layer after another: `decode` decodes the components of all tokens, and the kernel that rebuilds
  * latents (dims/cuda/latents.h) multiplies the components by the matrix of the inverse transform.
- * To add the mean, the matrix has the mean as a row, and its component is always 1. New tokens are
- * coded after their attention.
+ * To add the mean, the matrix has the mean as one more row, and the component that multiplies this
+ * row is always 1. New tokens are coded after their attention.
  */
 #include "methods/bits/cuda/streams.h"
 
@@ -18,14 +18,14 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
     /*
-     * The matrix `to` as a sum of two bf16 matrices [2][wide][pitch], on the device. In products
-     * with bf16 numbers, the two matrices together carry 16 significant bits.
+     * Matrix of the transform from K or V to components, as a sum of two bf16 matrices
+     * [2][wide][pitch], on the device. In products with bf16 numbers, the two matrices together
+     * carry 16 significant bits.
      */
     const uint16_t *to[KVD_N_SIDES];
     /*
-     * Device matrices that restore K and V, one per KV head: [KVD_N_SIDES
-     * n_kv_heads][d_head][rank]. If all heads are restored together, one per side: [rank /
-     * 8][wide][8].
+     * Device matrices that restore K and V. There is one [d_head][rank] per side and KV head; if
+     * all heads are restored together, there is one [rank / 8][wide][8] per side.
      */
     const uint16_t *from;
     const kvd_latent_head *head; /* device [n_kv_heads] */
@@ -36,16 +36,19 @@ typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, pitch;    /* pitch: elements from one row of `to` and of y to the next */
     int32_t n_sink;
-    bool drawn; /* true: tables are drawn for timing, so blocks may lack room */
+    /* true: the tables are random, for timing; then it is no error if a block exceeds its memory */
+    bool drawn;
     bool joint; /* true: kvd_latent_restore_joint restores the pages of all KV heads together */
     size_t lookup_room; /* bytes of shared memory for the lookup tables of a stream */
     layer_of *layer;
     size_t latent_page; /* elements */
-    uint16_t *latents;  /* components of the layer that is being restored */
-    float *y;           /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
+    /* Components (latents) of all tokens of the layer whose K and V are being restored */
+    uint16_t *latents;
+    float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
     /*
-     * Stream that decodes the next layer, and two events. `restored` is recorded when the latents
-     * have been multiplied, `decoded` when the next layer has been decoded.
+     * `ahead` is the stream that decodes the next layer. The event `restored` is recorded when the
+     * current layer's latents have been multiplied, `decoded` when the next layer's latents have
+     * been decoded.
      */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
@@ -252,7 +255,9 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_stream_slots_fetch(&k->slots, m, r, err);
 }
 
-/* Allocates the pools of blocks and of sinks. */
+/*
+ * Allocates device memory for the coded blocks, and for the sink tokens, which stay uncompressed.
+ */
 static int make_pools(streams *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -370,8 +375,8 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
 }
 
 /*
- * Device arrays with the tables of all layers. Each pointer moves on to the part of the next layer
- * and side.
+ * Device arrays with the tables of all layers. When the tables of a layer and side have been
+ * copied, each pointer is moved to those of the next one.
  */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
@@ -407,7 +412,9 @@ static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tab
     return status ? -1 : 0;
 }
 
-/* Copies the tables of kvd_stream_lookups to the device, and advances the position `at`. */
+/*
+ * Copies the tables of kvd_stream_lookups to the device, and moves the pointers of `at` past them.
+ */
 static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_coder *c,
                         device_tables *at, kvd_err *err)
 {
@@ -423,7 +430,9 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies the tables of one layer and side to the device, and advances the positions `at`. */
+/*
+ * Copies the tables of one layer and side to the device, and moves the pointers of `at` past them.
+ */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -458,7 +467,7 @@ static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_c
     return status ? -1 : 0;
 }
 
-/* Sets in `head` the offsets of the KV heads of layer l within pages, latents and matrices. */
+/* Sets in `head` where the KV heads of layer l begin in pages, latents and matrices. */
 static void place_heads(const streams *k, int l, kvd_latent_head *head)
 {
     const kvd_attn_map *const map = &k->method.cache->layer[l].map;
@@ -559,8 +568,8 @@ static int copy_tables(streams *k, kvd_err *err)
 }
 
 /*
- * Returns true if the plan codes tokens in blocks of the size of a page, and codes every token
- * directly after its attention.
+ * Returns true if the plan codes tokens in blocks of the size of a page, and codes a token as soon
+ * as its attention has been computed.
  */
 static bool fits(const kvd_plan *plan)
 {

@@ -24,8 +24,8 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
 }
 
 /*
- * A stream of codes that grows: state of this lane, number of words of the stream, and number of
- * its exceptions (integers too large for the tables).
+ * Stream of codes to which symbols are added: entropy coder's state of this lane, number of words
+ * of the stream, and number of its exceptions (integers too large for the tables).
  */
 struct growing {
     uint32_t x;
@@ -33,8 +33,8 @@ struct growing {
 };
 
 /*
- * Codes one symbol with cumulative frequency `low` and frequency f in each lane where `here` is
- * true.
+ * Adds to the stream one symbol with cumulative frequency `low` and frequency f in each lane where
+ * `here` is true.
  */
 __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
                                      int room, int lane, growing &g)
@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_const
 }
 
 /*
- * Codes one group of components of a token. Each lane codes one component: element j of y, with
- * tables.component[j].
+ * Codes one group of components of a token. Each lane codes one component: element j of y, with the
+ * tables in tables.component[j].
  */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
                                            int t, const float *y, int lane, growing &g)
@@ -150,7 +150,10 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     push(here, low, f, to, side.room.words, lane, g);
 }
 
-/* Codes the new tokens of stream s of page p of request b. z is 0 for K and 1 for V. */
+/*
+ * Codes the new tokens of stream s of page p of request b. The stream belongs to K if z is 0, to V
+ * if z is 1.
+ */
 __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int lane)
 {
     const kvd_stream_side &side = a.side[z];
@@ -256,7 +259,7 @@ struct cachegen_args {
     uint32_t *units, *beyond;
 };
 
-/* Returns element j of token t, or 0 if there is no channel j. */
+/* Returns element j of token t, or 0 if the head has no more than j channels. */
 __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *from, int t, int j)
 {
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
@@ -286,7 +289,7 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
 
 /*
  * Pushes the codes of one token. If `first`, uses the frequency tables of anchor tokens (first
- * tokens of a group), otherwise those of differences.
+ * tokens of a group), otherwise the tables of differences from the anchor token.
  */
 __device__ __forceinline__ void push_token(const head_page &h, bool first,
                                            const int (&code)[CHANNELS], int lane, growing &g)
@@ -366,8 +369,8 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 /*
- * Returns the number of CTAs per request, for a launch in which each of `times` requests has work
- * for `items` warps.
+ * Returns the number of CTAs per request, for a launch of `times` requests, each with work for
+ * `items` warps.
  */
 unsigned ctas(size_t items, size_t times, int n_sms)
 {

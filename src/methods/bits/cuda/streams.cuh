@@ -57,7 +57,8 @@ struct head_page {
     const kvd_cachegen_layer &l;
     int g, side, d;
     block_of block;
-    __half2 *scale;        /* [64 / group] scale and zero point of each group's first token */
+    /* [64 / group] scale and zero point of the first token (anchor) of each group */
+    __half2 *scale;
     const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
     const float *step;
 };

@@ -17,7 +17,10 @@
 extern "C" {
 #endif
 
-/* Capacities of a block in memory, per stream. `words` is a multiple of 8. */
+/*
+ * Memory of a coded block: number of streams, and the words and exceptions that each stream has
+ * room for. `words` is a multiple of 8.
+ */
 typedef struct {
     int32_t n_streams, words, exceptions;
     int32_t scales; /* groups of components with a scale, per token */
@@ -50,12 +53,16 @@ typedef struct {
     kvd_stream_tables tables;
     kvd_stream_room room;
     double step;
-    float offset; /* added to the magnitude of every decoded integer except 0 */
+    /*
+     * Added to the magnitude of every decoded integer except 0, to move it towards the mean of its
+     * interval
+     */
+    float offset;
     /* [tables.kept] subtracted from each component before the component is rounded */
     const float *bias;
     /*
-     * Groups of components with a common scale, and the group of each component [tables.kept]. Set
-     * if room.scales is set.
+     * Groups of components with a common scale, and the group of each component [tables.kept]. Both
+     * are set if the blocks store scales (room.scales is set).
      */
     const kvd_stream_group *group;
     const uint16_t *group_of;
@@ -88,13 +95,14 @@ typedef struct {
 
 /*
  * Sets `*bytes` to the shared memory that the current device has for the lookup tables of one
- * stream (kvd_stream_lookups). If a group's table does not fit, kernels search its components in
- * global memory, which is slower.
+ * stream (kvd_stream_lookups). If the table of a group of components does not fit, kernels look up
+ * these components in global memory, which is slower.
  */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
  * Decodes all tokens but the newest of each request into bf16 latents [pages][latent_page] in the
- * layout of dims/cuda/latents.h. Component tables.kept of a latent is 1, later components are 0.
+ * layout of dims/cuda/latents.h. The components after the decoded ones are constant: number
+ * tables.kept is 1 (for the mean), later ones are 0.
  */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
@@ -102,8 +110,8 @@ cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side 
  * Codes the components of the new tokens of each request: y[0] [rows][ld] are those of K, y[1]
  * those of V. A request has at most `most` new tokens. If components have scales, y is overwritten
  * with codes. Adds the growth of the blocks, in 16-bit units, to units [slots]. If a stream has no
- * room for all its words, raises `*beyond` to at least the number of words that the stream needed.
- * An exception counts as KVD_STREAM_WORDS_PER_EXCEPTION words.
+ * room for all its words, and `*beyond` is smaller than the number of words that the stream needed,
+ * sets `*beyond` to that number. An exception counts as KVD_STREAM_WORDS_PER_EXCEPTION words.
  */
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 };
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
@@ -112,8 +120,8 @@ cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side si
 /*
  * Copies rows of tokens below n_sink between bf16 pages of a layer and sink [slots][n_sink][row],
  * with row = map.page_elements / KVD_PAGE_TOKENS: K and V of one KV head after another. If `back`
- * is true, copies all sink tokens but the newest token of each request to the pages; otherwise
- * copies the new tokens to `sink`.
+ * is true, copies from `sink` to the pages, for each request all sink tokens except the request's
+ * newest token. Otherwise copies the new tokens to `sink`.
  */
 cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
                              uint16_t *sink, bool back, cudaStream_t stream);
@@ -126,8 +134,8 @@ typedef struct {
     kvd_stream_room room; /* room for K or V of a head, which are coded as one stream */
     int32_t group, wide;
     /*
-     * Bytes of K or V of a head in a page: the stream with the parts of kvd_stream_parts, then a
-     * scale and a zero point of each group.
+     * Bytes of K or V of a head in a page: first the stream, whose parts kvd_stream_parts
+     * describes, then a scale and a zero point of each group.
      */
     size_t block_bytes;
     char *blocks;           /* [pages][n_kv_heads][2][block_bytes] */
@@ -145,7 +153,8 @@ cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_l
 /*
  * Codes the pages that the new tokens of each request fill. Prompts are read from l->rows, and the
  * tokens of a page that is not full are copied to the ring buffer. Decode steps are read from the
- * ring buffer. `units` and `beyond` are as in kvd_streams_code.
+ * ring buffer. `units` and `beyond` receive the growth of the blocks and the words needed, as in
+ * kvd_streams_code.
  */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
@@ -168,7 +177,7 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 typedef struct {
     /*
      * Device [n + 1]: size of the blocks of each slot, in 16-bit units. The last element is the
-     * largest number of words of a stream that did not fit into its room.
+     * largest number of words needed by a stream that did not fit into its memory; 0: all fitted.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -180,15 +189,18 @@ typedef struct {
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory,
                           cudaStream_t stream, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
-/* In layer 0, launches a copy that sets the units of the prompts' slots to 0. */
+/*
+ * In layer 0, launches a copy that sets to 0 the block sizes (kvd_stream_slots.units) of the slots
+ * of prompts.
+ */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
-/* In the last layer, launches the copy of the units to the host. */
+/* In the last layer, launches the copy of the block sizes (kvd_stream_slots.units) to the host. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
 /*
- * Sets the tokens of the slots, and the bytes that m->bits counts. Fails if a stream needed more
- * than `room` words; room 0: never fails.
+ * Sets the numbers of tokens of the slots, and the number of bytes that m->bits reports. Fails if a
+ * stream needed more than `room` words; if `room` is 0, never fails.
  */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
@@ -206,8 +218,8 @@ void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stre
 /* Returns the parameter `key` of the plan's quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
 /*
- * Returns the number of words for which a stream gets memory: `room`, or if `room` is 0, enough for
- * `bits` bits per page.
+ * Returns the number of words of memory for a stream: `room`, or, if `room` is 0, enough for `bits`
+ * bits per page.
  */
 int32_t kvd_stream_words(double bits, size_t room);
 #endif

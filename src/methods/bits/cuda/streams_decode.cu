@@ -17,7 +17,7 @@ enum {
     CHUNK = 4 * KVD_LANES, /* words that a warp requests at once */
     RING = 4 * CHUNK,
     TILE = 4,                  /* tokens that a warp collects before it writes them */
-    OCTETS = KVD_LANES / TILE, /* octets of components that a warp writes at once */
+    OCTETS = KVD_LANES / TILE, /* groups of 8 components that a warp writes at once */
     /* Elements of a token in a tile; the padding avoids bank conflicts. */
     TILE_PITCH = KVD_STREAM_GROUPS * KVD_LANES + 16,
     LARGE_LOOKUP = 1 << 16
@@ -35,7 +35,8 @@ struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* address in shared memory; word i is at i % RING */
     int end, at;   /* number of words of the stream, and number of words not yet used */
-    int low;       /* lowest chunk (of CHUNK words) that has been requested */
+    /* Index of the lowest chunk (CHUNK words of the stream) whose copy has been started */
+    int low;
 };
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
@@ -53,7 +54,7 @@ __device__ __forceinline__ void request(const word_stack &w, int chunk, int lane
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits until all chunks but the lowest one have arrived. */
+/* Waits until the chunks whose copies have been started have arrived, except the lowest one. */
 __device__ __forceinline__ void await(void)
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -74,8 +75,8 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
 
 /*
  * Makes sure that the words of the next token are in the ring. A token uses at most
- * KVD_STREAM_GROUPS * KVD_LANES words, which are in the chunk of the newest word or in one of the
- * two chunks before.
+ * KVD_STREAM_GROUPS * KVD_LANES words, which are in the chunk of the stream's last unread word or
+ * in one of the two chunks before that chunk.
  */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
@@ -101,8 +102,8 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
 }
 
 /*
- * Decodes one integer from the state x of a lane, with the lookup table g. Returns the offset of
- * the integer's row of 4 * LANES bytes in the table.
+ * Decodes one integer from the coder state x of a lane, with the lookup table g in `image`. Returns
+ * the byte offset in the table of the integer's row, which has 4 * LANES bytes.
  */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
@@ -141,7 +142,10 @@ __device__ __forceinline__ kvd_stream_lookup group_at(kvd_stream_at image, int k
     return g;
 }
 
-/* Copies image i of `lookup` to shared memory. All threads of the CTA must call it. */
+/*
+ * Copies table image i of `lookup` (the tables of one stream) to shared memory. All threads of the
+ * CTA must call it.
+ */
 __device__ void load_image(const uint32_t *lookup, int i, uint4 *to)
 {
     const uint32_t first = __ldg(lookup + i), end = __ldg(lookup + i + 1);
@@ -177,7 +181,9 @@ __device__ __forceinline__ uint32_t two_bf16(float low, float high)
     return *reinterpret_cast<const uint32_t *>(&v);
 }
 
-/* Index of component j of token t in a page of latents (dims/cuda/latents.h). */
+/*
+ * Returns the index of component j of token t in a page of latents (layout of dims/cuda/latents.h).
+ */
 __device__ __forceinline__ int latent_index(int j, int t)
 {
     return j / 8 * (8 * KVD_PAGE_TOKENS) + t * 8 + j % 8;
@@ -205,19 +211,22 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
-    /* shared-memory address of bf16 numbers [2 KVD_STREAM_HALF]: decoded number of each integer */
+    /*
+     * shared-memory address of the table of decoded numbers: bf16 [2 * KVD_STREAM_HALF], one for
+     * each integer
+     */
     uint32_t value;
     int page, s, n, first, end; /* n: number of streams */
     uint16_t *to;               /* latents of the page */
 };
 
 /*
- * Returns the number of a code of component j: the code times the scale, plus the zero point.
- * `code` is below 2^16.
+ * Returns the decoded component j: the code times the scale, plus the zero point. `code` is below
+ * 2^16.
  */
 __device__ __forceinline__ float scaled_code(__half2 scale, uint32_t code)
 {
-    /* The bits 0x4b000000 | code are the float 2^23 + code. */
+    /* As a float, the bits 0x4b000000 | code are 2^23 + code. */
     return scaled(scale, __uint_as_float(0x4b000000 | code) - 8388608.0f);
 }
 
@@ -252,8 +261,8 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
 }
 
 /*
- * Writes the components of tokens t0 .. t0 + 3 from the tile to the latents. If SCALES, the tile
- * has codes, which are converted to components.
+ * Copies the components of tokens t0 .. t0 + 3 from `tile`, in shared memory, to the latents in the
+ * page. If SCALES, the tile has codes, which are converted to components.
  */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
@@ -290,8 +299,9 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
 }
 
 /*
- * Decodes the component of group k from the state x of a lane. Returns its code if SCALES,
- * otherwise its bf16 number. WHOLE is true if all groups have lookup tables.
+ * Decodes the lane's component of a group from the coder state x. Returns its code if SCALES is
+ * true, otherwise its bf16 number. WHOLE is true if the lookup tables of all groups are in shared
+ * memory.
  */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
@@ -357,7 +367,10 @@ struct decode_args {
     size_t latent_page;
 };
 
-/* Decoded numbers of all integers of K or V, which precede the tables in shared memory. */
+/*
+ * Table of the decoded number of every integer, for K or V. It precedes the lookup tables in shared
+ * memory.
+ */
 enum { VALUES = 2 * KVD_STREAM_HALF, VALUE_BYTES = VALUES * sizeof(uint16_t) };
 
 template <bool SCALES, bool WHOLE>
@@ -406,7 +419,8 @@ struct restore_args {
 
 /*
  * Bytes that precede the tables in the shared memory of a CTA that decodes cachegen: one row
- * [KVD_WIDTH_NARROW] of quantisation steps, then for each warp one row of its group's anchor token.
+ * [KVD_WIDTH_NARROW] of quantisation steps, then for each warp a row with the anchor token of the
+ * group that the warp decodes.
  */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
@@ -528,8 +542,8 @@ cudaError_t most_memory(size_t *bytes)
 }
 
 /*
- * Launches `kernel` in a grid [CTAs of a stream][y][z]. There are `tables` = y * z streams per
- * page. A CTA decodes the same stream of many pages, with `lookup` bytes of tables.
+ * Launches `kernel` in a grid of [CTAs of a stream][y][z], with y * z streams per page (`tables`).
+ * A CTA decodes the same stream of many pages; its lookup tables take `lookup` bytes.
  */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
@@ -546,7 +560,10 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
     e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    /* At most as many CTAs as can run at the same time, because each CTA loads the tables anew. */
+    /*
+     * A CTA loads the lookup tables when it starts, so no more CTAs are launched than can run at
+     * the same time.
+     */
     const size_t at_once = most / bytes * sms / tables, want = (pages + warps - 1) / warps,
                  x = want < at_once ? want : at_once;
     kernel<<<dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes, stream>>>(a);
