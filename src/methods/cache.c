@@ -118,8 +118,8 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
     /*
-     * Latents of keys are kept temporarily in the memory of the values. The keys are rebuilt from
-     * them before the values are written.
+     * The latents from which keys are rebuilt are kept in the memory for values (s.v). The keys are
+     * rebuilt before the values are written there.
      */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,
@@ -275,9 +275,9 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
 }
 
 /*
- * Runs sequences from .. to-1 in parallel. KV heads run in parallel too, unless a method decides
- * for all of them together. Counters are added in a fixed order, so that equal runs give equal
- * bits.
+ * Runs sequences from .. to-1 in parallel. KV heads run in parallel too, unless a method's decision
+ * concerns all KV heads of a layer together. Counters are added in a fixed order, so that equal
+ * runs give equal bits.
  */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)

@@ -1,10 +1,11 @@
 /*
  * A KV cache as an attention hook. It stores K and V of whole sequences compressed as a plan says
- * (plan.h), and computes attention from the stored numbers. No other file counts the stored bytes.
+ * (plan.h), and computes attention from the stored numbers. All stored bytes are counted in this
+ * file.
  *
- * Plans that only reduce dimensions, or store latents, run in blocks. All other plans run token by
- * token (stepwise.h). With plan.prompt = 0 every token attends to the cached tokens, itself
- * included (Z-19 of docs/readings.md).
+ * Plans that only reduce dimensions, or store latents, process a whole sequence at a time. All
+ * other plans process one token at a time (stepwise.h). With plan.prompt = 0 every token attends to
+ * the cached tokens, itself included (Z-19 of docs/readings.md).
  */
 #ifndef KVD_METHODS_CACHE_H
 #define KVD_METHODS_CACHE_H

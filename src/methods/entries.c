@@ -115,7 +115,8 @@ void kvd_head_append(kvd_head *h, size_t t)
 }
 
 /*
- * Copies the unpruned channels from x [n][d] to y [n][n_keep] or, if `back` is true, from y to x.
+ * Copies the channels that are not pruned from x [n][d] to y [n][n_keep] or, if `back` is true,
+ * from y back to x.
  */
 static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, bool back)
 {
@@ -153,8 +154,8 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 }
 
 /*
- * Copies the numbers of cached tokens from .. to-1 that are to be quantised to x. If these numbers
- * already are one block in h->x, returns false and copies nothing.
+ * Copies the numbers of cached tokens from .. to - 1 to x, to be quantised. If they are already
+ * contiguous in h->x, returns false and copies nothing.
  */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
@@ -277,7 +278,7 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
     /*
      * If tokens at KVD_LEVEL_LOW keep fewer dimensions or bits, each level is coded separately, so
-     * that every token counts the bits of its level.
+     * that the bits of a token are counted at its own level.
      */
     if (h->low[side] < h->width[side] ||
         (!pruned && !all && sharing == 1 && has_two_levels(h, from, to))) {

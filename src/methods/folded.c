@@ -52,8 +52,8 @@ static const kvd_dims_head *head_at(const kvd_folded_list *l, int layer, size_t 
 }
 
 /*
- * Returns the matrix that is folded into Q, K or V of a head, or NULL. `*m` receives its number of
- * columns.
+ * Returns the projection matrix that multiplies Q, K or V of a head and is folded into the weights,
+ * or NULL. `*m` receives its number of columns.
  */
 static const float *matrix_of(const kvd_folded_list *l, int layer, kvd_part part, size_t head,
                               size_t *m)

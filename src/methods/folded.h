@@ -11,25 +11,26 @@
 #include "model/checkpoint/weights.h"
 
 /*
- * The functions of this file compute in double precision. Activations are multiplied from the
- * right, so with W [out][in] as stored
+ * The functions of this file fold a projection A, and a matrix B that undoes it, into weights W.
+ * They compute in double precision. Activations are multiplied from the right, so with W [out][in]
+ * as stored
  *
  *   v' = v A = (x W^T + b) A, so W' = A^T W, b' = A^T b
  *   out = (P v') B, y = out W_O^T, so W_O' = W_O B^T
  *
- * where P are the attention probabilities. Checkpoint formats have one width for all heads: beyond
- * the kept dimensions the weights are zero.
+ * where P are the attention probabilities, and W', b' and W_O' are the folded weights. Checkpoint
+ * formats have one width for all heads: beyond the kept dimensions the weights are zero.
  */
 
 /*
- * Returns the number of doubles of scratch memory for heads of d dimensions and n columns of W
- * (kvd_fold_rows) or n rows of W_O (kvd_fold_columns).
+ * Returns the number of doubles of scratch memory for folding matrices of heads with d dimensions
+ * into W with n columns (kvd_fold_rows) or into W_O with n rows (kvd_fold_columns).
  */
 size_t kvd_fold_scratch(size_t d, size_t n);
 
 /*
- * Folds a [d][m] into the rows w [d][cols] of one head of W_Q, W_K or W_V: rows 0 .. m-1 become a^T
- * w, the remaining rows zeros. A bias has one column.
+ * Folds the matrix `a` [d][m] into the rows `w` [d][cols] of one head of W_Q, W_K or W_V: rows 0 ..
+ * m-1 become a^T w, the remaining rows zeros. A bias has one column.
  */
 void kvd_fold_rows(size_t d, size_t m, const float *a, size_t cols, float *w, double *scratch);
 
@@ -53,7 +54,7 @@ typedef struct {
      */
     bool output;
     kvd_tensor tensor;
-    size_t cols; /* 1 for a bias */
+    size_t cols; /* number of columns of the weight; 1 for a bias */
     size_t n_parts;
     kvd_part part[KVD_FOLDED_PARTS];
     kvd_weight where[KVD_FOLDED_PARTS];

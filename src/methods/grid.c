@@ -6,8 +6,8 @@
 #include <string.h>
 
 /*
- * Part of the text NAME,KEY=VALUE/VALUE,...: either the alternative values of one key, or text
- * between them.
+ * Part of the description of a grid of methods, NAME,KEY=VALUE/VALUE,...: either the alternative
+ * values of one key, or text between them.
  */
 typedef struct {
     const char *at;
@@ -164,7 +164,7 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
 
 /*
  * Returns the length of the first method in `list` with its parameters, or 0 on failure. A name may
- * be followed by "@WORD"; kvd_jct_costs_read allows that, kvd_method_parse refuses it.
+ * be followed by "@WORD", which kvd_jct_costs_read accepts; kvd_method_parse later rejects it.
  */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {

@@ -29,7 +29,7 @@ int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd
 
 void kvd_method_print_all(void);
 
-/* Rows of option tables (common/options.h) for programs that take methods. */
+/* Rows of the option tables (common/options.h), with help texts, for programs that take methods. */
 
 #define KVD_METHOD_ARG "NAME[+NAME...][,KEY=VALUE...]"
 #define KVD_METHOD_GRAMMAR                                                                         \

@@ -82,8 +82,8 @@ static void describe_window(kvd_head *h, size_t window)
     h->tokens = leave ? NULL : p->tokens;
     h->leaving = kvd_plan_block(p);
     /*
-     * A new token is appended before the tokens that leave the attention window are removed, so the
-     * arrays need room for the new token and for the leaving tokens.
+     * A new token is appended before old tokens are removed from the attention window, so the
+     * arrays need room for the new token and for the tokens that are removed together.
      */
     h->most = leave && window + h->leaving < h->n ? window + h->leaving : h->n;
 }
@@ -149,8 +149,8 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
 
 /*
  * Multiplies the keys or values of the tokens of this call by `matrix`, and writes the products to
- * h->cut[side]. If the prompt's layers were merged, prompt tokens are read from the merged copy and
- * not from x. KV heads that share one latent vector are projected together.
+ * h->cut[side]. If a method has merged layers of the prompt, the vectors of prompt tokens are read
+ * from the merged copy, not from x. KV heads that share one latent vector are projected together.
  */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {

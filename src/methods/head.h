@@ -10,15 +10,16 @@
 
 /*
  * State of one KV head of one layer of one sequence. Cached tokens are sorted by position. One call
- * processes positions base .. end-1. The batch has them as rows first, first + 1, and so on.
+ * processes the tokens at positions base .. end - 1, which are the rows of the batch from row
+ * `first` on.
  */
 typedef struct {
     const kvd_plan *p;
     /* Prompts of the batch whose layers were merged. NULL unless the plan merges layers. */
     const kvd_prompts *prompts;
     /*
-     * Levels (KVD_LEVEL_*) of the prompt's tokens if a method ranks tokens over all layers, else
-     * NULL.
+     * Precision levels (KVD_LEVEL_*) of the prompt's tokens, if a method ranks them by scores of
+     * all layers; otherwise NULL.
      */
     const uint8_t *ranked;
     /* Index of this sequence in `prompts`. */
@@ -32,7 +33,8 @@ typedef struct {
     const kvd_tokens_method *tokens;
     /*
      * `most` is the largest number of cached tokens at any time. `leaving` is the number of tokens
-     * that leave the attention window together, because they are coded as one block.
+     * that are removed together when they have left the attention window: the tokens of one coded
+     * block.
      */
     size_t most, leaving;
     /* Index of the KV head. */
@@ -64,7 +66,7 @@ typedef struct {
     bool before_rope;
     /* Number of KV heads that share a latent. */
     size_t heads;
-    /* Number of dimensions of a key that attention multiplies by a query. */
+    /* Number of stored dimensions of a key that attention multiplies with the query. */
     size_t read;
 
     /*
@@ -75,13 +77,13 @@ typedef struct {
     /* [room][width] Projected K and V of the tokens of this call, from position `base` on. */
     float *cut[KVD_N_SIDES];
     /*
-     * Queries and outputs of tokens after the prompt. Their first token is at position
+     * Queries and outputs of tokens after the prompt. The first of these tokens is at position
      * kvd_head_step_base(h). q_cut [group][step_room][read] are projected queries. o_cut
      * [group][step_room][width of V] are attention outputs before the projection back.
      */
     float *q_cut, *o_cut;
 
-    /* Number of cached tokens. The arrays of length `most` use their first m elements. */
+    /* Number of cached tokens. Arrays described as [most] use only their first m elements. */
     size_t m;
     /* [most] position of each cached token */
     uint32_t *position;
@@ -106,8 +108,8 @@ typedef struct {
     /* State of the entropy coder (kvd_bits_block.state). */
     uint32_t *stream[KVD_N_SIDES];
     /*
-     * [d] Mask of the n_keep key channels that are not pruned. Only the first `pruned` cached
-     * tokens lack the other channels; later tokens have all channels.
+     * [d] Mask of the n_keep key channels that are not pruned. Only in the first `pruned` cached
+     * tokens have the other channels been removed; later tokens have all channels.
      */
     uint8_t *keep;
     size_t n_keep, pruned;
@@ -135,16 +137,17 @@ typedef struct {
     /* [KVD_ATTEND_ROWS][n0] Attention scores of one block of prompt queries. */
     float *block;
     /*
-     * [most] After a method has decided: the new level of each cached token. During the attention
-     * of a decode step: 1 for each cached token that the step reads, 0 for the others.
+     * [most] This array has two uses. When a method assigns levels, it is the new level of each
+     * cached token. During the attention of a decode step, it is 1 for each cached token that the
+     * step reads, 0 for the others.
      */
     uint8_t *decision;
     /* [most] Indices of the cached tokens that remain after dropping. */
     size_t *kept;
-    /* [5 + group][n0] Memory for struct `statistics` of stepwise.c. */
+    /* [5 + group][n0] Memory to which the arrays of struct `statistics` of stepwise.c point. */
     double *statistics;
     kvd_stepwise_account *account;
-    /* Time in seconds at which the part of the work that was measured last ended. */
+    /* Time in seconds at which the latest measured phase of the work ended. */
     double last;
 } kvd_head;
 
@@ -175,7 +178,10 @@ size_t kvd_head_step_base(const kvd_head *h);
 
 /* Returns the query of the token at position t, in the j-th query head of this KV head. */
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t);
-/* Returns the vector of this KV head at position t in `k`, the K or V array of kvd_attention_in. */
+/*
+ * Returns the vector of this KV head at position t in `k`, which is the array of all keys or of all
+ * values in kvd_attention_in.
+ */
 const float *kvd_head_key(const kvd_head *h, const float *k, size_t t);
 /*
  * Returns the first position that the token at position t attends to, which depends on the
@@ -193,10 +199,10 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
 void kvd_head_project_rows(kvd_head *h);
 
 /*
- * Processes n KV heads of one layer of one sequence: the prompt if base is 0, then every later
- * token one by one up to `end`. n must be all KV heads if kvd_plan_heads_together(plan), else 1.
- * `out` has the layout of kvd_attention. The time of all heads is added to the account of the first
- * head.
+ * Processes the new tokens of n KV heads of one layer of one sequence. If base is 0, the prompt is
+ * processed as a whole; then every later token before position `end` is processed, one at a time. n
+ * must be all KV heads if kvd_plan_heads_together(plan), else 1. `out` has the layout of
+ * kvd_attention. The time of all heads is added to h[0].account.
  */
 int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
@@ -208,8 +214,8 @@ void kvd_head_append(kvd_head *h, size_t t);
  */
 void kvd_head_leave(kvd_head *h, size_t t);
 /*
- * Quantises the cached tokens that are ready for it. The newest tokens stay exact, as many as the
- * method says. If `prompt` is true, the tokens are coded as one block. If channels of only the
+ * Quantises the cached tokens that the method may quantise now. The method keeps a number of newest
+ * tokens exact. If `prompt` is true, the tokens are coded as one block. If channels of only the
  * older keys were pruned, keys are coded as two blocks.
  */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
@@ -233,7 +239,10 @@ int kvd_head_cut(kvd_head *h, kvd_err *err);
  * first token after the prompt.
  */
 int kvd_head_rebuild(kvd_head *h, kvd_err *err);
-/* Computes h->balance from the prompt, for quantisers that balance K against Q. */
+/*
+ * Computes h->balance from the prompt, for quantisers that scale each key channel by the sizes of K
+ * and Q in that channel.
+ */
 void kvd_head_balance(kvd_head *h);
 
 #endif

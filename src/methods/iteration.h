@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 /*
- * Tokens that one request has in an iteration: n tokens, the first of which has index `before` in
- * the sequence.
+ * Tokens of one request that an iteration processes: n tokens, the first of which has index
+ * `before` in the sequence.
  */
 typedef struct {
     /* Index of the request in the list of requests. */
@@ -51,13 +51,14 @@ typedef enum {
     /* Kernels that process each head at its own number of dimensions and divide work by cost. */
     KVD_ATTENTION_OURS,
     /*
-     * The kernels of KVD_ATTENTION_OURS, with the division of work between thread blocks that the
-     * papers describe.
+     * The kernels of KVD_ATTENTION_OURS, but work is divided between thread blocks as the ZACK and
+     * FDC papers describe.
      */
     KVD_ATTENTION_PAPERS,
     /*
      * Ordinary kernels: every head is padded to the widest head of the layer, and decode steps are
-     * split by length. Latents are restored before attention.
+     * divided among CTAs by their numbers of tokens. K and V are restored from latents before
+     * attention.
      */
     KVD_ATTENTION_STOCK
 } kvd_attention_choice;

@@ -16,8 +16,8 @@
 /* Named combination of methods, such as zdc = importance+zack. */
 typedef struct {
     /*
-     * Must be the first member. The keys in info.tradeoff are written NAME.KEY, except p and p_u,
-     * which belong to no single member of the combination.
+     * Must be the first member. The keys in info.tradeoff have the form NAME.KEY, except p and p_u,
+     * which belong to the combination as a whole.
      */
     kvd_method_info info;
     const char *members;
@@ -231,7 +231,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
 
 /*
  * Combines a method that ranks the tokens of prompts (plan.levels) with one that drops tokens
- * (plan.tokens), in either order. Returns false if the two cannot be combined.
+ * (plan.tokens), in whichever order the user names them. Returns false if the two cannot be
+ * combined.
  */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {

@@ -12,13 +12,16 @@
 
 /*
  * Rule that chooses the number of kept dimensions of every head from p (fraction of dimensions to
- * remove) or r (removal rate of Eq. 6 of the ZACK paper).
+ * remove) or r (largest fraction of the sum of singular values that may be removed, Eq. 6 of the
+ * ZACK paper).
  */
 typedef enum {
     KVD_WIDTH_RULE_EQ6,        /* equation 6 of the ZACK paper, over singular values */
     KVD_WIDTH_RULE_EQ6_ENERGY, /* equation 6 over squared singular values */
-    KVD_WIDTH_RULE_ERROR, /* the rule "error": widths are chosen by a table of measured losses */
-    KVD_WIDTH_RULE_LOSS,  /* singular values are read as losses in nats; only for method fisher */
+    /* The rule "error": widths are chosen from a file with the measured loss of every width */
+    KVD_WIDTH_RULE_ERROR,
+    /* The spectrum's singular values are taken as losses in nats; only for method fisher */
+    KVD_WIDTH_RULE_LOSS,
     KVD_N_WIDTH_RULES
 } kvd_width_rule;
 /*
@@ -29,7 +32,7 @@ extern const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES];
 
 /*
  * Matrices whose dimensions a method reduces: Q and K together, V, or both. Matrices that are not
- * reduced keep all d_head dimensions. The numbers of kept dimensions of the others are as with
+ * reduced keep all d_head dimensions. Matrices that are reduced keep as many dimensions as with
  * KVD_CUT_BOTH.
  */
 typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
@@ -41,7 +44,8 @@ typedef struct {
     char settings[320];
     /*
      * Members that act on layers, tokens or bits, or that compute their own projections. This plan
-     * is a template: a run copies it, adds dims, type, prompt and seed, and opens the copy.
+     * is a template. To use it, code copies it, sets dims, type, prompt and seed in the copy, and
+     * opens the copy.
      */
     kvd_plan plan;
     /*
@@ -49,8 +53,8 @@ typedef struct {
      */
     const kvd_dims_method *dims;
     /*
-     * `cut` and the fields after it, up to `ranks`, are parameters of method `dims`. Fractions and
-     * rates are in [0, 1), or NaN if the user did not give them.
+     * The fields from `cut` to `ranks` are parameters of method `dims`. Fractions and rates are in
+     * [0, 1), or NaN if the user did not give them.
      */
     /* Parameter `cut`: which matrices are reduced; default both. */
     kvd_cut cut;
@@ -61,7 +65,10 @@ typedef struct {
      * Either both are given or neither.
      */
     double p_side[2];
-    /* Parameter `r`: removal rate of Eq. 6 of the ZACK paper. */
+    /*
+     * Parameter `r`: removal rate, the largest fraction of the sum of singular values that may be
+     * removed (Eq. 6 of the ZACK paper).
+     */
     double r;
     /* Parameter `p_u`: fraction of the dimensions to remove from tokens at KVD_LEVEL_LOW. */
     double p_low;
@@ -84,16 +91,17 @@ typedef struct {
     /* Default parameters "KEY=VALUE,..." of a named combination such as mikv, or NULL. */
     const char *usual;
     /*
-     * Parameter of a named combination such as zdc that trades bytes for quality. NULL if the text
-     * of the method names another method after the combination.
+     * Parameter of a named combination, such as zdc, that sets the trade-off of bytes against
+     * quality. NULL if the user's text names another method after the combination.
      */
     const kvd_tradeoff *tradeoff;
 } kvd_method;
 
 /*
  * Parses `text` into `*m`. Fails if two names act on the same axis, or if a parameter is unknown,
- * given twice, out of range or unused by the method. Also fails if p, r and the pair p.qk, p.v are
- * mixed, if only one of p.qk and p.v is given, or for r with ranks=error.
+ * given twice, out of range or unused by the method. Also fails if more than one of p, r and the
+ * pair p.qk, p.v is given, if only one of p.qk and p.v is given, or if r is combined with
+ * ranks=error.
  */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
 /* Returns true if the user gave p, or p.qk and p.v, or r. */
@@ -116,7 +124,10 @@ typedef struct {
     const char *axis;
     /* NULL unless the method projects heads onto the rotations of a spectrum file. */
     const kvd_dims_method *dims;
-    /* True if the method saves memory without another method and without a file of its own. */
+    /*
+     * True if the method, used alone and without an input file of its own, reduces the stored
+     * bytes.
+     */
     bool alone;
 } kvd_method_entry;
 /*
@@ -139,8 +150,8 @@ const char *kvd_method_file(const kvd_method *m, int i);
 bool kvd_method_is_text_key(const char *key, size_t length);
 
 /*
- * Tells the method that squared gradients (--fisher) are available. A quantiser then uses them
- * unless the user set the parameter or the method also reduces dimensions.
+ * Tells the method that squared gradients (--fisher) are available. A quantiser then uses them,
+ * unless the user set its parameter for squared gradients or the method also reduces dimensions.
  */
 void kvd_method_with_fisher(kvd_method *m);
 bool kvd_method_reads_fisher(const kvd_method *m);
@@ -160,17 +171,17 @@ typedef struct {
     /* True if the parameter is p, the fraction of all dimensions that a method removes. */
     bool p;
     /*
-     * Private: name of a second parameter, or "" if there is none. Its value is `at` + `slope` *
-     * (value of the first parameter).
+     * Private: name of a second parameter, or "" if there is none. The second parameter's value is
+     * `at` + `slope` * (value of the first parameter).
      */
     char with[64];
     double at, slope;
 } kvd_method_tradeoff;
 
 /*
- * Finds a trade-off parameter. If `key` (KEY or NAME.KEY) is given, it is that of the method that
- * declares `key`. If `key` is NULL, it is that of the last method named in the text. Fails if there
- * is none, or if `key` is not a trade-off parameter.
+ * Finds a trade-off parameter. If `key` (KEY or NAME.KEY) is given, *out receives this parameter.
+ * If `key` is NULL, *out receives the trade-off parameter of the last method named in the text.
+ * Fails if there is none, or if `key` is not a trade-off parameter.
  */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
@@ -183,8 +194,8 @@ double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
 /*
- * Copies `*m` with `value` as trade-off parameter. A second parameter is computed from `value`
- * unless the user gave it.
+ * Copies `*m` to `*out` and sets the trade-off parameter of the copy to `value`. A second parameter
+ * is computed from `value` unless the user gave it.
  */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);

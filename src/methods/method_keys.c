@@ -59,7 +59,8 @@ enum {
 
 /*
  * Parameters of methods that take their rotations from a spectrum file. `rate` is the offset, in
- * kvd_method, of the member that the parameter sets, or 0. p_i is the name of p in the ZDC paper.
+ * kvd_method, of the member that the parameter sets, or 0. The parameter p_i is what the ZDC paper
+ * calls p.
  */
 static const struct {
     const char *key;
@@ -243,8 +244,8 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
 }
 
 /*
- * Fails if the fraction to remove is given twice. For each precision level, the user may give one
- * fraction for Q, K and V, or one for Q and K and one for V.
+ * Fails if the fraction to remove is given twice. For each precision level, the user may give
+ * either one fraction for Q, K and V, or one fraction for Q and K and another one for V.
  */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
@@ -269,8 +270,9 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 }
 
 /*
- * Fails if online=1 or explicit=1 does not fit the method or its other parameters. Both require one
- * rotation of each pair, projections of Q-K and of V, and a cache that keeps every token.
+ * Fails if online=1 or explicit=1 does not fit the method or its other parameters. Both parameters
+ * require one rotation for Q and K and one for V in each head, projections of both, and a cache
+ * that keeps every token.
  */
 static int check_rebuilt(const kvd_method *m, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Members of a parsed method NAME+NAME... that have parameters of their own. For method.c and
- * method_keys.c only.
+ * Members of a parsed method NAME+NAME... that have parameters of their own. Only method.c and
+ * method_keys.c include this file.
  */
 #ifndef KVD_METHODS_METHOD_MEMBERS_H
 #define KVD_METHODS_METHOD_MEMBERS_H
@@ -19,7 +19,7 @@ typedef struct {
 
 enum { KVD_MEMBERS = 6 /* largest number of members with parameters in one combination */ };
 
-/* Writes the members to `out` and returns their number. A quantiser comes last. */
+/* Writes the members to `out` and returns their number. A quantiser is always the last of them. */
 int kvd_method_members(kvd_method *m, kvd_keyed out[KVD_MEMBERS]);
 
 /* Returns the index of `key` among the member's parameters, or -1 if the member lacks it. */

@@ -264,7 +264,10 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /* Random numbers replace either the projections or the quantisation tables, not both. */
+    /*
+     * Random numbers (s.drawn) replace either the projections or the quantisation tables of the
+     * plan, not both.
+     */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);
     return s;

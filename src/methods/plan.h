@@ -11,7 +11,10 @@
 #include "methods/layers/layers.h"
 #include "methods/tokens/tokens.h"
 
-/* Value of kvd_plan.prompt for text generation, where every sequence has its own prompt length. */
+/*
+ * Value of kvd_plan.prompt that means: every sequence has a prompt length of its own (text
+ * generation).
+ */
 #define KVD_PROMPT_OF_SEQUENCE SIZE_MAX
 
 /*
@@ -23,11 +26,15 @@ typedef struct kvd_plan {
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;
     /*
-     * Method that lowers the precision of tokens at the end of a prompt (importance), in addition
-     * to the method in `tokens`. The method must have no state and needs no `close`. NULL: none.
+     * Method that lowers the precision level of tokens at the end of a prompt (such as importance).
+     * It is used together with the method in `tokens`, must have no state and needs no `close`.
+     * NULL: none.
      */
     const kvd_tokens_method *levels;
-    /* Projections of the heads. With a `maker`, the pointer is NULL until the plan is open. */
+    /*
+     * Projections of the heads. If a `maker` computes the projections, the pointer is NULL until
+     * the plan is open.
+     */
     const kvd_dims *dims;
     /* Method that makes its own projections, such as palu, or NULL. */
     const kvd_dims_maker *maker;
@@ -96,14 +103,15 @@ void kvd_plan_close(kvd_plan *p);
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
 /*
- * Returns true if the cache must be run token by token, because the stored numbers depend on the
- * order of tokens. Plans that only project heads or store latents in all layers run in blocks.
+ * Returns true if the cache must process one token at a time, because the stored numbers depend on
+ * the order of tokens. Plans that only project heads or store latents in all layers process whole
+ * sequences.
  */
 bool kvd_plan_stepwise(const kvd_plan *p);
 
 /*
- * Returns true if the model must first run over all prompts alone, before it runs over the
- * sequences (prompts.h).
+ * Returns true if the model must process all prompts once before it processes the whole sequences,
+ * because a method needs results of the prompts from all layers (prompts.h).
  */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
@@ -114,8 +122,9 @@ bool kvd_plan_first_pass(const kvd_plan *p);
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
 /*
- * Returns the number of times that the model reads a prompt. It is 2 if a method feeds the prompt
- * twice and ranks its tokens with the second copy (kvd_tokens_method.repeats), otherwise 1.
+ * Returns the number of times that the model reads a prompt. It is 2 if a method appends a copy of
+ * the prompt, from whose attention it ranks the prompt's tokens (kvd_tokens_method.repeats),
+ * otherwise 1.
  */
 size_t kvd_plan_copies(const kvd_plan *p);
 

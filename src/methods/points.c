@@ -175,8 +175,8 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
 }
 
 /*
- * Chooses kept dimensions of Q and K (side 0) or V (side 1) that remove the fraction p. Sets
- * `*removal_rate` only if the method uses Eq. 6.
+ * Chooses how many dimensions each head keeps of Q and K (side 0) or V (side 1), so that the
+ * fraction p is removed. Sets `*removal_rate` only if the method uses Eq. 6.
  */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
@@ -194,8 +194,9 @@ static int side_at(const kvd_method *m, int side, double p, double *removal_rate
 }
 
 /*
- * Removes the fraction p[0] of the dimensions of Q and K, and p[1] of those of V. If one removal
- * rate of singular values gives both fractions, writes it to `*removal_rate`, otherwise NaN.
+ * Removes the fraction p[0] of the dimensions of Q and K, and p[1] of those of V. If both fractions
+ * follow from one removal rate (Eq. 6 of the ZACK paper), writes it to `*removal_rate`, otherwise
+ * NaN.
  */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
@@ -216,8 +217,9 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
 }
 
 /*
- * Restores all d_head dimensions in the sides and layers that parameters `cut` and `keep_layers`
- * exclude from projection. Writes the resulting fractions of removed elements.
+ * Gives back all d_head dimensions to those sides (Q and K, or V) and layers that the parameters
+ * `cut` and `keep_layers` exclude from projection. Writes the resulting fractions of removed
+ * elements to p and *overall_p.
  */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
@@ -253,7 +255,7 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
 
 /*
  * Fails if the user's p_u (fraction to remove at KVD_LEVEL_LOW) is below p (fraction to remove at
- * KVD_LEVEL_HIGH). The same check for every single head is done when the plan is opened.
+ * KVD_LEVEL_HIGH). Opening the plan repeats this check for every single head.
  */
 static int check_low(const kvd_method *m, const kvd_point *point, double whole, kvd_err *err)
 {
@@ -390,7 +392,7 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
         else
             failed = kvd_point_of_rates(m, i, &list[i], err);
         if (failed) {
-            /* kvd_points_free also accepts an element that is not complete. */
+            /* kvd_points_free accepts that the last of these elements is incomplete. */
             kvd_points_free(list, i + 1);
             return -1;
         }

@@ -56,7 +56,7 @@ typedef struct {
      * "uniform".
      */
     const char *rule;
-    /* Removal rate r of Eq. 6. NaN if no single r gives these dimensions. */
+    /* Removal rate r of Eq. 6 of the ZACK paper. NaN if no single r gives these dimensions. */
     double removal_rate;
     /*
      * Requested fraction of dimensions to remove, over Q, K and V of all heads. NaN if the user
@@ -83,19 +83,18 @@ typedef struct {
 
 /*
  * Makes the kvd_point that the method's parameters p or r choose. If the user gave neither
- * parameter, makes one point for each setting in the method's file of kept dimensions (method
- * uniform: for each overall p). If there is no file either, `*n` is 0. The caller must free
- * `*points` with kvd_points_free. The method must outlive `*points`.
+ * parameter, makes one point for each setting in the method's file of kept dimensions (for method
+ * uniform: for each fraction of removed elements in that file). If there is no file either, `*n` is
+ * 0. The caller must free `*points` with kvd_points_free. The method must outlive `*points`.
  */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
  * kvd_point_at, kvd_point_of_keys and kvd_point_of_rates make one kvd_point of a method that
- * reduces dimensions. The caller must release it with kvd_point_release.
- * kvd_point_at uses the smallest reachable overall p that is at least `p` (method uniform: the
- * nearest).
- * kvd_point_of_keys uses the method's parameters p, or p.qk and p.v, or r.
+ * reduces dimensions. The caller must release it with kvd_point_release. kvd_point_at uses the
+ * smallest possible fraction of removed elements that is at least the argument `p` (method uniform:
+ * the nearest one). kvd_point_of_keys uses the method's parameters p, or p.qk and p.v, or r.
  * kvd_point_of_rates uses the i-th setting in the file of kept dimensions.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);

@@ -37,9 +37,9 @@ static double log_sum(const float *score, size_t n)
 }
 
 /*
- * Adds the softmax denominators of queries first .. first+rows-1 of one head to sum [rows]. The
- * denominators and the sums are stored as logarithms. `at` is the first token of the sequence in
- * the batch. `block` has room for [rows][first + rows] scores.
+ * For queries first .. first + rows - 1 of one head, adds the softmax denominators to sum [rows];
+ * both are stored as logarithms. `at` is the index in the batch of the sequence's first token.
+ * `block` has room for [rows][first + rows] scores.
  */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
@@ -375,8 +375,8 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
         /*
-         * A method may read a prompt twice, and the two copies may be longer than the whole
-         * sequence.
+         * If a method reads prompts twice, the two copies of a prompt may be longer than the whole
+         * sequence, so the larger length is used.
          */
         if (whole[s] < times * length[s])
             whole[s] = times * length[s];

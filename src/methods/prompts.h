@@ -31,8 +31,8 @@ typedef struct {
     double *share[KVD_N_SIDES];
     /*
      * Logarithm of the softmax denominator of every prompt token, for methods that rank tokens;
-     * else NULL. The part of sequence s begins at n_layers * offset[s] and is [n_layers][tokens of
-     * prompt s].
+     * else NULL. The array of sequence s begins at element n_layers * offset[s] and has the shape
+     * [n_layers][tokens of prompt s].
      */
     double *log_denominator;
     /*
@@ -43,10 +43,10 @@ typedef struct {
     /* [n_sequences + 1] First element of each sequence in `observed`. */
     size_t *observed_at;
     /*
-     * KVD_LEVEL_* of every prompt token. Without `observed`, the levels of sequence s are
-     * [n_layers][tokens of prompt s], from element n_layers * offset[s] on. With `observed`, there
-     * is a level per KV head: [n_layers][n_kv_heads][tokens of prompt s], from element n_kv_heads *
-     * n_layers * offset[s] on.
+     * Precision level KVD_LEVEL_* of every prompt token. If `observed` is NULL, the levels of
+     * sequence s are [n_layers][tokens of prompt s], from element n_layers * offset[s] on.
+     * Otherwise, there is a level per KV head: [n_layers][n_kv_heads][tokens of prompt s], from
+     * element n_kv_heads * n_layers * offset[s] on.
      */
     uint8_t *level;
 } kvd_prompts;
@@ -68,8 +68,8 @@ int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
 /*
  * Fails if a method of the plan reads prompts twice, and two copies of a prompt of `length` tokens
- * do not fit into max_len tokens or into the positions of the model. The plan need not be open. The
- * error message contains the number `sequence`.
+ * do not fit into max_len tokens or into the positions of the model. The plan need not be open.
+ * `sequence` is only a number for the error message.
  */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
@@ -78,9 +78,9 @@ int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence
  * kvd_prompts_make initialises `*p` for the prompts of batch b, calls `pass`, and then calls
  * kvd_prompts_finish. `pass` must run the model over the prompts with p->hook. If b->whole is set,
  * the batch holds prompts only; otherwise the first plan->prompt tokens of each sequence are the
- * prompt. If a method reads prompts twice, `pass` receives every prompt twice in a row. It then
- * needs room for twice the tokens, in sequences that may be twice as long. Fails if a sequence that
- * `pass` receives is longer than max_len.
+ * prompt. If a method reads prompts twice, `pass` receives every prompt twice in a row. `pass` then
+ * needs room for twice the number of tokens, in sequences that may be twice as long. Fails if a
+ * sequence that `pass` receives is longer than max_len.
  */
 typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts *p, kvd_err *err);
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
@@ -96,7 +96,7 @@ bool kvd_prompts_repeated(const kvd_prompts *p);
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 /*
  * Returns the stored bits of a prompt in one layer, divided by the uncompressed bits. The ratio can
- * exceed 1. It is 1 if the layer was not merged.
+ * exceed 1, because merged layers store additional data. It is 1 if the layer was not merged.
  */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 

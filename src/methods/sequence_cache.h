@@ -18,9 +18,9 @@ typedef struct {
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
     /*
-     * Prompts for plans with kvd_plan_first_pass. The caller must set this field when sequences
-     * begin: sequence s of the batch is sequence s of the prompts. The prompts must exist until all
-     * sequences of the batch have ended.
+     * Results of the pass over the prompts, for plans with kvd_plan_first_pass. The caller must set
+     * this field when sequences begin: sequence s of the batch is sequence s of the prompts. The
+     * prompts must exist until all sequences of the batch have ended.
      */
     const kvd_prompts *prompts;
     /* [n_sequences] Cache slot of each sequence of the batch. NULL: sequence s has slot s. */

@@ -29,9 +29,9 @@ typedef struct {
     /*
      * [n0] Statistics of each prompt token. `mass` is the sum of the attention probabilities that
      * the token received, and `own` is the probability that it received from its own query.
-     * log_denominator is the mean over the query heads. score_mass is the sum of probabilities
-     * computed from regularised scores. `below` counts how many of the last `window` queries gave
-     * the token less than the mean probability.
+     * log_denominator is the logarithm of the token's softmax denominator, averaged over the query
+     * heads. score_mass is the sum of probabilities computed from regularised scores. `below`
+     * counts how many of the last `window` queries gave the token less than the mean probability.
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /*
@@ -42,8 +42,8 @@ typedef struct {
 } statistics;
 
 /*
- * Replaces the scores x [n] by exp(x - *top), where `*top` is the largest score. Returns their sum,
- * including the attention sink if there is one.
+ * Replaces the scores x [n] by exp(x - *top), where `*top` is the largest score. Returns the sum of
+ * the new values, plus exp(*sink - *top) if there is an attention sink.
  */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
@@ -260,8 +260,8 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
 }
 
 /*
- * Chooses which cached tokens the token at position t reads, and counts the bits read. The first
- * `unseen` cached tokens are outside its attention window.
+ * Chooses which cached tokens the token at position t reads, and adds the bits that are read to the
+ * head's account. The first `unseen` cached tokens are outside its attention window.
  */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {

@@ -1,7 +1,7 @@
 /*
  * Runs KV heads of one layer of one sequence through a compressed cache, token by token. The tokens
- * of the prompt attend to each other exactly, then the prompt is compressed. This is the plain
- * definition of a plan; cache.c runs some plans in blocks with the same result.
+ * of the prompt attend to each other exactly, then the prompt is compressed. This code defines what
+ * a plan computes; for some plans, cache.c computes the same result faster, by whole sequences.
  */
 #ifndef KVD_METHODS_STEPWISE_H
 #define KVD_METHODS_STEPWISE_H

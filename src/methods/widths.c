@@ -13,8 +13,8 @@ static double weight(double s, bool energy)
 
 /*
  * Returns the sum of the singular values or, if `energy` is true, of their squares. The smallest
- * values are added first. All sums that are compared with a removal rate use this order, so that
- * they agree to the last bit.
+ * values are added first. All code that compares such sums with a removal rate adds in this order,
+ * so that they agree to the last bit.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {
@@ -78,8 +78,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         return -1;
     /*
      * Every dimension of a head except the first can be removed. The breakpoint of a dimension is
-     * the smallest removal rate that removes it. It is the sum of its singular value and of all
-     * smaller singular values of the head, divided by the sum of all singular values of the head.
+     * the smallest removal rate that removes it. It is the sum of the dimension's singular value
+     * and of all smaller ones of the head, divided by the sum of all singular values of the head.
      */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
@@ -103,7 +103,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
 
     /*
      * A dimension is removed if its breakpoint is at most the removal rate r. The loop counts
-     * removed dimensions (`gone`) in integers, so that p equals kvd_widths_p to the last bit.
+     * removed dimensions (`gone`) in integers, so that p equals the result of kvd_widths_p to the
+     * last bit.
      */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
@@ -190,9 +191,8 @@ int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int sid
 }
 
 /*
- * Edge of the lower convex hull of a head's error curve, whose abscissa is the number of kept
- * dimensions. The edge spans `dims` dimensions. Removing one of these dimensions costs `slope`
- * nats.
+ * Edge of the lower convex hull of a head's curve of error over number of kept dimensions. The edge
+ * spans `dims` dimensions. Removing one of these dimensions costs `slope` nats.
  */
 typedef struct {
     double slope;
@@ -214,8 +214,8 @@ static int compare_edges(const void *a, const void *b)
 }
 
 /*
- * Writes the edges of the lower convex hull of the points (width[i], error[i]), from d_head
- * downwards. Returns their number. `hull` is scratch for n indices.
+ * Writes the edges of the lower convex hull of the points (width[i], error[i]), in the order of
+ * decreasing width. Returns their number. `hull` is scratch for n indices.
  */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
@@ -294,9 +294,9 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     qsort(edges, m, sizeof *edges, compare_edges);
 
     /*
-     * Edges are removed in the order of their slopes until `left` dimensions are gone. Along the
-     * hull of one head, slopes rise as dimensions are removed, so this order is right within each
-     * head.
+     * Edges are removed in the order of their slopes until `left`, the number of dimensions still
+     * to remove, is 0. Along the hull of one head, slopes rise as dimensions are removed, so this
+     * order is right within each head.
      */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
@@ -339,8 +339,8 @@ static int compare_directions(const void *a, const void *b)
 }
 
 /*
- * Removes the smallest singular values. A side is Q and K (0) or V (1). n_sides sides are reduced,
- * from side `first` on; the other side keeps d_head dimensions.
+ * Removes the dimensions with the smallest singular values. A side is Q and K (0) or V (1). n_sides
+ * sides are reduced, from side `first` on; the other side keeps d_head dimensions.
  */
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
                    double wanted_p, double *loss, kvd_widths *w, kvd_err *err)

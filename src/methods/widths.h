@@ -1,7 +1,7 @@
 /*
  * Computes how many dimensions every head keeps: by Eq. 6 of ZACK (Eq. 1 of FDC) over singular
- * values, by measured error, or by predicted loss. The kept integers are primary and the removed
- * fraction p follows from them (Z-3 of docs/readings.md).
+ * values, by measured error, or by predicted loss. The integer numbers of kept dimensions are
+ * computed first; the removed fraction p follows from them (reading Z-3 in docs/readings.md).
  */
 #ifndef KVD_METHODS_WIDTHS_H
 #define KVD_METHODS_WIDTHS_H
@@ -12,10 +12,10 @@
 #include "formats/rates.h"
 
 /*
- * Returns keep(r), the number of dimensions kept at removal rate r in [0, 1): the largest j + 1
- * with tail(j) > r, where tail(j) = sum_{i >= j} s_i / sum_i s_i. If `energy` is true, the sums are
- * over squares. sigma [d] must not increase. At least 1 dimension is kept, even if all singular
- * values are 0.
+ * Returns keep(r), the number of dimensions kept at removal rate r in [0, 1): the largest j + 1 for
+ * which tail(j) > r. Here tail(j) is the sum of s_j and all later singular values, divided by the
+ * sum of all. If `energy` is true, the sums are over squares. sigma [d] must not increase. At least
+ * 1 dimension is kept, even if all singular values are 0.
  */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
@@ -29,17 +29,18 @@ int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool
                    kvd_widths *w, kvd_err *err);
 
 /*
- * Tabulates the removed fraction p as a step function of the removal rate r. table_r holds every r
- * at which some width changes, starting with 0. table_p[i] is p for all r from table_r[i] up to
- * table_r[i + 1]. kvd_widths_eq6 at table_r[i] gives table_p[i] to the last bit. Both arrays rise
- * strictly, and *n is at least 1. The caller must free both arrays.
+ * Tabulates the removed fraction p as a step function of the removal rate r. table_r holds 0 and
+ * every r at which the number of kept dimensions of some head changes. table_p[i] is p for all r
+ * from table_r[i] up to table_r[i + 1]. kvd_widths_eq6 at table_r[i] gives table_p[i] to the last
+ * bit. Both arrays rise strictly, and *n is at least 1. The caller must free both arrays.
  */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
 /*
  * Writes to `*r` the smallest removal rate whose p in the table is at least p - 1e-12. The
- * tolerance is for rounding: p = 0.6 must find the entry 1 - 0.4. Fails if there is none.
+ * tolerance is for rounding errors: p = 0.6 must find an entry that was computed as 1 - 0.4. Fails
+ * if there is none.
  */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
@@ -52,10 +53,11 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], double wante
                      double *r, kvd_widths *w, kvd_err *err);
 
 /*
- * Removes the fraction wanted_p of all dimensions of Q, K and V, or slightly more: those with the
- * smallest sum of squared singular values. The first dimension of a head is never removed. If the
- * matrices were weighted by Fisher information, half of the removed sum is the loss in nats per
- * token, to second order. Unless `loss` is NULL, the loss is written to `*loss`.
+ * Removes the fraction wanted_p of all dimensions of Q, K and V, or slightly more. It removes the
+ * dimensions whose squared singular values have the smallest sum. The first dimension of a head is
+ * never removed. If the matrices were weighted by Fisher information, half of the removed sum is
+ * the loss in nats per token, to second order. Unless `loss` is NULL, the loss is written to
+ * `*loss`.
  */
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], double wanted_p, double *loss,
                        kvd_widths *w, kvd_err *err);
@@ -71,8 +73,8 @@ int kvd_widths_side_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int s
 
 /*
  * Fails if the error table was measured with other rotations than those of the spectrum. A table
- * that does not name its rotations is accepted. The spectrum must have rotations of the same
- * matrices, such as qk and vw.
+ * that does not name its rotations is accepted. Otherwise the spectrum must have rotations of the
+ * same pairs of matrices, such as qk and vw.
  */
 int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
                       const char *spectrum_path, kvd_err *err);

@@ -45,8 +45,8 @@ typedef struct {
 kvd_gear kvd_gear_of(const struct kvd_parameter_values *v);
 
 /*
- * Returns the number of outliers at the lower end of a line of n numbers. The line has as many
- * outliers at the upper end.
+ * Returns the number of outliers at the lower end of a line of n numbers (a key channel over
+ * tokens, or a token's value). The line has as many outliers at the upper end.
  */
 KVD_PACKED_INLINE int kvd_gear_apart(const kvd_gear *s, int n)
 {
@@ -76,13 +76,17 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 }
 
 /*
- * Byte offsets of the parts of a page of one KV head, and bytes of a prompt's part and of a record
- * of its area. All are multiples of 16. Codes of keys are at offset 0.
+ * Byte offsets of the parts of a page of one KV head, and numbers of bytes in the page's area: of
+ * the prompt's part and of a later block's record. All are multiples of 16. Codes of keys are at
+ * offset 0.
  */
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /* columns of the right factors of a prompt, of later right factors, and of left factors */
+    /*
+     * columns of the right factors of a prompt, of the right factors of a later block, and of left
+     * factors
+     */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
@@ -114,8 +118,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
 
 /*
  * Returns the offset of a block's record in the area of its page. The block begins with token
- * `first`. The first `prompt` tokens of the request, a multiple of `buffer`, were coded as one
- * block.
+ * `first`. The first `prompt` tokens of the request (a multiple of `buffer`) are the prompt, which
+ * was coded as one block.
  */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)

@@ -1,8 +1,8 @@
 /*
  * Method hetero: LeanKV's Hetero-KV (section 4 and Eq. 2). Every key vector and every value vector
  * of a head has a scale and a zero point of its own. The newest `window` tokens are quantised too,
- * with the bits of KVD_LEVEL_HIGH. The paper leaves this open: see reading L-10 in
- * docs/readings.md.
+ * with the bits of KVD_LEVEL_HIGH. The paper does not say whether they are quantised (reading L-10
+ * in docs/readings.md).
  */
 #include <math.h>
 

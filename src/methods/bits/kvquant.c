@@ -37,13 +37,14 @@ typedef struct {
     const kvd_dims *dims;
     int n_layers, n_kv_heads, d_head, range_width;
     /*
-     * [n_layers][n_kv_heads][range_width][2] Middle and half width of the range of each key
-     * channel.
+     * [n_layers][n_kv_heads][range_width][2] Middle and half width of the interval of values of
+     * each key channel.
      */
     float *range;
     /*
-     * [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels, in ascending order. The nearest of
-     * the first 2^bits numbers gives the code; the second 2^bits are the decoded numbers.
+     * [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels, in ascending order. The first 2^bits
+     * are for coding: the code is the index of the nearest one. The second 2^bits are the decoded
+     * numbers.
      */
     float *levels;
 } kvquant;
@@ -79,7 +80,7 @@ static void keep_moments(const double *histogram, int n, double *level)
 
 /*
  * Histograms of the normalised numbers of K or V of one layer. `count` has the number of numbers in
- * each bin. `weight` has the sum of their weights in the k-means.
+ * each bin. `weight` has the sum of their weights in the k-means search for quantisation levels.
  */
 typedef struct {
     double count[BINS], weight[BINS];
@@ -87,7 +88,7 @@ typedef struct {
 
 /*
  * Adds a number to the histograms. `gradient2` is its squared gradient; NULL means weight 1. `half`
- * is half the width of its channel's or vector's range.
+ * is half the width of the interval of values of the number's channel (K) or vector (V).
  */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
@@ -360,8 +361,9 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
 }
 
 /*
- * Returns the decoded value of x. `level` has two tables of n numbers: the nearest number in the
- * first table gives the index, and the second table has the decoded number at that index.
+ * Returns the decoded value of x. `level` has two tables of n numbers: the index of the number
+ * nearest to the normalised x in the first table is the code, and the second table has the decoded
+ * number at that index.
  */
 static float decode(const float *level, int n, float x, float middle, float half)
 {

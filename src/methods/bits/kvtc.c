@@ -32,8 +32,8 @@ static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
 
 /*
  * A group of principal components begins at a multiple of UNIT and has UNIT << k components, k = 0
- * .. N_SIZES - 1. Its codes have one of N_KINDS numbers of bits. SAMPLES is the number of
- * calibration tokens with which errors are measured.
+ * .. N_SIZES - 1. All codes of a group have the same number of bits, which is one of the N_KINDS
+ * numbers in bits_of. SAMPLES is the number of calibration tokens with which errors are measured.
  */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
@@ -47,8 +47,8 @@ typedef struct {
      */
     size_t n, kept;
     /*
-     * Tables for streams that 32 lanes decode together (lanes=1). The arrays of `lanes` belong to
-     * this coder.
+     * Tables of the entropy coder whose streams 32 lanes of a GPU decode in parallel (parameter
+     * lanes=1). The arrays of `lanes` belong to this coder.
      */
     kvd_stream_coder lanes;
 } coder;
@@ -66,13 +66,13 @@ typedef struct {
  */
 typedef struct {
     /*
-     * [units] For each unit, the error of a group that begins at this unit, for every size and
-     * every number of bits.
+     * [units] Squared error of a group of components that begins at this unit (UNIT components),
+     * for every group size and every number of bits.
      */
     double (*coded)[N_SIZES][N_KINDS];
     /* [units] Squared error of each unit if the unit is not stored. */
     double *variance;
-    float *c; /* [n][wide] principal components of the calibration tokens */
+    float *c; /* [n][wide] components of the calibration tokens in the principal axes */
     size_t n;
 } costs;
 
@@ -116,8 +116,8 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
 }
 
 /*
- * Chooses the groups of components that minimise the squared error plus `price` times their bits.
- * Returns the bits per token of all groups. least and choice [units + 1] are scratch.
+ * Chooses the groups of components that minimise squared error + `price` * bits, and returns the
+ * bits per token of all groups. least and choice [units + 1] are scratch.
  */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
@@ -274,8 +274,8 @@ typedef struct {
 } lane_arrays;
 
 /*
- * Appends the components of group g to c->lanes. They share one frequency table, made from the
- * numbers of codes in `count`. Overwrites `count`.
+ * Appends the components of group g to c->lanes. They share one frequency table, in proportion to
+ * `count`, which has the number of occurrences of each code. Overwrites `count`.
  */
 static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
                       const lane_arrays *a)
@@ -385,13 +385,15 @@ static void close_method(void *self)
 }
 
 /*
- * Makes a coder for timing. The basis is a reflection I - 2 v v^T. Groups of 64 components get 4,
- * then 2, then 0 bits per component, so that the mean is about `budget` bits.
+ * Makes a coder for timing. The basis is a reflection I - 2 v v^T. The first groups of 64
+ * components get 4 bits per component, the next ones 2 bits and the last ones 0, so that the mean
+ * is about `budget` bits.
  */
 static int draw(coder *c, size_t wide, double budget, bool lanes, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
-    float *const v = c->mean; /* v is stored in place of the mean, which is set to 0 in the end */
+    /* Vector v of the reflection, stored in place of the mean, which is set to 0 in the end */
+    float *const v = c->mean;
     double square = 0, bits = 0;
     for (size_t i = 0; i < wide; i++) {
         v[i] = (float)kvd_rng_normal(r);
@@ -485,8 +487,8 @@ static size_t packed_bytes(const coder *c, size_t n)
 }
 
 /*
- * Quantises the components of n tokens and packs their codes. If `read` is true, decodes them
- * instead. Codes of 2, 4 and 8 bits never cross a byte boundary.
+ * Quantises the components of n tokens and packs their codes. If `read` is true, unpacks and
+ * decodes the codes instead. Codes of 2, 4 and 8 bits never cross a byte boundary.
  */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
@@ -512,7 +514,7 @@ static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool r
     }
 }
 
-/* Codes the components w->c [n][wide] with DEFLATE, and decodes them. */
+/* Codes the components w->c [n][wide] with DEFLATE, and replaces them by the decoded components. */
 static int code_packed(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                        kvd_bits_count *count, kvd_err *err)
 {
@@ -569,8 +571,8 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
 }
 
 /*
- * Codes and decodes the n tokens in w->x. If `state` is NULL, DEFLATE codes them, else the coder
- * with parallel lanes.
+ * Codes and decodes the n tokens in w->x. If `state` is NULL, uses DEFLATE; otherwise uses the
+ * entropy coder with parallel lanes, which continues from *state.
  */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)

@@ -8,8 +8,8 @@
 /* Prefix sums over histogram bins. Element i of each array is the sum over the first i bins. */
 typedef struct {
     /*
-     * [bins + 1] Sums of weights, of weights times bin middles, and of weights times squared bin
-     * middles.
+     * [bins + 1] Sums over all earlier bins: of weight, of weight * middle of the bin, and of
+     * weight * middle^2.
      */
     double *weight, *first, *second;
 } prefixes;
@@ -31,9 +31,9 @@ static double lost(const prefixes *s, int from, int to)
 
 /*
  * Adds one quantisation level. For every e in lo .. hi, writes the smallest squared error of bins 0
- * .. e - 1 to least[e], and the first bin of the last level to begin[e]. before[e] is the smallest
- * error with one level fewer. As e rises, begin[e] never falls, so the search uses divide and
- * conquer.
+ * .. e - 1 to least[e], and to begin[e] the first of the bins that the last level represents. That
+ * bin is searched among `from` to `to`. before[e] is the smallest error with one level fewer. As e
+ * rises, begin[e] never falls, so the search uses divide and conquer.
  */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)

@@ -1,6 +1,6 @@
 /*
- * Quantisation levels of a non-uniform quantiser, computed from a histogram; and the tables of open
- * methods that GPU code reads.
+ * Computes the quantisation levels of a non-uniform quantiser from a histogram. Also declares
+ * access to the tables of opened methods, which GPU code reads.
  */
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
@@ -19,8 +19,8 @@ double kvd_level_bin(int bin, int bins);
 /*
  * Writes the n quantisation levels, in ascending order, that minimise the sum over bins of
  * histogram * (middle - nearest level)^2. The `bins` bins divide [-1, 1] equally. The optimum is
- * exact (Wang and Song 2011, "Ckmeans.1d.dp"). A level that no bin needs equals a neighbour. If the
- * histogram is empty, all levels are NaN.
+ * exact (Wang and Song 2011, "Ckmeans.1d.dp"). If there are more levels than non-empty bins, the
+ * superfluous levels equal neighbouring levels. If the histogram is empty, all levels are NaN.
  */
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err);
 
@@ -52,7 +52,8 @@ typedef struct {
     size_t wide;  /* n_kv_heads * d_head */
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
     float clip;
-    const uint32_t *order; /* [n_layers][wide] channel of each code of the rotated keys */
+    /* [n_layers][wide] for each code of the rotated keys, the channel to which it belongs */
+    const uint32_t *order;
 } kvd_rotatekv_tables;
 
 void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
@@ -66,8 +67,8 @@ typedef struct {
     /* Levels of keys, in ascending order: [2^(bits - 1)] with `qjl`, otherwise [2^bits]. */
     const float *key_level;
     /*
-     * [3][256] Levels for bits - 1, bits and bits + 1 bits. The last 256 are set only if the
-     * parameter `bits` has a fraction.
+     * [3][256] Levels for bits - 1, bits and bits + 1 bits. The levels for bits + 1 are set only if
+     * the parameter `bits` is not a whole number.
      */
     const float *levels;
 } kvd_turboquant_tables;

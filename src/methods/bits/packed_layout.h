@@ -65,8 +65,8 @@ typedef struct {
     int32_t bits;
     /*
      * Number of tokens of a key channel that share a scale in a page: 16, 32 or 64. 0: keys have no
-     * scales. If more than 64 tokens share a scale, every page with such tokens has a copy of the
-     * scale.
+     * scales. If more than 64 tokens share a scale, each page with some of these tokens has a copy
+     * of the scale.
      */
     int32_t k_group;
     /*
@@ -89,8 +89,15 @@ typedef struct {
      * power of two (E8M0). 16: the scale is an E4M3 number. 0: no scales.
      */
     int32_t block;
-    bool norms;  /* true: vectors are rotated (turboquant), and keys store norms */
-    bool sketch; /* true: keys store signs of their sketched residuals (turboquant, qjl=1) */
+    /*
+     * true: vectors are rotated and divided by their norms, which are stored as scales (turboquant)
+     */
+    bool norms;
+    /*
+     * true: keys also store the signs of random projections (a sketch) of their residuals
+     * (turboquant, qjl=1)
+     */
+    bool sketch;
     /*
      * True if values are stored like keys: as A operands with tokens in rows, and with one scale
      * per channel for k_group tokens (comet).
@@ -104,12 +111,15 @@ typedef struct {
     /*
      * True if every dimension has its own number of bits (allot). A KV head of a page then has only
      * codes: first those of K, dimension by dimension, then those of V. The codes of a dimension
-     * begin at a new 32-bit word. With n bits, token t has bits t * n .. t * n + n - 1 of them.
+     * begin at a new 32-bit word. In a dimension with n bits, the code of token t is bits t * n ..
+     * t * n + n - 1 of these words.
      */
     bool allotted;
-    bool low_rank; /* true: pages have the layout of gear.h, and other members are not set */
+    /* true: pages have the layout of gear.h, and other members of this struct are not set */
+    bool low_rank;
     /*
-     * True if every token is coded by itself (layout: kvd_packed_rows). Other members are not set.
+     * True if every token is coded independently of other tokens (layout: kvd_packed_rows). Other
+     * members of this struct are not set.
      */
     bool rows;
     bool classes; /* true: pages have the layout of kvd_packed_classes; other members are not set */
@@ -128,8 +138,8 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 /*
  * Codes of single tokens (hetero, rotatekv). A vector of n numbers of a token takes
  * kvd_packed_row_words adjacent words: for each 32 numbers, word j has bit j of their codes; then a
- * word per scale. These records of the tokens of a page follow each other, for one vector after the
- * other.
+ * word per scale. A page has these words of its 64 tokens for the first vector, then those for the
+ * next vector, and so on.
  */
 typedef struct {
     /* bits of keys and of values, at most 16; 16 means float16 numbers without scales */
@@ -200,7 +210,7 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
 
 /* Byte offsets of the parts of a page (multiples of 16), and the sizes of records in words. */
 typedef struct {
-    /* offsets of the codes and sizes of a record, of keys and of values of each class */
+    /* for keys and values of each class: offset of the codes in a page, and words per record */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes; /* first area, size of an area, and of the page */
 } kvd_packed_class_page;
@@ -274,7 +284,9 @@ typedef struct {
     int32_t bytes; /* bytes of a record, a multiple of 16 */
 } kvd_packed_split_record;
 
-/* Returns how many of d channels of keys (side 0) or of values (side 1) are chosen. */
+/*
+ * Returns how many of the d channels of a head's of keys (side 0) or of values (side 1) are chosen.
+ */
 KVD_PACKED_INLINE int kvd_packed_chosen(const kvd_packed_split *s, int side, int d)
 {
     return s->bits ? kvd_packed_share(s->share, d) : side ? 0 : (int)(s->share * (double)d);
@@ -352,8 +364,8 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
 }
 
 /*
- * Returns the index of a lane's first word of a unit, counted from the start of the codes of K or
- * V.
+ * Returns the index of a lane's first word of a unit (16 dimensions of 64 tokens), counted from the
+ * start of the codes of K or V.
  */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
@@ -381,8 +393,8 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 }
 
 /*
- * Returns the index, in float16 numbers, of the scale of x within a group of 16 scales. x is a
- * dimension for keys, a token for values. The zero point is 4 numbers after the scale.
+ * Returns the index, in float16 numbers, of the scale of dimension x (keys) or token x (values)
+ * within a group of 16 scales. The zero point is 4 numbers after the scale.
  */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
@@ -390,8 +402,9 @@ KVD_PACKED_INLINE int kvd_packed_scale(int x)
 }
 
 /*
- * Returns the index of the scale of token t in the 64 scales of a block. A lane reads the scales of
- * its tokens as 8 adjacent bytes for keys (side 0), and as 16 for values (side 1).
+ * Returns the index of the scale of token t among the 64 scales of a block of channels. A lane
+ * reads the scales of its tokens as 8 adjacent bytes for keys (side 0), and as 16 for values (side
+ * 1).
  */
 KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 {
@@ -399,8 +412,9 @@ KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 }
 
 /*
- * Piece of a code that is in one word: bits `below` .. below + width - 1 of the code are in
- * words[word] from bit `shift` on. The next piece of the code starts at bit below + width.
+ * Piece of a code that is in one word: the code's bits `below` to below + width - 1 are stored in
+ * words[word], from bit `shift` of that word on. The next piece of the code starts at bit below +
+ * width.
  */
 typedef struct {
     int word, shift, width;

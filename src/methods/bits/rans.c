@@ -32,7 +32,10 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /* Adding the rounding error to the most frequent symbols costs the fewest bits. */
+    /*
+     * Rounding the frequencies has changed their sum. Correcting it at the most frequent symbols
+     * costs the fewest bits.
+     */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -83,9 +86,9 @@ static uint32_t get(bit_string *b, int bits)
 }
 
 /*
- * Writes the index of the last symbol with a frequency above 0, in 8 bits. For each symbol from 0
- * to this one, then writes the bit length of the symbol's frequency, in 4 bits, and the frequency
- * without its highest bit.
+ * Writes the index of the last symbol with a frequency above 0, in 8 bits. Then writes, for each
+ * symbol from 0 to that last one, the bit length of the symbol's frequency, in 4 bits, and the
+ * frequency without its highest bit.
  */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
@@ -237,8 +240,8 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
 }
 
 /*
- * Decodes the symbols of one group of lanes. After this first pass over the lanes, a second pass in
- * the order of the lanes pops a word for each state that needs one.
+ * Decodes the symbols of one group of lanes. This function makes a first pass over the lanes, in
+ * any order. A second pass in the order of the lanes pops a word for each state that needs one.
  */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
@@ -304,8 +307,8 @@ double kvd_streams_begin(int32_t kept, uint32_t *state)
 }
 
 /*
- * Returns the number of uint32_t of scratch that kvd_streams_token needs: two copies of the states,
- * numbers of words, and integers.
+ * Returns the number of uint32_t of scratch memory that kvd_streams_token needs, for two copies of
+ * the coder's states, for numbers of words, and for integers.
  */
 static size_t scratch_numbers(int32_t kept)
 {
@@ -356,8 +359,8 @@ typedef struct {
 } lookup_group;
 
 /*
- * Returns how many of the numbers 0 .. 2^14 - 1 of a component need a search: their row is two or
- * more rows after the first row of their bucket.
+ * Returns how many of the numbers 0 .. 2^14 - 1 of a component need a search in its lookup table. A
+ * number does if its row is two or more rows after the first row of its bucket.
  */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
@@ -380,7 +383,7 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of the size of the largest buckets with which searches are rare. */
+/* Returns log2 of the bucket size: the largest size with which few numbers need a search. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -391,8 +394,9 @@ static uint32_t shift_of(const lookup_group *g)
 }
 
 /*
- * Writes the rows and buckets of one lane. Elements that follow each other in a lane's table are
- * g->lanes elements apart in memory.
+ * Writes one lane's lookup table: its rows (one per integer) and its buckets (of equal ranges of
+ * numbers). Elements that follow each other in a lane's table are g->lanes elements apart in
+ * memory.
  */
 static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
                       uint32_t *row)
@@ -412,8 +416,8 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
 }
 
 /*
- * Lookup tables (images, one per stream) that are being written. If `to` is NULL, only their size
- * is computed.
+ * Lookup tables that are being written: one memory image per stream. If `to` is NULL, only their
+ * size is computed.
  */
 typedef struct {
     uint32_t *to;

@@ -14,9 +14,9 @@
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
 /*
- * A decoder finds the symbol that owns a number below KVD_RANS_TOTAL by linear search. The numbers
- * are divided into KVD_RANS_PARTS equal ranges, and the search begins at the first symbol of the
- * number's range.
+ * Every symbol has a range of the numbers below KVD_RANS_TOTAL, as long as its frequency. A decoder
+ * finds the symbol of a number by linear search. The numbers are divided into KVD_RANS_PARTS equal
+ * ranges, and the search begins at the first symbol of the number's range.
  */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
@@ -27,7 +27,7 @@ enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
  */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /* Symbol of the lowest number of each of the KVD_RANS_PARTS ranges. */
+    /* Symbol to which the lowest number belongs, for each of the KVD_RANS_PARTS ranges. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
@@ -69,9 +69,9 @@ int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const 
 /*
  * Appends n symbols to a stream and writes the added bytes to `out`, which must have room for
  * kvd_rans_room(n) bytes. Sets `*bytes` to the number of added bytes. `*state` is the coder's state
- * at the end of the stream: 0 for a new stream, then updated by each call. A decoder reads the
- * stream from its end, so it decodes the symbols of the last call first. In addition to these
- * bytes, a stream stores only the 4 bytes of its last state.
+ * at the end of the stream. The caller sets it to 0 for a new stream, and every call updates it. A
+ * decoder reads the stream from its end, so it decodes the symbols of the last call first. In
+ * addition to these bytes, a stream stores only the 4 bytes of its last state.
  */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
@@ -93,8 +93,8 @@ typedef struct {
 } kvd_stream_block;
 
 /*
- * Codes the integers q [t->kept] of one token, which must have frequencies. Every stack must have
- * room for KVD_STREAM_GROUPS * KVD_LANES more words.
+ * Codes the integers q [t->kept] of one token, all of which must have frequencies above 0. Every
+ * stream's stack of words must have room for KVD_STREAM_GROUPS * KVD_LANES more words.
  */
 void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b);
 /*
@@ -105,10 +105,9 @@ int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q,
 
 /*
  * kvd_streams_begin sets `state` [kvd_stream_count(kept)][KVD_LANES] for the first token of a
- * block, and returns the bits of the block's header.
- * kvd_streams_token codes the integers q [t->kept] of the next token, and adds the bits of its
- * words to *bits. Fails if decoding does not return q.
- * `scratch` has kvd_streams_scratch(t->kept) bytes, aligned for uint32_t.
+ * block, and returns the number of bits of the block's header. kvd_streams_token codes the integers
+ * q [t->kept] of the next token, and adds the bits of its words to *bits. Fails if decoding does
+ * not return q. `scratch` has kvd_streams_scratch(t->kept) bytes, aligned for uint32_t.
  */
 double kvd_streams_begin(int32_t kept, uint32_t *state);
 size_t kvd_streams_scratch(int32_t kept);

@@ -18,7 +18,8 @@
  * Words of one group are pushed in the order of the lanes. The decoder reads tokens from the newest
  * to the oldest and groups from the first to the last, so a block can grow token by token.
  *
- * An integer without a frequency is coded as 0 and listed as an exception of its stream.
+ * An integer that has no frequency in the table is coded as 0 and listed as an exception of its
+ * stream.
  *
  * A block takes 16 bits per word and 64 per exception. Each stream takes 32 bits for the state of
  * each lane, and 16 for each of the numbers of words and of exceptions.
@@ -47,7 +48,10 @@ enum {
     KVD_STREAM_EXCEPTION_BITS = 64,
     KVD_STREAM_HEADER_BITS = 32 * KVD_LANES + 2 * 16
 };
-/* State of a lane before the first symbol, which is also the smallest state between two symbols. */
+/*
+ * State of a lane before the first symbol. It is also the smallest possible state between two
+ * symbols.
+ */
 #define KVD_STREAM_LEAST (1u << 16)
 
 /*
@@ -62,8 +66,8 @@ typedef struct {
 } kvd_stream_component;
 
 /*
- * Frequencies of one layer and side. Within a component, the elements of `start` rise. The integer
- * 0 of every component has a frequency.
+ * Frequencies of K or V of one layer. Within a component, the elements of `start` (sums of the
+ * frequencies of smaller integers) increase. The integer 0 of every component has a frequency.
  */
 typedef struct {
     int32_t kept;                          /* number of coded components */
@@ -126,9 +130,9 @@ KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f
 }
 
 /*
- * Returns the state after an integer is removed from the state x. The integer has the frequency f,
- * and its numbers begin at `start`. If the result is below KVD_STREAM_LEAST, the caller must pop a
- * word.
+ * Returns the coder state after decoding an integer from the state x. f is the integer's frequency,
+ * and `start` the sum of the frequencies of smaller integers. If the result is below
+ * KVD_STREAM_LEAST, the caller must pop a word.
  */
 KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t f)
 {
@@ -163,16 +167,18 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
  */
 typedef struct {
     /*
-     * Byte offset in the image of an array uint16_t [buckets][lanes]. Its elements are 4 * lanes *
-     * r, where r is the row of the first number of the bucket. 0: the group has no tables.
+     * Byte offset in the image of an array uint16_t [buckets][lanes]. An element is 4 * lanes * r
+     * (a byte offset), where r is the row to which the first number of the bucket belongs. 0: the
+     * group has no tables.
      */
     uint32_t bucket;
     /*
      * byte offset in the image of uint32_t [rows][lanes]: start + 2^16 * end of the row's numbers
      */
     uint32_t row;
-    uint32_t shift; /* log2 of the size of a bucket, plus 2^8 * the last row */
-    int32_t least;  /* integer of row 0, at least -KVD_STREAM_HALF */
+    /* log2 of the size of a bucket in bits 0 .. 7, and index of the last row in the bits above. */
+    uint32_t shift;
+    int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
 
 enum { KVD_STREAM_HALF = 256 /* integers in tables are -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
@@ -184,8 +190,8 @@ static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
 {
     uint32_t x;
     /*
-     * volatile, because the compiler would otherwise make this load wait for a load that is not
-     * always needed
+     * The load is volatile, because otherwise the compiler would delay it until after another load,
+     * which is not always needed.
      */
     asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(at));
     return x;
@@ -213,9 +219,9 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #endif
 
 /*
- * Returns the byte offset, relative to `row`, of the first row after `offset` whose word exceeds
- * `key`. `last` is the offset of the last row, whose word must exceed `key`. Offsets are multiples
- * of `pitch`, a power of 2.
+ * Returns the byte offset, relative to `row`, of the first row after `offset` whose word in the
+ * table exceeds `key`. `last` is the offset of the last row, whose word must exceed `key`. Offsets
+ * are multiples of `pitch`, a power of 2.
  */
 #ifdef __CUDACC__
 __noinline__
@@ -228,8 +234,8 @@ __noinline__
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
     /*
-     * Every row has at least one number, so the row is at most `rows` rows further on. If each row
-     * has exactly one number, it is exactly there.
+     * Every row has at least one number, so the row of the number is at most `rows` rows after the
+     * bucket's first row. If these rows have one number each, it is exactly that row.
      */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
@@ -254,7 +260,9 @@ KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lo
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* A row's word exceeds `key` exactly if the row's numbers end above `number`. */
+    /*
+     * A row's word exceeds `key` if and only if the last of the row's numbers is at least `number`.
+     */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -277,8 +285,9 @@ typedef struct {
 
 /*
  * Writes an index [n + 1] and then the images of the n = kvd_stream_count(kept) streams to `to`.
- * Image s is index[s] words after `to`, and ends at index[s + 1]. A group's table is left out if
- * the image would exceed `room` bytes with it. If `to` is NULL, only returns the size.
+ * Image s is index[s] words after `to`, and ends at index[s + 1]. If the table of a group would
+ * make the image larger than `room` bytes, that table is left out. If `to` is NULL, only returns
+ * the size.
  */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
@@ -321,7 +330,8 @@ void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
 enum {
-    KVD_STREAM_TABLE = 289,  /* elements from one table of kvd_cachegen_coder to the next */
+    /* Distance in elements between two adjacent tables of kvd_cachegen_coder */
+    KVD_STREAM_TABLE = 289,
     KVD_CACHEGEN_ZERO = 127, /* code of a difference of 0 */
     KVD_CACHEGEN_CODES = 2 * KVD_CACHEGEN_ZERO + 1
 };
@@ -336,8 +346,8 @@ typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
     /*
-     * [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Start of each code, and the end of the
-     * last one: a table for first tokens, then one per channel.
+     * [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Tables of cumulative frequencies (start
+     * of each code, and end of the last code): one table for anchor tokens, then one per channel.
      */
     const uint16_t *table;
     bool drawn; /* true: the tables are random (timing) and fit no data */
@@ -345,8 +355,9 @@ typedef struct {
 
 enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* group whose table decodes anchor tokens */ };
 /*
- * Writes the images of the tables [n][1 + wide][KVD_STREAM_TABLE] of cachegen to `to`, as
- * kvd_stream_lookups does. All lanes share the table of group KVD_CACHEGEN_FIRST.
+ * Writes the lookup tables of cachegen's tables [n][1 + wide][KVD_STREAM_TABLE] to `to`, in the
+ * form (an index, then images) that kvd_stream_lookups writes. All lanes share the table of group
+ * KVD_CACHEGEN_FIRST.
  */
 kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
                                             size_t room, uint32_t *to);

@@ -46,7 +46,8 @@ typedef struct {
 } tables;
 
 typedef struct {
-    int bits;        /* bits per coordinate; outlier channels have one more */
+    /* Bits per coordinate; the channels with the largest numbers (`outliers`) have one more */
+    int bits;
     double outliers; /* fraction of the channels that are coded with one more bit */
     bool qjl;
     uint64_t seed;
@@ -97,7 +98,10 @@ static int set_levels(size_t d, int bits, float *level, kvd_err *err)
         return kvd_no_memory(err, "a histogram", (BINS + 256) * sizeof *histogram);
     for (int b = 0; b < BINS; b++) {
         const double t = range * kvd_level_bin(b, BINS);
-        /* In one dimension, a unit vector is 1 or -1, so only the first and the last bin count. */
+        /*
+         * In one dimension, a unit vector is 1 or -1, so only the first and the last bin of the
+         * histogram are not empty.
+         */
         histogram[b] = d > 1 ? pow(1 - t * t, ((double)d - 3) / 2) : b == 0 || b == BINS - 1;
     }
     const int status = kvd_levels_find(histogram, BINS, 1 << bits, found, err);
@@ -217,9 +221,9 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
 }
 
 /*
- * Adds to the decoded unit vectors y [n][d] an estimate of their error, computed from the signs of
- * S (u - y). u [n][d] are the exact unit vectors, in the same rotated basis as y, and are
- * overwritten. work [2][n][d] is scratch.
+ * Adds to the decoded unit vectors y [n][d] an estimate of their error. It is computed from the
+ * signs of S (u - y), where S is a random matrix. u [n][d] are the exact unit vectors, in the same
+ * rotated basis as y, and are overwritten. work [2][n][d] is scratch.
  */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
@@ -313,8 +317,8 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
 }
 
 /*
- * Copies the first m channels of `order` from x [n][d] to part [n][m]. If `back` is true, copies
- * from `part` to x instead.
+ * Copies the first m channels of `order` from x [n][d] to part [n][m] or, if `back` is true, from
+ * `part` to x.
  */
 static void move_channels(float *x, size_t n, size_t d, const ranked *order, size_t m, float *part,
                           bool back)

@@ -64,7 +64,10 @@ static void code_two_bits(const float *x, size_t n, size_t stride, float *y)
     (void)kvd_quantise_group(x, n, stride, 2, y);
 }
 
-/* Calls `code` for every `group` tokens of one column of x [n][d]. Returns the number of calls. */
+/*
+ * Calls `code` for each group of `group` adjacent tokens in one column (channel) of x [n][d].
+ * Returns the number of calls.
+ */
 static size_t code_column(void (*code)(const float *, size_t, size_t, float *), const float *x,
                           size_t n, size_t d, size_t group, float *y)
 {

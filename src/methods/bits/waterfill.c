@@ -37,8 +37,8 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"step", 0.003, 0.05, true, NULL, 0, 0};
 
 /*
- * Symbol ZERO + q codes the multiple q of the step. Symbol ESCAPE is followed by the multiple in 4
- * bytes, with equal frequencies.
+ * Symbol ZERO + q codes the multiple q of the step. All other multiples are coded by the symbol
+ * ESCAPE, followed by the multiple in 4 bytes, with equal frequencies.
  */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
 /*
@@ -58,13 +58,13 @@ typedef struct {
     kvd_rans_table *table;
     /*
      * Mean of |y| / step - |q| over the calibration components y whose multiple q is not 0.
-     * Decoding adds the offset to |q|.
+     * Decoding adds this number to |q|, because the mean of a rounding interval is not its middle.
      */
     double offset;
     /*
      * Frequencies of the multiples, for codes in blocks. `component` [wide] and `start` [n_starts]
-     * are made from the frequencies of `table`. Components from index `kept` on were always 0 in
-     * the calibration data.
+     * are made from the frequencies of `table`. The multiples of components from index `kept` on
+     * were always 0 in the calibration data.
      */
     kvd_stream_component *component;
     uint16_t *start;
@@ -123,7 +123,8 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
         return -1;
     multiply(false, false, d, m->a, m->c, m->product);
     multiply(false, true, d, m->product, m->a, m->c);
-    for (size_t i = 0; i < d; i++) /* rounding may make the matrix unsymmetric */
+    /* Averages c and its transpose, because rounding may have made the matrix unsymmetric */
+    for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < i; j++)
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
     if (kvd_gram_svd(m->c, d, m->sigma, m->u, err))
@@ -144,7 +145,8 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
 
 /*
  * Makes the frequency table of component j, in proportion to count [KVD_RANS_SYMBOLS]. The symbols
- * least .. most and ESCAPE get a frequency above 0. Changes the counts.
+ * `least` to `most` and ESCAPE get frequencies above 0 even if their counts are 0. Changes the
+ * counts.
  */
 static void make_component(coder *to, size_t j, uint64_t *count, int least, int most)
 {
@@ -249,9 +251,9 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
 }
 
 /*
- * Standard deviations of the multiples of the first and of the last component of drawn tables.
- * Their logarithms fall linearly over the components. These values give about 1.4 bits per number,
- * for numbers of variance 1.
+ * Used for random tables, which serve to measure times: standard deviations of the multiples of the
+ * first and of the last component. Their logarithms fall linearly over the components. These values
+ * give about 1.4 bits per number, for numbers of variance 1.
  */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
@@ -459,8 +461,8 @@ static size_t n_states(size_t kept)
 
 /*
  * Rounds the components y [wide] of one token to multiples of `step`, and replaces y by the decoded
- * numbers. Writes each multiple to `to` [c->kept], or 0 if the multiple has no frequency. Adds the
- * bits of exceptions to *bits.
+ * numbers. Writes each multiple to `to` [c->kept], or 0 if the multiple has no frequency: it is
+ * then stored separately, as an exception, whose bits are added to *bits.
  */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)

@@ -30,8 +30,8 @@ typedef struct {
      */
     float *down;
     /*
-     * [wide][rank] Product B S, which rebuilds K or V from X U. If `down` is NULL: the weights W_K
-     * or W_V, [wide][d_model].
+     * [wide][rank] Product B S of the singular value decomposition, which rebuilds K or V from the
+     * stored X U. If `down` is NULL, this is W_K or W_V, [wide][d_model].
      */
     float *up;
     float *bias; /* [wide], or NULL */
@@ -82,7 +82,7 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
 }
 
 /*
- * Replaces the weights m->up [wide][d_model] by the factors m->down and m->up of their singular
+ * Replaces the weights m->up [wide][d_model] by two factors, m->down and m->up, from their singular
  * value decomposition.
  */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
@@ -121,8 +121,9 @@ static void set_unit(float *x, size_t n)
 }
 
 /*
- * Replaces the weights m->up [wide][d_model] by two factors of the sizes that decompose() computes.
- * One of the factors is the unit matrix. Such factors suffice to measure times.
+ * Replaces the weights m->up [wide][d_model] by two factors that have the sizes of a singular value
+ * decomposition with `rank` values. One of the factors is the unit matrix. Such factors suffice to
+ * measure times.
  */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
@@ -197,8 +198,8 @@ kvd_xquant_matrices kvd_xquant_matrices_of(const void *self, int layer, kvd_side
 }
 
 /*
- * Quantises x [n][d] in place. A group consists of numbers of one token or, if `by_channel`, of
- * tokens of one channel.
+ * Quantises x [n][d] in place. The numbers that share a scale are adjacent channels of one token
+ * or, if `by_channel` is true, adjacent tokens of one channel.
  */
 static void quantise(const xquant *q, float *x, size_t n, size_t d, bool by_channel,
                      kvd_bits_count *count)

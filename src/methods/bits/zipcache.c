@@ -39,8 +39,9 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
 }
 
 /*
- * Writes KVD_LEVEL_HIGH for the most salient tokens and KVD_LEVEL_DROPPED for the rest to salient
- * [n]. Ignores the levels that a tokens method has assigned.
+ * Chooses the most salient tokens: writes KVD_LEVEL_HIGH for them and KVD_LEVEL_DROPPED for the
+ * others (which are stored with fewer bits) to salient [n]. Ignores the levels that a method that
+ * selects tokens has assigned.
  */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)

@@ -29,7 +29,7 @@ struct kvd_gpu_cache {
     kvd_gpu_attention hook; /* must be the first member */
     kvd_gpu_caches *with;
     kvd_dtype type;
-    /* Length of the prompt in tokens. Prompt tokens attend to unchanged K and V. */
+    /* Length of the prompt in tokens. Prompt tokens attend to K and V that are not compressed. */
     size_t prompt;
     kvd_cache_account account;
     /* CPU cache for plans that run token by token; NULL for plans that run in blocks. */
@@ -131,7 +131,8 @@ static int run(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *ou
         return -1;
     /*
      * A model that caches one latent vector per token uses the vector as key and as value. The
-     * vector is counted once, although l->kept counts it twice.
+     * vector must be counted once, but l->kept counts it as key and as value, so the count is
+     * halved.
      */
     const size_t sides = in->config->latent ? 1 : 2, kept = l->kept * sides / 2,
                  dense = sides * (size_t)in->share->n_kv_heads * (size_t)in->config->d_head;

@@ -1,6 +1,6 @@
 /*
- * Projects K and V to latent vectors that groups of KV heads share, and rebuilds K and V from them,
- * in float32.
+ * Projects K and V of groups of KV heads to latent vectors, one for each group, and rebuilds K and
+ * V from them, in float32.
  */
 #include <stdlib.h>
 #include <string.h>

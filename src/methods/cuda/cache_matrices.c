@@ -58,7 +58,8 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
 }
 
 /*
- * Writes one float32 matrix [d][d] per head to `to`, which the caller must have filled with zeros.
+ * Writes the projection matrix of each head, as float32 [d][d], to `to`, which the caller must have
+ * filled with zeros.
  */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
@@ -122,8 +123,8 @@ static void resolve_layer(kvd_cache_layer *l, const kvd_config *c, const kvd_gpu
 
 typedef struct {
     /*
-     * Device memory of all matrices. While it is NULL, a first pass only counts in `used` the bytes
-     * to allocate.
+     * Device memory of all matrices. The matrices are copied in two passes. While `arena` is NULL,
+     * the first pass only counts in `used` the bytes to allocate.
      */
     char *arena;
     size_t used;
@@ -206,7 +207,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     } else if (!copy_layers(&u, c, share, dims, layer, err)) {
         u.arena = kvd_device_new(memory, u.used, what, err);
         u.used = 0;
-        /* Copies from pageable memory must end before the buffers are freed. */
+        /* Waits for the copies from pageable memory, because the buffers are freed next. */
         status = u.arena && !copy_layers(&u, c, share, dims, layer, err)
                      ? kvd_cuda_check(cudaDeviceSynchronize(), what, err)
                      : -1;

@@ -24,7 +24,10 @@ typedef struct {
     bool kernels;
     /* Dimensions of the heads, rounded up to multiples of 16. */
     kvd_attn_map map;
-    /* Numbers stored per token for the heads of this GPU, before rounding to multiples of 16. */
+    /*
+     * Numbers (elements) stored per token for the heads of this GPU, before dimensions are rounded
+     * up to multiples of 16.
+     */
     size_t kept;
     const void *a_q, *a_k, *a_v, *b_v, *b_k;
     int heads; /* number of KV heads that share a latent; 0: no latents */
@@ -34,9 +37,9 @@ typedef struct {
  * Selects bf16 kernels or float32 products for each layer and copies its matrices to the device.
  * The caller must zero `layer` [c->n_layers] first. `type` is the data type of the cache, `pass`
  * that of the forward pass. The bf16 kernels are not used if one of these types is KVD_F32 or if
- * the layer's window is shorter than max_len. A caller whose kernels support windows must pass 0 as
- * max_len. If `dims` is NULL, no head is projected. Fails if heads that share a latent are on
- * different GPUs.
+ * the layer's window is shorter than max_len. A caller whose own kernels support sliding windows
+ * must therefore pass 0 as max_len. If `dims` is NULL, no head is projected. Fails if heads that
+ * share a latent are on different GPUs.
  */
 int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
@@ -59,8 +62,8 @@ typedef struct {
     /* Number of elements of rope_row that are valid for the current batch. */
     size_t n_rows;
     /*
-     * Kernels set this flag for non-finite numbers. The flag is never read, because non-finite
-     * numbers remain visible in the output of the forward pass.
+     * Kernels set this flag for non-finite numbers. This code does not read the flag, because
+     * non-finite numbers remain visible in the output of the forward pass.
      */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
@@ -74,8 +77,8 @@ typedef struct {
     /* [max_tokens][n_kv_heads * d_head] Projected K and V. */
     float *k_cut, *v_cut;
     /*
-     * [max_tokens][n_heads * d_head] Attention output of prompts over unchanged K and V; NULL until
-     * allocated.
+     * [max_tokens][n_heads * d_head] Attention output of prompt tokens, computed from K and V that
+     * are not compressed; NULL until allocated.
      */
     float *exact;
     void *scratch;
@@ -93,7 +96,7 @@ int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kv
 void kvd_cache_products_release(kvd_cache_products *p);
 /*
  * Computes the attention of one layer. In every sequence, the tokens before position `prompt`,
- * except the last token, attend to unchanged K and V.
+ * except the last token, attend to K and V that are not compressed.
  */
 int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
@@ -109,9 +112,9 @@ typedef struct {
 } kvd_head_rows;
 
 /*
- * Arguments of y = x matrix for n_tokens vectors of each of `batch` heads. x has k floats per
- * vector, y has m, and `matrix` is [k][m]. ldx and ldy are the floats from one token to the next;
- * each stride is the floats from one head to the next.
+ * Arguments of the product y = x * `matrix`, for n_tokens vectors x of each of `batch` heads. x has
+ * k floats per vector, y has m, and `matrix` is [k][m]. ldx and ldy are the floats from one token
+ * to the next; each stride is the floats from one head to the next.
  */
 typedef struct {
     const float *x, *matrix;
@@ -126,8 +129,8 @@ int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, cons
                            kvd_err *err);
 /*
  * Projects keys before RoPE and values to latents, rounded to the data type of the cache. Then
- * rebuilds keys after RoPE and values into `*k` and `*v`. k_cut and v_cut hold the latents
- * afterwards.
+ * rebuilds the keys (after RoPE) and the values, and sets `*k` and `*v` to them. Afterwards
+ * p->k_cut and p->v_cut hold the latents.
  */
 int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,
@@ -135,8 +138,8 @@ int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in
 
 /*
  * Pads projections with zero columns to the widest head of each layer, for kernels that require one
- * width for all heads. The copy gives the same attention scores and outputs. The caller must
- * release `*to` with kvd_dims_release, also after a failure.
+ * width for all heads. The padded projections in `*to` give the same attention scores and outputs
+ * as `from`. The caller must release `*to` with kvd_dims_release, also after a failure.
  */
 int kvd_dims_widest(const kvd_dims *from, kvd_dims *to, kvd_err *err);
 

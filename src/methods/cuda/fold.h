@@ -12,23 +12,23 @@
  * Folds the projections of V into the weights, in every layer l where layer[l] has such
  * projections. Sets n_qkv and n_o of the weights to the remaining numbers of columns. `dims` must
  * be those from which `layer` was made. Weights must be bf16. If kvd_gpu_fold_packs returns false,
- * the heads of W_V stay d_head columns apart, with zeros after the kept columns.
+ * the output columns of V of two adjacent heads stay d_head apart, with zeros after the kept
+ * columns.
  */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
 /*
  * Returns true if kvd_append reads the output of the QKV product and applies RoPE. The heads of V
- * may then be next to each other. Otherwise the forward pass applies RoPE, to heads that are d_head
- * apart. This is so in models with biases or norms of Q and K, which come before RoPE. It is also
- * so if RoPE rotates only some dimensions and pairs them in halves, because kvd_append's tables are
- * for whole heads.
+ * may then be next to each other. If the function returns false, the forward pass applies RoPE, to
+ * heads that are d_head apart. It returns false for models with biases or norms of Q and K, which
+ * are applied before RoPE, and for models whose RoPE rotates only some dimensions and pairs them in
+ * halves, because kvd_append's tables are for whole heads.
  */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 
 /*
- * kvd_gpu_fold_product and the function after it are the steps of kvd_gpu_fold. Both queue work on
- * the stream of `w`.
+ * The next two functions are the two steps of kvd_gpu_fold. Both queue work on the stream of `w`.
  */
 
 /*

@@ -85,8 +85,8 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "%zu: the CUDA engine's kernels of '%s' know no window",
                         shortest, max_len, kvd_gpu_method_name(p));
     /*
-     * The tokens that a step codes as one block must still be in the window, because pages before
-     * the window may have been freed.
+     * Fails if the tokens that a step codes as one block may have left the sliding window, because
+     * pages before the window may have been freed.
      */
     if (windows && shortest < kvd_plan_block(p))
         return kvd_fail(err,

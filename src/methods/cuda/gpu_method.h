@@ -8,8 +8,8 @@
  * kvd_clock_end(cache->clock, ...).
  *
  * An iteration of decode steps alone is captured into one CUDA graph per number of steps. Lengths,
- * slots and positions must therefore be read from the batch's lists on the device. Padding entries
- * of a batch have the slot after the last one and the idle page.
+ * slots and positions must therefore be read from the batch's lists on the device. The entries that
+ * pad a batch have slot number n_slots, which is no request's, and the idle page.
  */
 #ifndef KVD_METHODS_CUDA_GPU_METHOD_H
 #define KVD_METHODS_CUDA_GPU_METHOD_H
@@ -50,7 +50,7 @@ typedef struct {
 /*
  * Page tables for a cache whose KV heads hold different numbers of tokens, so that each page
  * belongs to one KV head. Attention treats each KV head of a decode step as if it were a request.
- * Element b * n_kv_heads + g of every list belongs to KV head g of step b.
+ * In all arrays of this struct, element b * n_kv_heads + g belongs to KV head g of step b.
  */
 typedef struct {
     /* Shape of one KV head with its query heads. All KV heads have this shape. */
@@ -81,8 +81,9 @@ struct kvd_gpu_method {
     const kvd_plan *plan;          /* borrowed, open */
     /*
      * True if the bf16 pages hold only one layer at a time, in memory that all layers share. The
-     * method then stores the compressed data in a pool of its own. `appended` must fill the bf16
-     * pages anew for each layer. Layers on which the method does not act have pages of their own.
+     * method then stores the compressed data in a pool of its own. The callback `appended` must
+     * fill the bf16 pages anew for each layer. Layers on which the method does not act have pages
+     * of their own.
      */
     bool one_layer;
     /*
@@ -106,15 +107,12 @@ struct kvd_gpu_method {
     bool whole_prompts;
     /* True if iterations that have only decode steps need no call of `attended`. */
     bool attended_prompts;
-    /*
-     * Phases of an iteration (enum kvd_phase) that this method times separately: bit p is set for
-     * phase p.
-     */
+    /* Bit p is set if this method itself times phase p of an iteration (enum kvd_phase). */
     unsigned apart;
     /*
-     * Page tables of a cache whose KV heads hold different numbers of tokens, or NULL. `appended`
-     * must copy K and V of each new token to these pages. K and V of the new token are in the first
-     * row of the slot's bf16 page.
+     * Page tables of a cache whose KV heads hold different numbers of tokens, or NULL. The callback
+     * `appended` must copy K and V of each new token to these pages, from the first row of the bf16
+     * page of the request's slot.
      */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
@@ -176,7 +174,7 @@ struct kvd_gpu_method {
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees the memory that a slot holds outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
-    /* Returns the bytes that all slots together hold. */
+    /* Returns the bytes of compressed K and V that all slots together hold. */
     double (*held)(const kvd_gpu_method *m);
     /*
      * Returns the bits that a slot holds after the latest iteration, except the bits that
@@ -185,7 +183,8 @@ struct kvd_gpu_method {
     double (*bits)(const kvd_gpu_method *m, size_t slot);
     /*
      * The latest step of a slot did not read tokens that had left a sliding window. Returns the
-     * bits of these tokens, as `bits` counted them before the step. NULL: there are no such tokens.
+     * bits that the callback `bits` counted for these tokens before the step. NULL: there are no
+     * such tokens.
      */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /*
@@ -198,8 +197,9 @@ struct kvd_gpu_method {
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
     /*
-     * Called after `ended` has failed. Returns the number of outliers for which a page needs room,
-     * if a page lacked room for its outliers (kvd_paged_cache.outliers), else 0. NULL: always 0.
+     * Called after the callback `ended` has failed. If a page had too little room for its outliers
+     * (kvd_paged_cache.outliers), returns the number of outliers for which a page needs room;
+     * otherwise 0. NULL: always 0.
      */
     size_t (*lacking)(const kvd_gpu_method *m);
 
@@ -228,7 +228,7 @@ enum {
     KVD_GPU_WIDE = 8   /* heads of more than KVD_WIDTH_NARROW dimensions */
 };
 
-/* GPU code that runs plans with certain methods (kvd_method_info.gpu). */
+/* GPU implementation of the methods whose kvd_method_info.gpu points to it. */
 typedef struct kvd_gpu_kind {
     /* Returns the features (KVD_GPU_* bits) that this code supports with the plan. NULL: none. */
     unsigned (*computes)(const kvd_plan *plan);
@@ -251,8 +251,9 @@ typedef struct kvd_gpu_kind {
      */
     bool (*generates)(const kvd_plan *plan);
     /*
-     * Returns true if this code reads keys before RoPE even in models where hook.wants_raw is not
-     * set: models with biases or norms of K, or with partial RoPE. NULL: never.
+     * Returns true if this code reads keys before RoPE even in models for which hook.wants_raw is
+     * not set, so that the forward pass applies RoPE itself: models with biases or norms of K, or
+     * with partial RoPE. NULL: never.
      */
     bool (*before_rope)(const kvd_plan *plan);
     /*

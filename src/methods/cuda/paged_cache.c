@@ -205,8 +205,8 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     if (!(c->layer = calloc((size_t)w->config.n_layers, sizeof *c->layer)))
         return kvd_no_memory(err, what, (size_t)w->config.n_layers * sizeof *c->layer);
     /*
-     * If the plan rebuilds keys, the pages hold unprojected heads, and the method applies its
-     * matrices itself.
+     * If the plan rebuilds keys from latents, the pages hold heads without projection (c->dims is
+     * NULL), and the method applies its matrices itself.
      */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
@@ -420,8 +420,8 @@ int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
 
 /*
  * Returns how attention is divided between CTAs. With KVD_ATTENTION_STOCK all heads are padded to
- * one width. The cost of a decode step is then proportional to its length, so dividing by cost also
- * divides by length.
+ * one width. The cost of a decode step is then proportional to its length, so a schedule that
+ * divides work by length also divides it by cost.
  */
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts)
 {
@@ -450,9 +450,9 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 
 /*
  * Returns the list of attention tiles for the heads `map` of a layer. `work` is the layer's work
- * list. There is one list of tiles for layers with a window and one for the others. If the list was
- * already made for the same work list in this iteration, only resets the position of the next tile
- * to 0. On failure returns NULL and fills *err.
+ * list. There is one list of tiles for layers with a window and one for the others. If this
+ * iteration has already made the list of tiles for this work list, only resets the index of the
+ * next tile to 0. On failure returns NULL and fills *err.
  */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)

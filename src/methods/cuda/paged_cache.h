@@ -27,7 +27,9 @@ typedef struct {
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index in work_map of the layer layout whose tiles the list has; -1: no tiles. */
+    /*
+     * Index in work_map of the layout of heads for which the list of tiles was made; -1: no tiles.
+     */
     int prepared;
 } kvd_paged_prompts;
 
@@ -49,15 +51,16 @@ typedef struct kvd_paged_cache {
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
     /*
-     * If true, prompt tokens attend to each other with unprojected K and V. Must be set before
-     * init, which sets it to false if the plan projects nothing. If true, V must not be folded into
-     * the weights, and an iteration must hold only prompts or only decode steps.
+     * If true, prompt tokens attend to each other with unprojected K and V. The caller sets it
+     * before kvd_paged_cache_init, which resets it to false if the plan projects nothing. If true,
+     * V must not be folded into the weights, and an iteration must hold only prompts or only decode
+     * steps.
      */
     bool exact_prompts;
     /*
-     * True if the plan rebuilds keys and exact_prompts was set; init then sets this field instead
-     * of exact_prompts. The method itself must let prompt tokens attend to each other unprojected,
-     * and must not change the weights.
+     * True if exact_prompts was set and the plan rebuilds keys; kvd_paged_cache_init then sets this
+     * field and clears exact_prompts. The method itself must let prompt tokens attend to each other
+     * with unprojected K and V, and must not change the weights.
      */
     bool exact_method;
     /*
@@ -94,8 +97,8 @@ typedef struct kvd_paged_cache {
     const kvd_attn_map **work_map;
     /*
      * Number of work lists of decode steps, and number of work lists of layers without a window.
-     * The latter come first. If method->heads is given, each layer without a window has its own
-     * list. Otherwise work_of maps layers to lists.
+     * Lists of layers without a window come first. If method->heads is given, each layer without a
+     * window has its own list. Otherwise work_of maps layers to lists.
      */
     int n_step_works, n_full_step_works;
     /* [n_step_works] */
@@ -111,12 +114,15 @@ typedef struct kvd_paged_cache {
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset in the pool of each layer's first page */
     /*
-     * Bytes of pool memory for each page number of `pages`: the sum over all layers without a
-     * window or, if method->one_layer, the largest layer. Pages for unprojected prompts
+     * Bytes of pool memory for each page number of the member `pages`: the sum over all layers
+     * without a window or, if method->one_layer, the largest layer. Pages for unprojected prompts
      * (whole_pool) are added.
      */
     size_t page_bytes;
-    /* Part of page_bytes that belongs to layers with pages of their own. */
+    /*
+     * Part of page_bytes of those layers that have pages of their own although method->one_layer is
+     * set.
+     */
     size_t kept_page_bytes;
     /* Bytes of pool memory for each page number of `near`. */
     size_t near_page_bytes;
@@ -135,7 +141,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                          kvd_err *err);
 /*
  * Allocates the pages of the pool, the method's memory, and the idle page. Layers with a window
- * have near_pages pages. Other layers have kvd_plan_copies times `pages` pages. All memory is
+ * have near_pages pages. Each other layer has kvd_plan_copies() * `pages` pages. All memory is
  * filled with random numbers of variance 1, so that iterations can be timed without real tokens.
  */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
@@ -157,10 +163,10 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
 
 /*
  * kvd_paged_cache_put stores the layer's new K and V in the pages, or calls the method that stores
- * them. It marks the end of all timed phases up to KVD_PHASE_APPEND.
- * kvd_paged_cache_attend writes the attention outputs to `out`, o_pitch elements per token: first
- * those of decode steps, then those of prompt tokens. It sets `*open` to the phase that is still
- * running; the caller must mark its end.
+ * them. It marks the end of all timed phases up to KVD_PHASE_APPEND. kvd_paged_cache_attend writes
+ * the attention outputs to `out`, o_pitch elements per token: first those of decode steps, then
+ * those of prompt tokens. It sets `*open` to the timed phase that is still running; the caller must
+ * mark the end of that phase.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -170,8 +176,8 @@ void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
 /* Returns the logits of a layer's attention sinks on the device, or NULL if there are none. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /*
- * Stores prompts in the pages of the layer, and decode steps in pages of `pool`: table
- * [steps][max_pages] has the page numbers. Called by methods.
+ * Stores K and V of prompts in the pages of the layer, and those of decode steps in pages of
+ * `pool`: table [steps][max_pages] has the numbers of these pages. Called by methods.
  */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
@@ -183,7 +189,10 @@ typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
-    /* True if no kernel of the iteration writes `table` or `kv_len`. */
+    /*
+     * True if `table` and `kv_len` are written only by the copy from the host, not by kernels of
+     * the iteration.
+     */
     bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,

@@ -10,7 +10,7 @@
 #include "methods/cuda/paged_cache.h"
 
 /*
- * Gives an index to each distinct layout of a layer's heads, and computes the bytes per page
+ * Gives an index to each distinct layout of heads among the layers, and computes the bytes per page
  * number, summed over layers. The layers and the method must exist.
  */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
@@ -21,9 +21,9 @@ void kvd_paged_works_release(kvd_paged_cache *c);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*
  * Returns the arguments of the attention of n decode steps with work list `work`. The caller must
- * set `pool`, `o` and `sinks`. If the heads of the list have equal lengths, the steps may be
- * computed without the list. The choice depends on n and the capacity of the page table, but not on
- * the lengths, because a CUDA graph is replayed with other lengths.
+ * set `pool`, `o` and `sinks`. If all KV heads of a request have equal lengths, the returned
+ * arguments may select the kernel that needs no work list. The choice depends on n and the capacity
+ * of the page table, but not on the lengths, because a CUDA graph is replayed with other lengths.
  */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 

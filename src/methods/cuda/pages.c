@@ -14,7 +14,7 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
 }
 
 /*
- * Initial serial number of a page table row. No slot has this number, so every row is written
+ * Initial serial number of a page table row: no slot has the number -1, so every row is written
  * before its first use.
  */
 enum { UNKNOWN = -1 };
@@ -80,8 +80,8 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
     while (s->held > pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
     /*
-     * The new serial number marks page table rows of this slot as outdated, because the slot may
-     * get other pages when it grows again.
+     * With the new serial number, the page table rows that were written for this slot count as
+     * outdated. The slot may get other pages when it grows again.
      */
     s->serial = ++p->serial;
 }
@@ -115,7 +115,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         p->max_pages * KVD_PAGE_TOKENS);
     kvd_pages_pass(p, slot, from);
     for (; s->first == s->held && s->first < before; s->first++)
-        /* the idle page; kernels read only elements from s->first on */
+        /* The idle page fills the elements before s->first, which kernels do not read. */
         s->page[s->held++] = (int32_t)p->n_pages;
     for (; s->held < need; s->held++) {
         if (p->n_free == 0)

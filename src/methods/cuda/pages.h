@@ -14,8 +14,8 @@
 
 typedef struct {
     /*
-     * [max_pages] Page numbers; first .. held - 1 belong to this slot. Pages before `first` were
-     * freed, because their tokens are older than a sliding window.
+     * [max_pages] Page numbers; elements `first` to held - 1 belong to this slot. Pages before
+     * `first` were freed, because their tokens are older than a sliding window.
      */
     int32_t *page;
     size_t first, held;
@@ -68,8 +68,8 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages);
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
 /*
  * Does the same as kvd_pages_hold for a slot whose tokens before `from` are no longer read. Pages
- * that hold only tokens before `from` are freed or are never assigned. If `from` decreased, so that
- * freed pages are needed again, all pages of the slot are freed first.
+ * that hold only tokens before `from` are freed or are never assigned. If `from` is smaller than in
+ * an earlier call, so that freed pages are needed again, all pages of the slot are freed first.
  */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
@@ -80,8 +80,8 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
 /*
- * Fill row `row` of the page table: kvd_pages_row with the pages of a slot, kvd_pages_row_idle with
- * the idle page.
+ * These functions fill row `row` of the page table: kvd_pages_row with the pages of a slot,
+ * kvd_pages_row_idle with the idle page.
  */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
 void kvd_pages_row_idle(kvd_pages *p, size_t row);

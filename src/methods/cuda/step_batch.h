@@ -22,8 +22,8 @@ typedef struct {
     int32_t *slot;
     /*
      * [max_slices] Number of tokens of the request, including new tokens and those that a method
-     * dropped. Layers with a sliding window, on which such methods do not act, read it in place of
-     * kv_len.
+     * dropped. Methods that drop tokens do not act on layers with a sliding window, so these layers
+     * read seq_len in place of kv_len.
      */
     int32_t *seq_len;
     /*
@@ -33,12 +33,15 @@ typedef struct {
     int32_t *live;
     /*
      * [max_slices] q_len: number of new tokens of each request. start: index of each request's
-     * first token in the batch; for prompts, counted from the first prompt.
+     * first token among the tokens of the batch or, for prompts, among the tokens of prompts.
      */
     int32_t *q_len, *start;
     /* [max_slices] First row of each request in the blocked layout of Q. */
     int32_t *q_start;
-    /* [max_slices] Index in the batch of each token whose logits are computed. */
+    /*
+     * [max_slices] For each request whose logits are computed, the index of its last token in the
+     * batch.
+     */
     int32_t *last;
     uint32_t *id, *at; /* [max_tokens] ids and positions of all tokens */
 } kvd_batch_lists;

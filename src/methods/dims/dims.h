@@ -62,9 +62,9 @@ typedef struct {
     /* Returns true if the method needs squared gradients (--fisher). NULL: it never does. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
     /*
-     * Returns true if the widths of random projections (setup.drawn) come from singular values in
-     * setup.spectrum. `sigma` has the names of the pairs (such as qk) whose singular values are
-     * used, for keys and for values. NULL: the function is false.
+     * Returns true if `sigma` is used: random projections (setup.drawn) get their widths from
+     * singular values in setup.spectrum. `sigma` has the names of these pairs (such as qk), for
+     * keys and for values. A NULL function counts as false.
      */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
@@ -85,7 +85,7 @@ typedef struct {
      * Number of prompt tokens, and number of floats from one token's queries to the next token's.
      */
     size_t n_q, ldq;
-    /* Queries after RoPE, [n_q][group][d]. */
+    /* Queries, after RoPE, of the query heads of this KV head, [n_q][group][d]. */
     const float *q;
     size_t n_k;
     /* Keys of the n_k cached tokens after RoPE, [n_k][d]. */
@@ -97,10 +97,10 @@ typedef struct {
     size_t n, d;
     const float *x;
     /*
-     * Rows that are decomposed together with x, if the method's member `stacks` is true. For keys
-     * they are queries: those of n_q prompt tokens, ldq floats apart, each with `group` adjacent
-     * rows of d numbers. For values, `moment` [d][d] has the second moments of the rows of W_O of
-     * the query heads. In all other cases n_q is 0 and `moment` is NULL.
+     * Additional rows for the decomposition of the rows x, if the method's member `stacks` is true.
+     * For keys they are queries: those of n_q prompt tokens, ldq floats apart, each with `group`
+     * adjacent rows of d numbers. For values, `moment` [d][d] has the second moments of the rows of
+     * W_O of the query heads. In all other cases n_q is 0 and `moment` is NULL.
      */
     size_t n_q, group, ldq;
     const float *q;
@@ -116,11 +116,11 @@ typedef struct {
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
     /*
-     * `width` returns the number of columns of A for heads of d dimensions. NULL: the numbers are
-     * those of kvd_plan.widths, or the method prunes. `project` computes A [d][width] from rows of
-     * the prompt. NULL: `shared` is true, or the method prunes.
-     * A row x of any token is stored as x A and read as (x A) A^T. A token at KVD_LEVEL_LOW stores
-     * fewer columns. K and V have different matrices A. Both functions must be thread-safe.
+     * `width` returns the number of columns of A for heads of d dimensions. If `width` is NULL,
+     * kvd_plan.widths has these numbers, or the method prunes. `project` computes A [d][width] from
+     * rows of the prompt. If `project` is NULL, `shared` is true, or the method prunes. A row x of
+     * any token is stored as x A and read as (x A) A^T. A token at KVD_LEVEL_LOW stores fewer
+     * columns. K and V have different matrices A. Both functions must be thread-safe.
      */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
@@ -130,8 +130,8 @@ typedef struct {
     bool shared;
 } kvd_channels_method;
 /*
- * think and strawman are methods of their own. kvd_channels_online and kvd_channels_explicit are
- * added to the plan of another method, such as zack, by its parameters online=1 and explicit=1.
+ * think and strawman can be named as methods. kvd_channels_online and kvd_channels_explicit are
+ * added to another method, such as zack, if the user gives it the parameter online=1 or explicit=1.
  */
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
@@ -160,17 +160,18 @@ extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_
     kvd_dims_fisher, kvd_dims_matryoshka;
 
 /*
- * Keeps, in each KV head, as many leading columns of its rotation as *w says. Fails if the spectrum
- * has no rotations of Q-K or of V, if it has one rotation per query head, if its rotations are for
- * Q and K before RoPE, or if it covers other layers. Also fails if a matrix is not finite.
+ * Keeps, in each KV head, the leading columns of the head's rotation; *w has their number. Fails if
+ * the spectrum has no rotations of Q-K or of V, if it has one rotation per query head, if its
+ * rotations are for Q and K before RoPE, or if it covers other layers. Also fails if a matrix is
+ * not finite.
  */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
 /*
- * Like kvd_dims_build, but shortens one side of one head only (side 0: Q-K, 1: V), to `width`
- * dimensions (1 .. d_head). The other side and all other heads keep d_head dimensions.
+ * Does what kvd_dims_build does for only one head and one side (0: Q-K, 1: V), of which `width`
+ * dimensions (1 .. d_head) are kept. The other side and all other heads keep d_head dimensions.
  */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);
@@ -179,8 +180,8 @@ int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, i
 bool kvd_dims_cuts(const kvd_dims *d, int side);
 
 /*
- * Removes the projections of Q-K (side 0) or V (side 1) of every head, which then keeps all
- * dimensions.
+ * Removes the projections of Q-K (side 0) or V (side 1) of every head, so that the head keeps all
+ * dimensions of that side.
  */
 void kvd_dims_leave(kvd_dims *d, int side);
 /*
@@ -198,7 +199,10 @@ int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 /* Writes the kept dimensions of every head to *w, which must be allocated for the same shape. */
 void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
 
-/* Sets every width to round((1 - p) d_head), at least 1. Returns -1 if p is not in [0, 1). */
+/*
+ * Sets the width of every head to round((1 - p) d_head), at least 1, where p is the fraction of
+ * dimensions to remove. Returns -1 if p is not in [0, 1).
+ */
 int kvd_widths_uniform(kvd_widths *w, double p);
 
 /* Implementations in the CUDA engine. NULL if the program is linked without GPU code. */

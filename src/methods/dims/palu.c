@@ -8,9 +8,9 @@
  * leading r right singular vectors. This code therefore leaves W_K unchanged and multiplies its
  * output X W_K by these vectors. B is the transpose of the vectors. Values are treated like keys.
  *
- * Parameter `search` = 1 or 2 allocates ranks as rank_search.py of the public code does. If
- * projections are random (for timing), search = 3 takes the singular values of method fdc (qk and
- * wv).
+ * Parameter `search` = 1 or 2 allocates ranks as rank_search.py of the public code does. search = 3
+ * is for random projections (timing): ranks follow from the singular values that method fdc uses
+ * (pairs qk and wv).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -41,8 +41,8 @@ typedef struct {
 } target;
 
 /*
- * qsort order: first come the matrices whose ranks were rounded down by the least, as in the public
- * code.
+ * qsort order: matrices whose ranks were rounded down by a smaller amount come first, as in the
+ * public code.
  */
 static int by_rest(const void *a, const void *b)
 {
@@ -89,7 +89,7 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
                 t[i].rank++;
                 used++;
             }
-    /* No rank may be 0: a matrix of rank 0 gets 1 from the matrix of largest rank. */
+    /* No rank may be 0: if a matrix has rank 0, the matrix with the largest rank gives 1 to it. */
     for (size_t i = 0; i < n; i++)
         if (t[i].rank == 0) {
             t[largest(t, n)].rank--;
@@ -103,7 +103,8 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
 
 /*
  * Writes the singular values [wide] and right singular vectors [wide][wide] (columns), largest
- * first, of n calibration tokens. Each row has `heads` adjacent heads side by side.
+ * first, of n calibration tokens. A row of a token has `heads` adjacent heads, from head `first`
+ * on.
  */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
@@ -132,9 +133,9 @@ static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads
 }
 
 /*
- * Returns the rank that Eq. 6 of ZACK keeps at removal rate r: the smallest rank whose left-out
- * singular values sum to at most r of the total. tail[i] is the sum of the singular values from
- * index i on, as a fraction of the total.
+ * Returns the rank that Eq. 6 of the ZACK paper keeps: the smallest rank such that the singular
+ * values left out sum to at most the fraction r (removal rate) of the sum of all. tail[i] is the
+ * sum of the singular values from index i on, as a fraction of the total.
  */
 static size_t kept_at(const double *tail, size_t wide, double r)
 {
@@ -159,7 +160,10 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Copies singular values [d] from s->spectrum, for a random projection matrix of one head. */
+/*
+ * Copies the singular values [d] of one head from s->spectrum; the rank of the head's random
+ * projection follows from them.
+ */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -177,8 +181,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
 }
 
 /*
- * Writes the ranks of n matrices by Eq. 6 of ZACK. The removal rate is the smallest at which the
- * ranks sum to at most `most`, where most >= n.
+ * Writes the ranks of n matrices to `rank`, by Eq. 6 of the ZACK paper at the smallest removal rate
+ * for which the sum of ranks is at most `most` (most >= n).
  */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
@@ -259,8 +263,9 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
 }
 
 /*
- * Allocates *a [wide][r] and *b [r][d]. *a receives the columns from, from + 1, ... of `basis`,
- * which wrap around at the end. *b receives the transpose of the rows of *a that belong to head h.
+ * Allocates *a [wide][r] and *b [r][d]. *a receives r columns of `basis`, beginning with column
+ * number `from` and continuing with column 0 after the last one. *b receives the transpose of the
+ * rows of *a that belong to head h.
  */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)

@@ -24,8 +24,8 @@ const kvd_dims_method kvd_dims_zack = {
 };
 
 /*
- * Method fdc (FDC, section 4). V is rotated by the singular vectors of its KV head's W_V (F-6 of
- * docs/readings.md), so the basis of V depends on no calibration text.
+ * Method fdc (FDC, section 4). V is rotated by the singular vectors of its KV head's W_V (reading
+ * F-6 in docs/readings.md), so the basis of V depends on no calibration text.
  */
 const kvd_dims_method kvd_dims_fdc = {
     .info =

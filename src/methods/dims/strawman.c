@@ -29,8 +29,8 @@ static size_t width(const kvd_parameter_values *v, size_t d)
 }
 
 /*
- * Writes to x the component of unit vector i that is orthogonal to the first m columns of R.
- * Returns its squared length.
+ * Writes to x the part of unit vector i (1 in element i) that is orthogonal to the first m columns
+ * of R. Returns the squared length of x.
  */
 static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
 {
@@ -105,8 +105,8 @@ static int project(const kvd_channels_rows *x, size_t w, float *a, kvd_err *err)
 }
 
 /*
- * Adds the second moments of the rows of W_O [d_model][n_heads * d_head] to `moment`, which has one
- * matrix per KV head of the layer.
+ * Adds to `moment`, which has one matrix per KV head of the layer, the second moments of the rows
+ * of W_O [d_model][n_heads * d_head].
  */
 static int add_outputs(const kvd_config *c, const kvd_weight *weight, double *moment, kvd_err *err)
 {

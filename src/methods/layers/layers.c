@@ -2,9 +2,10 @@
  * Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
  * 2024, "MiniCache: KV Cache Compression in Depth Dimension for Large Language Models", section 4).
  * The two vectors of a token and head in two adjacent layers keep their lengths, but share one
- * direction, their spherical interpolation at `t`. Vectors stay unmerged if their angle is in the
- * upper fraction `gamma` of the range of angles in the prompt. This follows the paper's text. The
- * paper's inequality (d < d_min + gamma (d_max - d_min)) would leave the smallest angles unmerged.
+ * direction, which is interpolated on the sphere between their two directions; `t` is the position
+ * between them. Vectors stay unmerged if their angle is in the upper fraction `gamma` of the range
+ * of angles in the prompt. This follows the paper's text. The paper's inequality d < d_min + gamma
+ * (d_max - d_min), in which d is the angle, would leave the smallest angles unmerged.
  */
 #include <cblas.h>
 #include <math.h>
@@ -50,7 +51,7 @@ static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
     const double sine = sin(p->angle);
     /*
      * Spherical interpolation is not defined for zero vectors or for equal or opposite directions,
-     * so these are interpolated linearly.
+     * so such vectors are interpolated linearly.
      */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
@@ -152,8 +153,8 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
 
 /*
  * Projects the rows X of the group on their r leading singular vectors. The result is X V V^T with
- * V the eigenvectors of X^T X, or U U^T X with U the eigenvectors of X X^T, whichever Gram matrix
- * is smaller.
+ * V the eigenvectors of X^T X, or U U^T X with U the eigenvectors of X X^T, depending on which of
+ * the matrices X^T X and X X^T is smaller.
  */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {

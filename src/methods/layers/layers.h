@@ -30,7 +30,8 @@ typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
     /*
-     * True if `merge` receives keys before RoPE. The caller then applies RoPE to the merged keys.
+     * True if the function `merge` expects keys before RoPE. The caller then applies RoPE to the
+     * merged keys.
      */
     bool keys_before_rope;
     /*

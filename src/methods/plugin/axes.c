@@ -168,7 +168,10 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
 enum { ROWS_MOST = 4096, MATRICES = 4 };
 
 typedef struct {
-    /* Q of the query heads, K and V: [group + 2][n][d], then scratch [n][d]. */
+    /*
+     * [group + 2][n][d] for Q of the head's `group` query heads, K and V, followed by [n][d] of
+     * scratch memory.
+     */
     float *row;
     /* Matrices a_q, a_k, a_v, b_v: [d][d] floats each, with guard bytes (KVD_GUARD) at the end. */
     float *matrix[MATRICES];
@@ -271,7 +274,10 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (check_matrices(p, w, &m, err))
         return -1;
     const size_t n_k = w->d * (size_t)m.d_qk, n_v = w->d * (size_t)m.d_v;
-    /* If a_q and a_k are the same pointer, kvd_dims_head counts the matrix once. */
+    /*
+     * If the plugin wrote equal matrices a_q and a_k, both get the same pointer, and kvd_dims_head
+     * counts the matrix once.
+     */
     const bool shared = !memcmp(w->matrix[0], w->matrix[1], n_k * sizeof(float));
     *h = (kvd_dims_head){.d_qk = m.d_qk, .d_v = m.d_v};
     h->a_k = copy(w->matrix[1], n_k);

@@ -27,7 +27,10 @@ typedef struct {
     kvd_plugin_method *method[METHODS];
 } library;
 
-/* Libraries loaded so far. Written only before other threads start, so all threads may read it. */
+/*
+ * Libraries loaded so far. The list is written only before other threads start, so all threads may
+ * read it.
+ */
 static library loaded[LIBRARIES];
 static int n_loaded;
 

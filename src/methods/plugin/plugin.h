@@ -10,7 +10,7 @@ typedef enum {
     KVD_PLUGIN_BITS,
     /* Kind of method that makes projection matrices before the run. */
     KVD_PLUGIN_MAKER,
-    /* Kind of method that prunes channels of keys at the end of a prompt. */
+    /* Plugin that prunes channels of keys at the end of a prompt. */
     KVD_PLUGIN_CHANNELS,
     KVD_PLUGIN_LAYERS
 } kvd_plugin_kind;
@@ -32,7 +32,8 @@ int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 
 /*
- * Records every loaded library as an input of the run, and its version as the parameter "plugin".
+ * Records every loaded library as an input of the run, and the library's version as the parameter
+ * "plugin".
  */
 int kvd_plugins_record(kvd_run *run, kvd_err *err);
 

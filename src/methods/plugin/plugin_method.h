@@ -79,8 +79,9 @@ void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
 /*
- * Each of these functions fills m->as and m->kind from m->api for one axis. Each fails if the
- * plugin lacks a required function, or has two functions that exclude each other.
+ * Each of these functions makes a method of one axis: it fills m->as and m->kind from the plugin's
+ * functions in m->api. It fails if the plugin lacks a required function, or has two functions that
+ * exclude each other.
  */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);

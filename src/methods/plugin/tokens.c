@@ -100,8 +100,8 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * Sets mark[i] to 0 for every token i that is not among the `some` elements of `list`. Fails if the
- * plugin wrote beyond the list, or if `some` or an index breaks the rules of plugin_tokens.h.
+ * `list` has `some` elements. Sets mark[i] to 0 for every token i that is not in the list. Fails if
+ * the plugin wrote beyond the list, or if `some` or an index breaks the rules of plugin_tokens.h.
  */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)

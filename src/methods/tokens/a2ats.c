@@ -6,8 +6,8 @@
  *
  * A key is quantised to a centroid c of its KV head. Centroids minimise the sum over calibration
  * keys k of (k - c) H (k - c)^T, where H = L L^T is the second moment of queries. This is k-means
- * on the rows k L. Keys are taken before RoPE. Queries are rotated as if they were `relative`
- * positions after every key.
+ * on the rows k L. Keys are taken before RoPE. Queries are rotated by RoPE as if they came
+ * `relative` positions after every key.
  */
 #include <cblas.h>
 #include <math.h>
@@ -40,8 +40,8 @@ typedef struct {
     /* [n_layers][n_kv_heads][d][d] Cholesky factors L of the second moments of queries */
     float *factor;
     /*
-     * [n_layers][n_kv_heads][size][d] centroids times the Cholesky factor L, in whose coordinates
-     * the k-means runs
+     * [n_layers][n_kv_heads][size][d] centroids multiplied by the Cholesky factor L. The k-means is
+     * computed with vectors multiplied by L.
      */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */

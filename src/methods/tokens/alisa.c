@@ -2,7 +2,7 @@
  * Method alisa: every decode step reads the newest tokens and those that recent steps attended to
  * (Zhao et al. 2024, "ALISA: Accelerating Large Language Model Inference via Sparsity-Aware KV
  * Caching", arXiv 2403.17312, section IV and Algorithm 1). If a recent step did not read a token,
- * the token's probability in this step counts as 0.
+ * the probability that the step gave to the token counts as 0.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /*
- * Method cake: gives larger token budgets to layers whose attention is spread more widely and
- * shifts more from row to row (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache Eviction
- * with Layer Preferences", arXiv 2503.12491, section 4, and its public code). Let A [window][n] be
- * the attention probabilities that the last `window` tokens of a prompt give to the older tokens.
- * For each layer:
+ * Method cake: gives larger token budgets to layers whose attention is spread over more tokens and
+ * changes more from query to query (Qin et al. 2025, "CAKE: Cascading and Adaptive KV Cache
+ * Eviction with Layer Preferences", arXiv 2503.12491, section 4, and its public code). Let A
+ * [window][n] be the attention probabilities that the last `window` tokens of a prompt give to the
+ * older tokens. For each layer:
  *
  *     H = - sum of A log A,   V = sum over tokens of the variance of A over rows,
  *     budget of a layer ~ H^(1/tau1) V^(1/tau2),   score of a token = mean + gamma variance of A.
@@ -51,8 +51,9 @@ static size_t observed(const void *self, size_t n)
 }
 
 /*
- * Adds the attention entropy of one query head to *h, the variance of its probabilities to *v, and
- * its token scores to score [old]. product, a, mean and square are scratch.
+ * Adds three results of one query head: the attention entropy to *h, the variance of the
+ * probabilities to *v, and the scores of the older tokens to score [old]. product, a, mean and
+ * square are scratch.
  */
 static void add_head(const kvd_tokens_shaped *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,

@@ -2,8 +2,9 @@
  * Method d2o: chooses tokens as h2o does, and merges dropped tokens into the most similar kept ones
  * (Wan et al. 2024, "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of
  * Large Language Models", arXiv 2406.13035, section 3.3). The similarity u of a dropped token is
- * the largest cosine of its key with a kept key. Only tokens above a running mean of similarities
- * are merged. In a merge the kept token has weight exp(1) and the merged token exp(u).
+ * the largest cosine of its key with a kept key. A dropped token is merged only if u is above a
+ * running mean of such similarities. In a merge the kept token has weight exp(1) and the merged
+ * token exp(u).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -24,7 +25,8 @@ static const kvd_tradeoff tradeoff = {"heavy", 0.45, 0.01, true, "recent", 0, 1}
 /* State of one KV head. `sum` holds the attention sums of method h2o. */
 typedef struct {
     double threshold;
-    double begun; /* 1 after tokens were dropped for the first time, else 0 */
+    /* 1 if tokens have been dropped before, else 0; the running mean begins with the first drop */
+    double begun;
     double sum[];
 } state_of_head;
 

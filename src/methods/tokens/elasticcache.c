@@ -1,8 +1,8 @@
 /*
- * Method elasticcache: merges dropped tokens of a prompt into the nearest kept tokens. Later, a
- * decode step over budget drops the entry at a fixed index (Liu et al. 2024, "Efficient Inference
- * of Vision Instruction-Following Models with Elastic Cache", arXiv 2407.18121, section 3, and its
- * public code).
+ * Method elasticcache: merges dropped tokens of a prompt into the nearest kept tokens. Later, if
+ * the cache exceeds its budget, a decode step drops the token at a fixed index (Liu et al. 2024,
+ * "Efficient Inference of Vision Instruction-Following Models with Elastic Cache", arXiv
+ * 2407.18121, section 3, and its public code).
  */
 #include <math.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * kept tokens (Li et al. 2024, "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache
  * Compression Based on Global-Local Importance", arXiv 2412.08521). The importance of a token is
  * the larger of two scores, each relative to its mean over tokens. The local score is the mean
- * probability that the last `window` tokens give to the token. The global score is the mean
- * probability that all tokens give to it that can attend to it.
+ * probability that the last `window` tokens give to the token. The global score is the mean over
+ * all tokens that can attend to it.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -22,21 +22,22 @@ typedef struct {
     int32_t limit, recent;
     int32_t drop; /* number of entries that are dropped at once; 0: one */
     /*
-     * With kvd_evict_rule.fixed: `at` is the index, in the order of age, of the entry that a step
-     * drops. If `share` is above 0, `limit` is this fraction of the tokens so far, rounded up. The
-     * engine sets `place`: the place in the pages of the entry that the next step drops; -1: none.
+     * These members are for kvd_evict_rule.fixed. `at`: if entries are ordered by age, the index of
+     * the entry that a step drops. If `share` is above 0, `limit` is this fraction of the tokens so
+     * far, rounded up. `place`, which the engine sets, is the index in the pages of the entry that
+     * the next step drops; -1: none.
      */
     int32_t at, place;
     double share;
     /*
-     * Number of prompt tokens, and number of decode steps after the prompt over which the
-     * temperature of kvd_evict_rule rises.
+     * `prompt` is the number of prompt tokens. `steps` is the number of decode steps over which the
+     * temperature rises from tau0 to tau1 of kvd_evict_rule.
      */
     int32_t prompt, steps;
     /*
      * Number of the `keep_old` tokens that every KV head chooses by its own scores. The n_kv_heads
-     * * (keep_old - keep_own) other tokens of the layer are those with the largest scores in any of
-     * its KV heads.
+     * * (keep_old - keep_own) other tokens of the layer are chosen by their scores from all KV
+     * heads of the layer together.
      */
     int32_t keep_own;
 } kvd_evict_budget;
@@ -45,8 +46,8 @@ typedef struct {
 typedef enum {
     KVD_EVICT_ATTENTION, /* sum of the attention probabilities received */
     /*
-     * No scores: the first (limit - recent) tokens always stay. In a step, the newest token
-     * replaces the oldest of the last `recent` tokens.
+     * Tokens have no scores. The first kvd_evict_budget.limit - recent tokens always stay. In a
+     * step, the newest token replaces the oldest of the last `recent` tokens.
      */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key; at the end of prompts only */
@@ -67,20 +68,20 @@ typedef enum {
     KVD_EVICT_SPREAD,
     /*
      * Minus the number of queries that gave the token less than the mean probability. Only the last
-     * `window` rows count, of the prompt or of steps (scissorhands.c).
+     * `window` queries count, whether they are prompt tokens or decode steps (scissorhands.c).
      */
     KVD_EVICT_PIVOTAL,
     /*
-     * Larger one of two scores of the token: the mean probability that it receives from the last
-     * `window` rows, and the mean over all rows that see it. Each score is divided by its mean over
-     * the tokens. The result is summed over `smooth` neighbours (ems.c). At the end of prompts
-     * only.
+     * The larger of two scores of the token: the mean probability that it receives from the last
+     * `window` queries, and the mean over all queries that can attend to it. Each score is divided
+     * by its mean over the tokens. The result is summed over `smooth` neighbours (ems.c). At the
+     * end of prompts only.
      */
     KVD_EVICT_IMPORTANT,
     /*
-     * Largest probability that the token receives from a copy of the prompt, which the model reads
-     * after the prompt (kvzip.c). The KV heads of all layers share their budgets. At the end of
-     * prompts only.
+     * Largest probability that the token receives from the tokens of a copy of the prompt. The
+     * model reads this copy after the prompt (kvzip.c). The KV heads of all layers share their
+     * budgets. At the end of prompts only.
      */
     KVD_EVICT_REPEATED
 } kvd_evict_ranking;
@@ -90,8 +91,8 @@ typedef enum {
     KVD_MERGE_NONE,
     /*
      * A dropped token is merged into the token with the most similar key (largest cosine u), if u
-     * reaches a running mean of such cosines. It has the weight exp(u), and the kept token has the
-     * weight e = 2.718... Merges after prompts and steps (d2o.c).
+     * reaches a running mean of such cosines. In the mean, the dropped token has the weight exp(u),
+     * and the kept token has the weight e = 2.718... Merges after prompts and steps (d2o.c).
      */
     KVD_MERGE_LIKE,
     /*
@@ -101,15 +102,15 @@ typedef enum {
      */
     KVD_MERGE_IMPORTANT,
     /*
-     * A dropped token is merged into the kept token nearest by position, except the first `sink`
-     * tokens and the last token (elasticcache.c).
+     * Every dropped token is merged into the kept token nearest by position. The first `sink`
+     * tokens and the last token receive no dropped tokens (elasticcache.c).
      */
     KVD_MERGE_NEAREST,
     /*
      * Consecutive tokens form a run if the cosines of neighbouring keys exceed `cosine`. Each run
-     * is merged into one token, that with the largest score. The weights fall with the distance of
-     * keys. The `keep_old` tokens with the largest scores and the `keep_new` newest tokens are
-     * never in a run. KV heads may keep different numbers of tokens (kvmerger.c).
+     * is merged into its token with the largest score. The weights fall with the distance of keys.
+     * The `keep_old` tokens with the largest scores and the `keep_new` newest tokens are never in a
+     * run. KV heads may keep different numbers of tokens (kvmerger.c).
      */
     KVD_MERGE_RUNS
 } kvd_merge_kind;
@@ -121,7 +122,8 @@ typedef enum {
  */
 typedef struct {
     /*
-     * Temperature tau of the prompt (tau0) and of the last step (tau1), interpolated between them.
+     * Softmax temperature for the prompt (tau0) and for the last decode step (tau1); between them
+     * it is interpolated linearly.
      */
     float tau0, tau1;
     uint64_t seed;
@@ -133,7 +135,7 @@ typedef struct {
     int32_t ranking;
     /*
      * 1: all KV heads of a layer keep the same tokens, ranked by the score summed over the heads. A
-     * decode step then ranks tokens by its own probabilities alone. Requires temperature 0.
+     * decode step then ranks tokens only by the probabilities of that step. Requires temperature 0.
      */
     int32_t whole_layer;
     /*
@@ -172,15 +174,17 @@ typedef struct {
      */
     int32_t largest;
     /*
-     * If `anchor` is not 0, with `whole_layer` and KVD_EVICT_ATTENTION: the fraction `crush` of the
-     * `keep_old` tokens of a prompt is chosen to represent the tokens that are dropped. A token has
-     * one bit per query head, and its bits are compared with an anchor. 1: the anchor is 0 1 0 1
-     * ...; 2: the anchor has the more frequent bit of each head (kvcrush.c).
+     * Used with `whole_layer` and KVD_EVICT_ATTENTION. If `anchor` is not 0, the fraction `crush`
+     * of the `keep_old` tokens of a prompt is chosen to represent the tokens that are dropped. A
+     * token has one bit per query head. Tokens are ordered by the number of bits that differ from a
+     * reference pattern, the anchor. 1: the anchor is 0 1 0 1 ...; 2: the anchor has the more
+     * frequent bit of each head (kvcrush.c).
      */
     int32_t anchor;
     double crush;
     int32_t merge; /* a kvd_merge_kind */
-    double beta;   /* with KVD_MERGE_LIKE: weight of the newest mean in the running mean */
+    /* With KVD_MERGE_LIKE: weight of the newest step's mean cosine in the running mean */
+    double beta;
     /* with KVD_MERGE_IMPORTANT and KVD_MERGE_RUNS: smallest cosine of keys that are merged */
     double cosine;
     double most; /* with KVD_MERGE_IMPORTANT: merged tokens, as a multiple of keep_old */
@@ -195,8 +199,8 @@ typedef enum {
     /* tokens, by the products of a query with the centroids nearest to their keys (a2ats.c) */
     KVD_READ_CODES,
     /*
-     * clusters of tokens at two levels, after the last rows of the prompt have dropped some of its
-     * tokens (mpcache.c)
+     * clusters of tokens at two levels; at the end of the prompt, tokens were dropped to which the
+     * last queries gave little attention (mpcache.c)
      */
     KVD_READ_CLUSTERS,
     /*
@@ -227,19 +231,19 @@ typedef struct {
     int32_t sink, newest;
     /*
      * With KVD_READ_CLUSTERS: `page` is the number of tokens of a small cluster, and `large`, a
-     * multiple of it, that of a large cluster. `first` is the fraction of the large clusters whose
-     * small clusters are scored, and `alpha` the weight of the largest numbers of a cluster's keys.
-     * A token of the prompt stays if at least one of the prompt's last rows gives it a mean
-     * probability of at least `threshold`. `rows` is the fraction of the rows that count as last
-     * rows.
+     * multiple of `page`, the number of tokens of a large cluster. `first` is the fraction of the
+     * large clusters whose small clusters are scored, and `alpha` is the weight of a cluster's
+     * largest keys (its smallest keys have the weight 1 - alpha). A token of the prompt stays if at
+     * least one of the prompt's last queries gives it a mean probability of at least `threshold`.
+     * `rows` is the fraction of the queries that count as last queries.
      */
     int32_t large;
     double first, alpha, rows, threshold;
     /*
      * With KVD_READ_LANDMARKS: rank of the keys of a prompt, and numbers of pages of the prompt
      * whose keys stay exact. `outliers` pages have keys that are least similar to their mean,
-     * `last` pages are the last full ones. They are read in addition to the `budget` tokens.
-     * `budget` is a fraction of the prompt.
+     * `last` pages are the last full ones. Pages with exact keys are read in addition to the
+     * `budget` tokens. `budget` is a fraction of the prompt.
      */
     int32_t rank, outliers, last;
 } kvd_read_rule;
@@ -277,15 +281,15 @@ typedef struct {
 
 typedef struct {
     /*
-     * Sets the members of *rule that differ from their defaults. When it is called, `smooth` is 1,
-     * `seed` is that of the plan and all other members are 0.
+     * Sets the members of *rule that differ from their defaults. Before the call, the caller sets
+     * `smooth` to 1, `seed` to that of the plan and all other members to 0.
      */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
     /*
-     * Sets the budgets [n_layers] of a prompt from statistics of all its layers. For timing runs
-     * that compute no prompt, `budget` must then return the mean over the layers. NULL: `budget`
-     * alone gives the budgets.
+     * Sets the budgets [n_layers] of a prompt from statistics of all its layers. A method with
+     * `divide` must have a `budget` that returns the mean over the layers, for timing runs that
+     * compute no prompt. NULL: `budget` alone gives the budgets.
      */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);

@@ -32,7 +32,10 @@ static const kvd_parameter parameters[] = {
 static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
-    /* RoPE tables [n + future][d / 2], overwritten by the means over positions [d / 2] */
+    /*
+     * RoPE tables [n + future][d / 2]; the first row is later overwritten by the mean over
+     * positions [d / 2]
+     */
     float *cosine, *sine;
     float *x; /* [n][d] queries of one query head */
     /*
@@ -41,7 +44,9 @@ typedef struct {
      */
     float *k, *y;
     float *cov, *mean; /* covariance C [d][d] and mean mu [d] of the queries */
-    /* [n] softmax argument z for one query head, and token scores summed over query heads. */
+    /*
+     * [n] exponents z of the softmax for one query head, and token scores summed over query heads
+     */
     double *z, *score;
     uint32_t *position;
 } buffers;
@@ -114,8 +119,8 @@ static void measure_queries(const kvd_tokens_shaped *e, const kvd_prompt_attenti
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
         /*
-         * RoPE tables may include a constant factor. Rotating a query and rotating it back then
-         * multiplies the query by the square of the factor.
+         * RoPE tables may include a constant factor. In that case, rotating a query and rotating it
+         * back multiplies it by the square of the factor, which is divided out.
          */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
@@ -194,7 +199,9 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->epsilon = (float)v->value[EPSILON];
 }
 
-/* The scores of the first `sink` tokens are infinite, so the budget includes these tokens. */
+/*
+ * The first `sink` tokens always stay, because their scores are infinite. They count in the budget.
+ */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),

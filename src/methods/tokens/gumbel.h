@@ -22,13 +22,19 @@ KVD_ANYWHERE static inline uint64_t kvd_gumbel_mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Returns the number that the parameter `head` of kvd_gumbel_bits and kvd_gumbelf must have. */
+/*
+ * Returns the value of the argument `head` of kvd_gumbel_bits and kvd_gumbelf for this seed, layer
+ * and head.
+ */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_head(uint64_t seed, int layer, int head)
 {
     return kvd_gumbel_mix(seed ^ kvd_gumbel_mix((uint64_t)layer << 32 | (uint64_t)head));
 }
 
-/* Returns 53 random bits b. The uniform random number in (0, 1) is (b + 1/2) / 2^53. */
+/*
+ * Returns a random integer b of 53 bits. It represents the uniform random number (b + 1/2) / 2^53
+ * in (0, 1).
+ */
 KVD_ANYWHERE static inline uint64_t kvd_gumbel_bits(uint64_t head, uint32_t token)
 {
     return kvd_gumbel_mix(head ^ token) >> 11;

@@ -1,8 +1,8 @@
 /*
  * Methods importance and received: ZDC's important and unimportant tokens (ZDC section 5). With
  * importance, the important tokens of a layer have the largest sum of softmax denominators over the
- * query heads, computed in logarithms (D-10). The other tokens are stored at the smaller widths of
- * dims_low (the plan's second set of projections).
+ * query heads, computed in logarithms (reading D-10). The other tokens are stored at the smaller
+ * widths of dims_low (the plan's second set of projections).
  *
  * With parameter `mean`, a denominator is divided by the number of keys that the token sees, which
  * the paper does not do (D-11). The paper determines offline which layers have similar token sets;
@@ -10,8 +10,8 @@
  * to D-12 are readings of the paper in docs/readings.md.
  *
  * Method received is the ablation ZDC/LT: the important tokens of every layer received the most
- * attention, summed over the prompt's rows and query heads, as in methods before ZDC. No layer uses
- * the token sets of another.
+ * attention, summed over the prompt's rows and query heads, as in methods older than ZDC. No layer
+ * uses the token sets of another.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -124,8 +124,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     free(order);
     const int together = kvd_tokens_layers(v);
     /*
-     * Goes from the last layer to the first, so that both compared layers still have their own
-     * token sets. Layers l .. end - 1 use the sets of layer l.
+     * Goes from the last layer to the first, so that the layers that are compared still have their
+     * own token sets. Layers l .. end - 1 use the sets of layer l.
      */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
@@ -142,7 +142,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* entry_bits is 1 bit per cached token, which marks important tokens. */
+/* The member entry_bits is 1 bit per cached token, which marks important tokens. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info =
         {

@@ -73,7 +73,10 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double *const f = state, *const x = malloc(a->n * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
-    /* the newest token has no score yet; its element held the score of a dropped token */
+    /*
+     * The newest token has no score yet, but its element of the array still holds the score of a
+     * dropped token.
+     */
     f[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;

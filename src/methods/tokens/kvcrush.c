@@ -1,6 +1,6 @@
 /*
- * Method kvcrush: spends a part of the budget on tokens that represent the dropped ones (Jha et al.
- * 2025, "KVCrush: Key Value Cache Size-Reduction Using Similarity in Head-Behaviour", arXiv
+ * Method kvcrush: keeps, as a part of the budget, tokens that represent the dropped tokens (Jha et
+ * al. 2025, "KVCrush: Key Value Cache Size-Reduction Using Similarity in Head-Behaviour", arXiv
  * 2503.00022, and its public code in OpenVINO GenAI). A token is described by one bit per query
  * head: 1 if it is among the `budget` most probable tokens of that head. The tokens that snapkv
  * would drop are ordered by the Hamming distance of their bits from a reference pattern (the

@@ -4,7 +4,7 @@
  * 2407.08454, section 4). The pivot p of a run is its most attended token. The run becomes one
  * entry at the position of p, the mean of its K and V with weights
  *
- *     exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = mean of |k_p - k_i| over the run / sqrt(2).
+ *     exp(-|k_p - k_i|^2 / (2 sigma^2)),   sigma = (mean of |k_p - k_i| over the run) / sqrt(2).
  */
 #include <math.h>
 #include <stdlib.h>

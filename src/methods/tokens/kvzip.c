@@ -85,7 +85,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        /* The score 2 is above every probability, so the first tokens stay */
+        /* The score 2 exceeds every probability, so the first `sink` tokens stay. */
         score[i] = i % n < sink ? 2 : p->observed[i];
         level[i] = KVD_LEVEL_HIGH;
     }

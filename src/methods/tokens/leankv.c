@@ -4,14 +4,14 @@
  * The paper is ambiguous in six places; docs/readings.md decides them under the names L-1 to L-6.
  *
  * The significance of a token is the mean probability that it received from later tokens (L-4),
- * over all query heads (L-6). It is normalised to sum 1 over the tokens outside a window of newest
- * tokens (L-3). At the end of the prompt, tokens are taken in rising order of significance. They
- * are dropped while the cumulative significance is below `tl`, and lowered while it is below `th`
- * (L-2).
+ * over all query heads (L-6). Significances are normalised to a sum of 1 over the tokens outside a
+ * window of newest tokens (L-3). At the end of the prompt, tokens are taken in rising order of
+ * significance. They are dropped while the cumulative significance is below `tl`, and lowered while
+ * it is below `th` (L-2).
  *
  * A decode step judges only the token that leaves the window. Its significance, relative to the
- * mean, is compared with the values at which the prompt reached `tl` and `th` (L-1). Significances
- * continue as running means (L-5).
+ * mean, is compared with the significances at which the cumulative significance of the prompt's
+ * tokens reached `tl` and `th` (L-1). Significances continue as running means (L-5).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -30,14 +30,14 @@ static const kvd_tradeoff tradeoff = {"tl", 0.01, 0.6, true, "th", 0, 1};
 
 typedef struct {
     /*
-     * Significance, relative to the mean, below which a token is dropped (cut_low) or stored at low
-     * precision (cut_high).
+     * Limits, relative to the mean significance, below which a token is dropped (cut_low) or stored
+     * at low precision (cut_high).
      */
     double cut_low, cut_high;
     size_t room;
     /*
-     * [room] sums of probabilities that the tokens received, then [room] counts of those
-     * probabilities.
+     * The array has [room] sums of the probabilities that each token received, then [room] counts
+     * of these probabilities.
      */
     double sum_rows[];
 } significance;
@@ -131,7 +131,10 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /* the new token's elements held the sums of a dropped token */
+    /*
+     * The new token has no sums yet, but its elements of the array still hold the sums of a dropped
+     * token.
+     */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)

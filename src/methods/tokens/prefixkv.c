@@ -48,8 +48,8 @@ static int falling(const void *a, const void *b)
 }
 
 /*
- * Returns the number of most important tokens that together have the fraction `share` of the
- * importance. sum [n] are cumulative importances.
+ * Returns how many of the most important tokens are needed to reach the fraction `share` of the
+ * total importance. sum[i] is the importance of the i + 1 most important tokens together.
  */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
@@ -76,7 +76,7 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
  */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* The importances of a layer add up to 1, so an upper limit of 2 keeps all tokens. */
+    /* The importances of a layer add up to 1, so with a threshold of 2 a layer keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;

@@ -2,7 +2,8 @@
  * Method pyramidkv: like snapkv, but token budgets fall linearly from the first layer to the last
  * (Cai et al. 2024, "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information
  * Funneling", arXiv 2406.02069, section 3.2 and its public code). From the prompt tokens before the
- * last `window` ones, the last layer keeps budget / beta tokens, and the first layer keeps 2 budget
+ * last `window` ones, the last layer keeps budget / beta tokens, and the first layer keeps 2 *
+ * budget
  * - budget / beta tokens.
  */
 #include <math.h>

@@ -57,10 +57,10 @@ static int count_bits(uint64_t x)
 }
 
 /*
- * Returns how many of the last `history` rows gave the token less than the mean probability, times
- * `group` query heads and `history`. If only a part of the prompt's rows is among the last rows,
- * the prompt's count is multiplied by this part. The result is a whole number, so that equal counts
- * give exactly equal scores.
+ * Returns the number of the last `history` queries that gave the token less than the mean
+ * probability, summed over the `group` query heads and multiplied by `history`. If only a part of
+ * the prompt's rows is among the last rows, the prompt's count is multiplied by this part. The
+ * result is a whole number, so that equal counts give exactly equal scores.
  */
 static double unimportant(const entry *e, size_t history, int group)
 {

@@ -34,7 +34,7 @@ typedef struct {
 } shadowkv;
 
 /*
- * State of a KV head. In memory it is followed by the mean keys of the chunks [chunks][d]
+ * State of a KV head. The state is followed in memory by the mean keys of the chunks [chunks][d]
  * (landmarks) and one outlier flag per chunk.
  */
 typedef struct {

@@ -60,7 +60,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
 }
 
 /*
- * Divides a budget of tokens between first tokens, tokens that are chosen by score, and last
+ * Divides a budget of tokens into three: first tokens, tokens that are chosen by score, and last
  * tokens.
  */
 static void divide(const kvd_parameter_values *v, size_t budget, size_t *sink, size_t *middle,

@@ -14,7 +14,10 @@
 typedef struct {
     int layer, kv_head, group; /* group: query heads of the KV head */
     size_t n;
-    /* Number of tokens of the whole sequence if it is known (as in teacher forcing), else n. */
+    /*
+     * Number of tokens of the whole sequence if the caller knows it in advance, as in an evaluation
+     * of given text; otherwise n.
+     */
     size_t n_expected;
     /*
      * [n] Sum of the attention probabilities that a token received, over all rows and query heads.
@@ -26,13 +29,16 @@ typedef struct {
     size_t window;
     const double *recent; /* [group][n] sum of probabilities from the last `window` rows */
     /*
-     * [n] For each token, number of queries that give the token less than the mean probability. A
-     * query is a row that `recent` covers, in one query head.
+     * [n] For each token, the number of queries that gave the token less than the mean probability.
+     * Queries are counted over all query heads, for the tokens that `recent` covers.
      */
     const double *below;
     /* [n] Log of the softmax denominator of row t, averaged over the query heads. */
     const double *log_denominator;
-    /* [n] Like `mass`, but for the softmax of the scores that the method's `regularise` returns. */
+    /*
+     * [n] Like `mass`, but computed from the scores as changed by the method's function
+     * `regularise`.
+     */
     const double *score_mass;
     size_t d;
     /* Keys after RoPE, and values: n tokens of d = d_head floats, `ld` floats apart. */
@@ -62,7 +68,9 @@ typedef struct {
 typedef struct {
     int n_layers;
     size_t n;
-    /* [n_layers][n] Log of the sum over query heads of the softmax denominators of row t. */
+    /*
+     * [n_layers][n] Logarithm of the sum over query heads of the softmax denominators of token t.
+     */
     const double *log_denominator;
     /* [n_layers][observed] Numbers that the method's function `observe` wrote, if it has one. */
     const double *observed;
@@ -101,7 +109,7 @@ typedef struct {
     /* [group][d] Queries of the step, ldq floats apart. */
     const float *q;
     size_t ldq;
-    kvd_dtype type; /* data type of a stored number */
+    kvd_dtype type; /* data type of the numbers that the cache stores */
 } kvd_read_choice;
 
 typedef struct {
@@ -130,8 +138,8 @@ struct kvd_tokens_method {
     /* Description of the method for the CUDA engine. NULL if the engine cannot run the method. */
     const kvd_tokens_eviction *eviction;
     /*
-     * Returns the rule with which the CUDA engine does the work of `select`. NULL if the engine
-     * cannot do it.
+     * Returns the rule by which the CUDA engine chooses the tokens that the function `select`
+     * chooses on the CPU. NULL if the engine cannot do it.
      */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
     /* Returns the centroids of an open method whose rule is KVD_READ_CODES. */
@@ -160,9 +168,9 @@ struct kvd_tokens_method {
     size_t (*state_bytes)(const void *self, size_t n);
     /*
      * `repeats` is true if the model processes every prompt followed by a copy of the prompt.
-     * `observe` computes the numbers by which `rank` chooses tokens; if it is NULL, `rank` uses
-     * softmax denominators. `observed` returns the number of doubles that `observe` writes per
-     * layer for a prompt of n tokens. `observe` must be thread-safe.
+     * `observe` computes numbers by which the function `rank` chooses tokens; if `observe` is NULL,
+     * `rank` uses softmax denominators. `observed` returns the number of doubles that `observe`
+     * writes per layer for a prompt of n tokens. `observe` must be thread-safe.
      */
     bool repeats;
     size_t (*observed)(const void *self, size_t n);
@@ -181,18 +189,18 @@ struct kvd_tokens_method {
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /*
-     * Writes level [n] of a KV head after a decode step. On entry `level` has the current levels,
-     * KVD_LEVEL_HIGH for the newest token. A level must not rise. If tokens are dropped, the cache
-     * then calls `forget`. `forget` must reduce the state to the n tokens that remain, whose
-     * indices in the old state are kept [n].
+     * Called after a decode step: sets level [n], the precision level of every cached token of a KV
+     * head. On entry `level` has the current levels, KVD_LEVEL_HIGH for the newest token. A level
+     * must not rise. If tokens are dropped, the cache then calls `forget`. `forget` must reduce the
+     * state to the n tokens that remain, whose indices in the old state are kept [n].
      */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
     /*
      * prompt_heads and step_heads do the work of `prompt` and `step` for all n_heads KV heads of a
-     * layer at once. state, p, a and level have one element per KV head. A method has exactly one
-     * of `prompt` and `prompt_heads`, or has `select`. It has at most one of `step` and
+     * layer at once. state, p, a and level have one element per KV head. A method without `select`
+     * has exactly one of `prompt` and `prompt_heads`. Every method has at most one of `step` and
      * `step_heads`.
      */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
@@ -291,15 +299,16 @@ int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_atten
                            uint8_t *level, kvd_err *err);
 
 /*
- * kvd_tokens_sums_bytes implements `state_bytes`, and kvd_tokens_forget_sums implements `forget`,
- * of methods whose state is one double per cached token.
+ * For methods whose state is one double per cached token: kvd_tokens_sums_bytes can serve as
+ * `state_bytes`, kvd_tokens_forget_sums as `forget`.
  */
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
 /*
  * Indices of the parameters `budget`, `window` and `kernel`, which are the first parameters of
- * methods snapkv, pyramidkv and adakv. KVD_WINDOW_KEYS is the index of the next parameter.
+ * methods snapkv, pyramidkv and adakv. KVD_WINDOW_KEYS is the index of the first parameter after
+ * them.
  */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_open_window(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
@@ -326,12 +335,12 @@ void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_at
 int32_t kvd_evict_count(size_t n);
 /*
  * Returns the budget of a method that drops tokens at every step. The `recent` newest tokens and
- * `old` other tokens stay.
+ * `old` of the older tokens stay.
  */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
 /*
- * Returns the budget of a method that drops tokens only at the end of the prompt. The `newest`
- * newest tokens and `old` other tokens stay.
+ * Returns the budget of a method that drops tokens only at the end of the prompt. The newest tokens
+ * (`newest` of them) and `old` of the older tokens stay.
  */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 

@@ -23,8 +23,8 @@ static size_t window(const kvd_parameter_values *v)
 }
 
 /*
- * Keeps the newest token and the budget - 1 other tokens with the largest `sum` of attention
- * probabilities. Frees sum [n].
+ * Keeps the newest token and those budget - 1 other tokens that have the largest `sum` of attention
+ * probabilities. Frees the array sum [n].
  */
 static int keep(const kvd_parameter_values *v, double *sum, size_t n, size_t n_expected,
                 size_t n_heads, uint8_t *const *level, kvd_err *err)

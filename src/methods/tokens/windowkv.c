@@ -3,8 +3,8 @@
  * group (Zuo et al. 2025, "WindowKV: Task-Adaptive Group-Wise KV Cache Window Selection for
  * Efficient LLM Inference", arXiv 2503.17922, section 3, and its public code). The score of a
  * window is the mean probability that its tokens receive from the last tokens of the prompt. With
- * parameter `largest`, only the half of the tokens with the largest probabilities count. Token
- * budgets fall from group to group as in pyramidkv.
+ * parameter `largest`, the mean is over the half of the window's tokens that have the largest
+ * probabilities. Token budgets fall from group to group as in pyramidkv.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -77,8 +77,8 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
         /*
-         * Levels are already chosen: only the first layer of a group computes scores; the other
-         * layers keep the same windows.
+         * If the levels are already chosen, nothing is computed: only the first layer of a group
+         * computes scores, and the other layers keep the same windows.
          */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);

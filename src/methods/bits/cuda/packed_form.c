@@ -178,8 +178,8 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
 }
 
 /*
- * Sets how many salient tokens and how many other tokens a page has room for. Of m coded tokens, a
- * class has at most r m + 1/2, where r is the class's share of a prompt or its share of a later
+ * Sets how many salient tokens and how many other tokens a page has room for. A class has, among m
+ * coded tokens, at most r m + 1/2, where r is the class's share of a prompt or its share of a later
  * block, whichever is larger.
  */
 static void set_class_room(kvd_packed_classes *c)

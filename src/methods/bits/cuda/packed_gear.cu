@@ -301,7 +301,7 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 
 /*
  * Computes the matrix s.turn [r][r] from the Gram matrix s.gram of a matrix A, such that A * turn
- * has orthonormal columns. Where a column of A depends linearly on the columns before it, the
+ * has orthonormal columns. If a column of A depends linearly on the columns before it, the
  * column of the product is 0. One thread calls it.
  */
 __device__ void orthonormal_turn(shared_factors &s, int r)

@@ -87,8 +87,8 @@ struct coded_span {
 
 /*
  * Returns the tokens of request b that this iteration codes as one block, for methods that code in
- * blocks (kvd_packed_in_blocks). In a layer with a sliding window, blocks of a prompt that lie
- * before the window of all later tokens are not coded.
+ * blocks (kvd_packed_in_blocks). In a layer with a sliding window, blocks of a prompt before the
+ * window of all later tokens are not coded.
  */
 static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a, int b)
 {

@@ -19,8 +19,8 @@ static const char what[] = "coded inputs";
 typedef struct {
     kvd_gpu_method method;
     /*
-     * Tables of latents for one layer. The store's pool has the decoded vectors of one layer at a
-     * time.
+     * Tables of latents for one layer. Their memory pool (store.pool) holds the decoded vectors of
+     * one layer at a time.
      */
     kvd_latent_store store;
     kvd_gpu_worker *w;
@@ -28,9 +28,10 @@ typedef struct {
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
     /*
-     * Matrices of all layers in bf16, `in_layer` elements per layer: `down` for K and V
-     * [pitch][d_model], then `up` for K and for V [wide][rank]. There are no `down` matrices if the
-     * cache stores the inputs of the layers.
+     * bf16 matrices of all layers. A layer has `in_layer` elements: `down` for K and V
+     * [pitch][d_model], which maps inputs to latents, then `up` for K and for V [wide][rank], which
+     * maps latents to K or V. There are no `down` matrices if the cache stores the inputs of the
+     * layers.
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
@@ -242,8 +243,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 }
 
 /*
- * Returns device memory filled with random numbers, so that steps whose prompts were not computed
- * can be timed. Returns NULL on failure.
+ * Returns device memory filled with random numbers, so that decode steps can be timed although
+ * their prompts were never processed. Returns NULL on failure.
  */
 static void *filled(xquant *q, size_t bytes, cudaStream_t stream, kvd_err *err)
 {

@@ -79,8 +79,8 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int first, int
 }
 
 /*
- * Codes numbers from .. from + n - 1 of the vector of token t whose scales belong to the token: the
- * V vector with f.channels, otherwise the only vector. n must be at least 32. One warp calls it.
+ * Codes numbers from .. from + n - 1 of the vector of token t that has scales per token: the V
+ * vector if `channels` is set, otherwise the only vector. n must be at least 32. One warp calls it.
  */
 __device__ void code_unit(const kvd_xquant_args &a, int b, int t, int from, int n, int lane)
 {
@@ -154,8 +154,8 @@ __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i)
 }
 
 /*
- * Codes the K vectors. Each thread codes one channel of a unit of tokens: the tokens that share a
- * scale or, if these are fewer, the tokens that share a word.
+ * Codes the K vectors. Each thread codes one channel of several tokens: those that share a scale
+ * or, if these are fewer than 32, those whose codes share a word.
  */
 __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__ kvd_xquant_args a)
 {
@@ -182,7 +182,8 @@ __device__ __forceinline__ float decoded(uint32_t word, uint32_t code)
 }
 
 /*
- * Decodes numbers i .. i + 7 of the K vector of token t of a page, whose scales belong to channels.
+ * Decodes numbers i .. i + 7 of the K vector of token t of a page(the vector with scales per
+ * channel).
  */
 __device__ __forceinline__ void decode_channels(const kvd_xquant_args &a, const uint32_t *page,
                                                 int t, int i, float (&x)[8])
@@ -199,9 +200,7 @@ __device__ __forceinline__ void decode_channels(const kvd_xquant_args &a, const 
     }
 }
 
-/*
- * Decodes numbers i .. i + 7 of the vector of token t of a page whose scales belong to the token.
- */
+/* Decodes numbers i .. i + 7 of token t of a page, from the vector with scales per token. */
 __device__ __forceinline__ void decode_token(const kvd_xquant_args &a, const uint32_t *page, int t,
                                              int i, float (&x)[8])
 {
@@ -221,8 +220,8 @@ __device__ __forceinline__ void decode_token(const kvd_xquant_args &a, const uin
 }
 
 /*
- * Writes the bf16 vectors of all tokens to a->pages. A CTA decodes four runs of 8 numbers at a
- * time, for all tokens of a page.
+ * Writes the bf16 vectors of all tokens to a->pages. A CTA decodes, for all tokens of a page, four
+ * times 8 adjacent numbers at a time.
  */
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_xquant_args a)
 {

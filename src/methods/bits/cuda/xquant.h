@@ -3,15 +3,15 @@
  * (methods/bits/xquant.c), and restore pages of bf16 vectors in the layout of
  * methods/dims/cuda/latents.h.
  *
- * With `channels`, a token has two vectors of `rank` numbers, the first for K and the second for V.
- * In a request of m tokens, the first vectors of the first m / group * group tokens are quantised,
- * with a scale for `group` tokens of a channel. The first vectors of later tokens are bf16, in the
- * ring buffer of the request's slot. Without `channels`, a token has one vector for both K and V.
+ * If `channels` is set, a token has two vectors of `rank` numbers, the first for K and the second
+ * for V. The K vectors are quantised in whole groups of `group` tokens, with a scale for each group
+ * and channel. The K vectors of the newest tokens, which fill no group, are bf16, in the ring
+ * buffer of the request's slot. If `channels` is not set, a token has one vector for both K and V.
  * Vectors of V, and vectors for both, have a scale for `group` numbers of a token.
  *
  * A page of codes has 64 tokens, in 32-bit words:
  *
- *   first vectors  codes [rank][2][bits]: bit t % 32 of word [i][t / 32][j] is bit j of the code of
+ *   K vectors      codes [rank][2][bits]: bit t % 32 of word [i][t / 32][j] is bit j of the code of
  *                  number i of token t. Scales [64 / min(group, 64)][rank]
  *   other vectors  codes [rank / 32][bits][64]: bit i % 32 of word [i / 32][j][t] is bit j of the
  *                  code. Scales [rank / group][64]
@@ -37,7 +37,9 @@ extern "C" {
 typedef struct {
     int32_t rank; /* a multiple of 16 */
     int32_t bits; /* 1 .. 16 */
-    /* a multiple or a divisor of KVD_PAGE_TOKENS */
+    /*
+     * number of tokens or channels that share a scale: a multiple or a divisor of KVD_PAGE_TOKENS
+     */
     int32_t group;
     bool channels;
     int32_t ring_pages;
@@ -84,8 +86,8 @@ typedef struct {
 
 /*
  * In prompts, quantises all tokens. In a decode step, quantises the newest token and, if the newest
- * token completes a group, the first vectors of the group. Copies the first vectors of a prompt
- * that are not quantised to the ring buffer.
+ * token completes a group, the K vectors of the group (kvd_xquant_args.channels). Copies the K
+ * vectors of a prompt that are not quantised to the ring buffer.
  */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
 /*

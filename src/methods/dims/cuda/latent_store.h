@@ -27,8 +27,8 @@ typedef struct {
     const void *up;
     bool applies_rope;
     /*
-     * Number of elements of a page of latents, and offset of the layer's first page in the pool, in
-     * elements.
+     * `page` is the number of elements of a page of latents. `at` is the offset of the layer's
+     * first page in the pool, in elements.
      */
     size_t page, at;
     int first_run, n_runs, max_rank;
@@ -63,7 +63,10 @@ typedef struct {
      * kvd_latent_store_init.
      */
     bool one_layer;
-    /* Offset of each run in a token's latents in memory: [n_layers][n_runs]. NULL if wide is 0. */
+    /*
+     * Offset of each run in a token's latents in memory: [n_layers][n_runs]. NULL if the member
+     * `wide` is 0.
+     */
     int32_t *source;
     uint16_t *pool;
     /* Bytes that one page takes in all layers together, or in the largest one if one_layer. */
@@ -74,7 +77,10 @@ typedef struct {
      */
     double sink_bytes, token_bytes;
     uint32_t n_sink;
-    /* True if each slot (request) has its own projection matrices. */
+    /*
+     * True if each slot (request) has projection matrices of its own, false if all slots share
+     * them.
+     */
     bool of_slots;
     size_t matrix_slot; /* number of elements of the projection matrices of one slot */
     uint32_t *tokens;   /* number of tokens in each slot, [n_slots] */
@@ -114,8 +120,8 @@ kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, bool prompt
  */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
 /*
- * Returns the arguments with which kvd_latent_restore computes the pages of a layer. `prompts` and
- * `n` are as in kvd_latent_store_slices.
+ * Returns the arguments with which kvd_latent_restore computes the pages of a layer. `prompts`
+ * selects prompts or decode steps, and `n` is their number, as in kvd_latent_store_slices.
  */
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
                                                   bool prompts, size_t n);

@@ -32,7 +32,8 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
 }
 
 /*
- * Returns the position of row t of a request. If the position is negative, the row is not changed.
+ * Returns the position in the request of row t. If the result is negative, the kernel must not
+ * write the row.
  */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, int t)
 {
@@ -82,7 +83,7 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
 }
 
 /*
- * Adds the bias of the CTA's head to the lane's accumulators c (layout as in apply_rope), and
+ * Adds the bias of the CTA's head to the lane's accumulators c (the accumulator layout of mma), and
  * divides the rows of keys by their root mean squares.
  */
 template <int W16>
@@ -161,7 +162,10 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
     }
 }
 
-/* Starts loads of up to RANK_PART ranks from `first` on, in the layout of load_part. */
+/*
+ * Starts asynchronous copies of up to RANK_PART rows (ranks) of the matrix B to shared memory, from
+ * row `first` on.
+ */
 __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
                                            uint16_t *to)
 {
@@ -175,14 +179,17 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
     }
 }
 
-/* Waits for the copies that begin_part started, except those of the latest LATER groups. */
+/* Waits for the copies that begin_part started, except those of its LATER most recent calls. */
 template <int LATER> __device__ __forceinline__ void wait_for_part()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-/* Restores pages. PARTS is true if B is loaded in parts. */
+/*
+ * Restores pages. PARTS is true if the matrix B, which rebuilds K or V, does not fit into shared
+ * memory and is loaded in parts.
+ */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
@@ -217,7 +224,9 @@ __global__ void __launch_bounds__(THREADS, 2)
         static_cast<uint32_t>(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
     for (int group = static_cast<int>(blockIdx.x) * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
-        /* Without PARTS, the rest of the loop has no barrier, so a warp without work may leave. */
+        /*
+         * If PARTS is false, the rest of the loop has no barrier, so a warp without work may leave.
+         */
         if (!PARTS && u >= units)
             break;
         const size_t page = page_of(a.page_table, a.max_pages, b, min(token, length - 1));
@@ -313,8 +322,8 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
 }
 
 /*
- * Applies RoPE to two blocks of a query: `low` has columns c .. c + 7, `high` has columns c + half
- * .. c + half + 7.
+ * Applies RoPE to 16 columns of a query: `low` has columns c .. c + 7, `high` the 8 columns that
+ * are half a head (d_head / 2) after them.
  */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
@@ -475,8 +484,8 @@ __global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant_
 
 /*
  * Computes latents of the last token of each request. A group of 32 threads computes eight columns
- * of the product. Each thread multiplies some rows of the matrix A. The 32 sums are added in a
- * fixed order.
+ * of the product. Each thread multiplies some elements of the input by the same rows of the
+ * projection matrix A. The 32 sums are added in a fixed order.
  */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
@@ -540,8 +549,8 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
 }
 
 /*
- * Returns the number of groups of 8 tokens in the longest request, limited to as many as keep the
- * device busy.
+ * Returns the number of groups of 8 tokens in the longest request, at most the number that suffices
+ * to keep the device busy.
  */
 unsigned octets(const kvd_latent_slices *s)
 {
@@ -557,8 +566,8 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream)
         return cudaErrorInvalidValue;
     const int runs = a->n_heads * a->d_head / 16 + a->n_runs, each = (runs + RUNS - 1) / RUNS;
     /*
-     * A decode step has one token per request, so blocks of 8 columns instead of tokens are
-     * distributed over CTAs.
+     * A decode step has only one token per request, so the CTAs of a request divide its columns (in
+     * blocks of 8) instead of its tokens.
      */
     put<<<dim3(octets(&a->s), static_cast<unsigned>(a->s.n),
                static_cast<unsigned>(a->s.most == 1 ? each : 1)),
@@ -581,8 +590,8 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     if (e != cudaSuccess)
         return e;
     /*
-     * With PARTS, two CTAs fit on an SM and all CTAs take equal times. The grid is then limited so
-     * that all CTAs run at the same time.
+     * If B is loaded in parts, two CTAs fit on an SM and all CTAs take equal times, so the grid is
+     * limited to CTAs that run at the same time.
      */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others

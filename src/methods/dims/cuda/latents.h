@@ -108,16 +108,17 @@ typedef struct {
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
 /*
- * Limit of the ranks that kvd_latent_restore supports. It computes pages of K and V from latents: x
- * = latent B, with RoPE applied to keys. Rows after the last token are set to 0 up to a multiple of
+ * Limit of the ranks that kvd_latent_restore supports. That function computes pages of K and V from
+ * latents: x = latent B, with RoPE applied to keys. Rows after the last token are set to 0 up to a
+ * multiple of
  * 8. Later rows may be left as they are.
  */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
     /*
-     * Number of newest tokens of each request that are not restored. If it is not 0, the rows from
-     * the first of these tokens on are left as they are.
+     * Number of newest tokens of each request that are not restored. If it is not 0, the rows of
+     * these tokens and of later positions are left as they are.
      */
     int32_t newest;
     /* Device memory: kv_len is [n], page_table is [n][max_pages]. */
@@ -137,9 +138,10 @@ typedef struct {
     /* Number of elements of a page of latents, and of a page of the cache. */
     size_t latent_page, page;
     /*
-     * Device memory, or NULL. `bias` [2 n_kv_heads][d_head] is added to K and V before norms, K
-     * first. `gain` [d_head] has the gains of the RMS norm of each head of K before RoPE, `eps` is
-     * the epsilon of the norm. Latents without a matrix use neither.
+     * Device memory, or NULL. `bias` [2 n_kv_heads][d_head] holds the biases of all K heads, then
+     * of all V heads; they are added before the norms. `gain` [d_head] has the gains of the RMS
+     * norm of each head of K before RoPE, `eps` is the epsilon of the norm. Heads without a matrix
+     * B use neither `bias` nor `gain`.
      */
     const float *bias, *gain;
     float eps;
@@ -147,10 +149,10 @@ typedef struct {
     const float *cosine, *sine;
     int32_t interleaved;
     /*
-     * For kvd_latent_restore_joint, which reads `joint` instead of `matrix`. All KV heads share one
-     * latent of K and one latent of V. joint_latent is the offset of the latents of K and of V in a
-     * page. joint_rank is their rank, at least 16. joint[2] are the matrices B in device memory,
-     * [rank / 8][n_kv_heads * d_head][8].
+     * Only for kvd_latent_restore_joint, which reads the matrices `joint` and ignores `matrix`. All
+     * KV heads share one latent of K and one latent of V. joint_latent has the offsets of the
+     * latents of K and of V in a page, joint_rank their ranks (at least 16). joint[2] are the
+     * matrices B in device memory, [rank / 8][n_kv_heads * d_head][8].
      */
     const void *joint[2];
     int32_t joint_latent[2], joint_rank[2];
@@ -216,11 +218,11 @@ cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_l
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
 /*
- * Writes the leading eigenvectors of each of n matrices [d][d] to `to` + basis[i].at, as a matrix
- * [d][basis[i].rank] whose first column belongs to the largest eigenvalue. In `vectors`,
- * eigenvectors are column-major, in rising order of their eigenvalues. `padded` [n][d][wide]
- * receives the same matrices with zero columns up to `wide`; it may be NULL. `basis` [n] is in
- * device memory, and no rank is above `wide`.
+ * Writes the leading eigenvectors of each of n matrices [d][d] to `to`. Those of matrix i begin at
+ * element basis[i].at and form a matrix [d][basis[i].rank], whose first column belongs to the
+ * largest eigenvalue. In `vectors`, eigenvectors are column-major, in rising order of their
+ * eigenvalues. `padded` [n][d][wide] receives the same matrices with zero columns up to `wide`; it
+ * may be NULL. `basis` [n] is in device memory, and no rank is above `wide`.
  */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
@@ -229,15 +231,19 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
 /* Rows of prompts in which less important tokens keep fewer columns than important ones. */
 typedef struct {
     kvd_latent_slices s;
-    const int32_t *q_start; /* device [s.n]: first element of each prompt in `level` */
+    const int32_t *q_start; /* device [s.n]: index in `level` of the first token of each prompt */
     const uint8_t *level;   /* device: bits of each token of the prompts */
     uint8_t important; /* bit of `level` that is set for important tokens, which keep all columns */
     /* Device [n]: number of columns (`width`) of each head that less important tokens keep. */
     const kvd_latent_basis *low;
     int32_t n, wide;
-    void *rows; /* device [tokens][n][wide]; token t of request b is row start[b] + t */
+    /*
+     * Device [tokens][n][wide], where n is the number of heads; token t of request b is row
+     * start[b] + t
+     */
+    void *rows;
 } kvd_latent_narrow_args;
-/* Sets those columns of less important tokens to 0 that these tokens do not keep. */
+/* Sets to 0, in the rows of less important tokens, the columns that such tokens do not store. */
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
 
 /* One number of a token's latents in a code of scalar levels (method allot). */

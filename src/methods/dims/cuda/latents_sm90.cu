@@ -23,8 +23,11 @@ enum {
     THREADS = 128 * (1 + CONSUMERS),
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
-    RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
-    /* bytes of 16 ranks of the latents of a page; BLOCK_B: bytes of 16 ranks of B */
+    RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of the matrix B */
+    /*
+     * BLOCK_A: bytes of 16 ranks of the latents of a page. BLOCK_B: bytes of 16 ranks (rows) of the
+     * matrix B.
+     */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -78,21 +81,27 @@ __device__ __forceinline__ void advance(place &p)
     p.parity ^= p.stage == 0;
 }
 
-/* Tokens and columns that a CTA computes. The columns belong to heads 2 * tile and 2 * tile + 1. */
+/*
+ * Tokens and columns that a CTA computes. The columns are those of two heads, 2 * tile and 2 * tile
+ * + 1.
+ */
 struct task {
     int b, length, token, side, tile;
 };
 
 /*
- * Iterator over the tasks of a cluster. For 256 tokens it goes through all sides and parts of the
- * columns, then continues with the next 256 tokens.
+ * Iterator over the tasks of a cluster. For the same 256 tokens it visits K and V and all pairs of
+ * heads, then continues with the next 256 tokens.
  */
 struct tasks {
     /* number: of the next task; b: its request; before: number of tasks of requests before b */
     int number, b, before;
 };
 
-/* Sets `*t` to the next task. Returns false if there is none. */
+/*
+ * Sets `*t` to the next task (tokens and columns to compute) of the cluster. Returns false if there
+ * is none.
+ */
 __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, tasks &s, task *t)
 {
     for (; s.b < a.n; s.b++) {
@@ -155,7 +164,7 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
 
 /*
  * Applies RoPE to the lane's rows, which are tokens `token` + lane / 4 and `token` + lane / 4 + 8.
- * x has the sums of two heads.
+ * x holds the keys of two heads.
  */
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a,
                                            float (&x)[COLUMNS / 2], int token, int length, int lane)
@@ -244,7 +253,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
     for (place p = {0, 0}; next_task(a, s, &t);) {
         const int rank = a.joint_rank[t.side],
                   token = t.token + group * KVD_PAGE_TOKENS + 16 * warp;
-        uint32_t used = 0; /* barrier of the stage that the second to last group of wgmma reads */
+        /* Barrier of the buffer stage that the last but one group of wgmma reads */
+        uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
                            A = from + (uint32_t)(group * A_BYTES), B = from + CONSUMERS * A_BYTES;
@@ -257,7 +267,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
             /*
              * The last stage of a task may have several groups of wgmma, so the warpgroup waits for
-             * all groups of the stage before.
+             * all groups that read the previous stage.
              */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();

@@ -31,8 +31,8 @@ typedef struct {
     /* Offsets of the matrices A [heads * d_head][rank] of all groups, for K and for V. */
     size_t down[2];
     /*
-     * Offsets of the matrices B of K and V: `up` is that of the transposes B^T of both, `up_pair`
-     * that of B of the keys in the element order of the fused kernel.
+     * Offsets of the matrices B: `up` is for the transposes B^T of keys and values, `up_pair` for B
+     * of the keys in the element order of the fused kernel.
      */
     size_t up, up_pair;
     /* Offset of the matrices B [rank][d_head] that rebuild the values, not transposed. */
@@ -62,7 +62,7 @@ typedef struct {
     size_t rows_pitch;
     int n_clusters;
     void *workspace;
-    uint16_t *o; /* attention output as latents of values, [max_slices][n_heads * rank_v] */
+    uint16_t *o; /* attention output, in latents of values: [max_slices][n_heads * rank_v] */
     /*
      * Device array [n_layers][3][n_heads] of pointers for the batched product of `o` with B_v. The
      * three rows point to each query head's matrix B_v [rank_v][d_head], part of `o`, and output.
@@ -192,7 +192,7 @@ static int make_matrices(kvd_palu *p, kvd_err *err)
 
 /*
  * Multiplies W_K and W_V of each group of heads, rows [heads * d_head][d_model], by the transpose
- * of its projection matrix A. The products follow the rows of W_Q without gaps.
+ * of its projection matrix A. The products are stored directly after the rows of W_Q.
  */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {
@@ -290,7 +290,7 @@ static const char *refused_member(const kvd_plan *plan)
                                                          : NULL;
 }
 
-/* Returns true if the kernels support latents of `heads` heads of d dimensions. */
+/* Returns true if the kernels support latents that each serve `heads` heads of d dimensions. */
 static bool fits(int heads, int d)
 {
     return d % 16 == 0 && heads * d <= 768;

@@ -246,8 +246,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Writes the matrices of kvd_plan.widths to `to` (all layers, without gaps) and to `padded`
- * [n_layers][n][d_head][wide], which may be NULL.
+ * Writes the projection matrices of kvd_plan.widths to `to` (all layers, without gaps) and to
+ * `padded` [n_layers][n][d_head][wide], which may be NULL.
  */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
@@ -383,8 +383,8 @@ static int make_arrays(strawman *s, kvd_err *err)
 }
 
 /*
- * Allocates s->outputs and computes its matrices W_O W_O^T, and allocates s->queries. Both are
- * added to the Gram matrices of K and V (online=1).
+ * Allocates s->outputs and computes its matrices W_O W_O^T, and allocates s->queries. With
+ * online=1, the queries' Gram matrices are added to those of K, and W_O W_O^T to those of V.
  */
 static int make_stacks(strawman *s, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Supports two widths of tokens (important and other ones) in caches whose rows are projected and
- * rebuilt explicitly (strawman_parts.h).
+ * Supports tokens that store different numbers of dimensions (important tokens and others) in
+ * caches whose rows are projected and rebuilt explicitly (strawman_parts.h).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 static const char what[] = "two widths of tokens";
 
-enum { OVERLAP = 2, MEAN /* indices of parameters, as in tokens/importance.c */ };
+enum { OVERLAP = 2, MEAN /* indices of parameters in the table of tokens/importance.c */ };
 
 static const kvd_parameter_values *values_of(const kvd_strawman *s)
 {
@@ -24,8 +24,8 @@ static size_t layers_of(const kvd_strawman *s)
 }
 
 /*
- * Returns the layer whose token sets `layer` uses. The parameter `layers` is the number of adjacent
- * layers that share their sets.
+ * Returns the layer whose choice of important tokens `layer` uses. The parameter `layers` is the
+ * number of adjacent layers that share their sets.
  */
 static int first_of(const kvd_strawman *s, int layer)
 {
@@ -100,8 +100,8 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err)
 }
 
 /*
- * For timing runs, whose prompts were never computed: sets the numbers of less important tokens to
- * those that prompts of this length would have if the parameter `overlap` had no effect.
+ * For timing runs, whose prompts are never processed: sets the number of less important tokens of
+ * each prompt to the number that follows from its length if the parameter `overlap` has no effect.
  */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err)
 {

@@ -32,7 +32,10 @@ typedef struct {
      * [n_layers].
      */
     double *saved;
-    /* bytes saved by all less important tokens of all slots, after the latest iteration */
+    /*
+     * Bytes that the less important tokens of all slots save after the latest iteration, because
+     * they store fewer columns.
+     */
     double less;
 } kvd_strawman_levels;
 
@@ -56,15 +59,16 @@ typedef struct {
      */
     size_t *layer_at, each;
     /*
-     * Elements that count as stored, without padding: matrix_kept for the matrices of a slot,
-     * token_kept for a token in all layers.
+     * Numbers of elements from which stored bytes are computed, without padding: matrix_kept for
+     * the matrices of a slot, token_kept for a token in all layers.
      */
     size_t matrix_kept, token_kept;
     /* Device [slots][n_layers]: projection matrices of all heads, with those of K first. */
     uint16_t *matrix;
     /*
      * Matrices with zero columns up to `wide`, device [n][d_head][wide] for each prompt of an
-     * iteration or, if shared, for each layer. NULL if all ranks are equal.
+     * iteration or, if all requests share the matrices, for each layer. NULL if all ranks are
+     * equal.
      */
     uint16_t *padded;
     /* Device array [max_tokens][n][d_head] of K and V of the prompts. */
@@ -90,8 +94,8 @@ typedef struct {
 int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer, int side, int g);
 
 /*
- * Allocates the arrays of s->levels that do not depend on the number of slots, and sets
- * s->method.lse.
+ * Allocates the arrays of s->levels (data of tokens with different widths) that do not depend on
+ * the number of slots, and sets s->method.lse.
  */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 /* Allocates the arrays of s->levels that have an element per slot. */
@@ -100,7 +104,7 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Finds the important tokens of prompts. Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Sets the columns of s->cut that less important tokens do not store to 0. */
+/* Sets to 0 those columns of s->cut that less important tokens do not store. */
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 /* Updates s->levels.less. Must be called after each iteration, before kvd_latent_store_note. */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);

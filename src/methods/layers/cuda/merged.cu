@@ -1,6 +1,6 @@
 /*
- * Kernels of merged.h. In the kernels that compute angles, a warp reads 8 adjacent tokens at a
- * time.
+ * Kernels of merged.h. In the kernels that compute angles between vectors of two layers, a warp
+ * reads 8 adjacent tokens at a time.
  */
 #include "methods/layers/cuda/merged.h"
 
@@ -12,8 +12,8 @@ namespace
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
 /*
- * Word that marks a pair of vectors as not merged: it replaces the two lengths by -1 and -1 in
- * bf16.
+ * Marks the vectors of a token in two layers as not merged: the word that would hold their two
+ * norms holds -1 and -1 in bf16.
  */
 constexpr uint32_t APART = 0xbf80bf80u;
 
@@ -28,8 +28,8 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
 }
 
 /*
- * Returns the lengths of vector v of the page's 64 tokens. Vector v is K of head v / 2, or V if v
- * is odd.
+ * Returns the norms (lengths) of vector v of the page's 64 tokens, one word per token for both
+ * layers. Vector v is K of head v / 2, or V if v is odd.
  */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
@@ -48,11 +48,12 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 }
 
 /*
- * Eight tokens of vector v of request b. Four lanes share a token: lane l has token l % 8. Its
- * numbers are in runs of 8. The lane handles runs l / 8, l / 8 + 4, l / 8 + 8, and so on.
+ * Eight tokens of vector v of request b. Four lanes share a token: lane l has token l % 8. The
+ * vector consists of runs of 8 numbers, of which the lane handles runs l / 8, l / 8 + 4, l / 8 + 8,
+ * and so on.
  */
 struct octet {
-    /* page: page number; at: element of the pool at which the lane's first run starts */
+    /* page: page number; at: index in the pool of the first number of the lane's first run */
     size_t page, at;
     int token; /* number of the lane's token in the request */
     int lane, n_runs;
@@ -79,7 +80,7 @@ template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
         f(at);
 }
 
-/* Lengths of the two vectors of a token and the angle between them. */
+/* Norms of a token's vectors in the two layers, and the angle between the vectors. */
 struct measured {
     double length[2], angle;
 };
@@ -144,9 +145,9 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /*
- * Factors by which two unit vectors are multiplied and added in their spherical interpolation. The
- * sum is a unit vector too. If a vector is zero or the vectors are opposite, one of them is taken
- * unchanged.
+ * Factors by which the unit vectors of the two layers are multiplied before they are added
+ * (spherical interpolation). The sum is a unit vector too. If a vector is zero or the vectors are
+ * opposite, one of them is taken unchanged.
  */
 struct factors {
     double from, to;
@@ -165,7 +166,10 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
     return f;
 }
 
-/* Writes the common direction of the two vectors of the lane's token. */
+/*
+ * Computes the interpolated direction of the token's vectors in the two layers, and writes it as
+ * their common direction.
+ */
 __device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
                                 double t)
 {

@@ -1,7 +1,7 @@
 /*
- * Caches that store the prompts of adjacent layers together (methods/layers), in the CUDA engine.
- * All numbers are bf16. Pages have the layout of kernels/layout.h. Tokens after the prompt are
- * stored layer by layer.
+ * Caches that store K and V of prompts for adjacent layers together (methods/layers), in the CUDA
+ * engine. All numbers are bf16. Pages have the layout of kernels/layout.h. Tokens after the prompt
+ * are stored layer by layer.
  *
  * minicache   The vectors of a token in two layers, K or V of one KV head, share one direction and
  *             keep their lengths. Pairs of vectors that are not merged are stored layer by layer.
@@ -36,9 +36,9 @@ typedef struct {
     /* bf16 pages from which attention reads the layer that is being computed. */
     uint16_t *rows;
     /*
-     * Pages of a pair of layers. `first` holds the directions of merged vectors, and the vectors of
-     * the first layer that are not merged. `second` holds the vectors of the second layer. Both
-     * have the page numbers and the layout of `rows`.
+     * Pages of a pair of layers. `first` holds the common directions of merged vectors, and those
+     * vectors of the first layer that are not merged. `second` holds the vectors of the second
+     * layer. Both have the page numbers and the layout of `rows`.
      */
     uint16_t *first, *second;
     /*
@@ -48,25 +48,27 @@ typedef struct {
     uint16_t *length;
 } kvd_merged_args;
 
-/* Copies the rows of prompts to the pages `first`. */
+/* Copies K and V of prompts from `rows` to the pages `first`. */
 cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
 /*
  * Computes the range of the angles between the vectors of prompts in the pages `first` and `rows`.
- * range [n][2][2] is in device memory, for K and for V. The first number has the bits of the
- * smallest angle, a float32 in radians, inverted so that the kernel can use atomic maxima. The
- * second number has the bits of the largest angle.
+ * range [n][2][2] is in device memory, for K and for V. The first of two numbers holds the inverted
+ * bits of the smallest angle (float32, radians), so that atomic maxima find it. The second number
+ * holds the bits of the largest angle.
  */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
- * Merges the vectors of prompts in the pages `first` and `rows` by spherical interpolation at t.
- * Pairs whose angle is in the upper fraction `gamma` of the range of angles stay unmerged. Adds
- * their number to apart [slots], in device memory.
+ * Merges the vectors of prompts in the pages `first` and `rows` by spherical interpolation: t = 0
+ * gives the first vector's direction, t = 1 the second one's. Pairs whose angle is in the upper
+ * fraction `gamma` of the range of angles stay unmerged. Adds the number of unmerged pairs to apart
+ * [slots], in device memory.
  */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
- * Restores all tokens of decode steps to `rows`, in the first layer of the pair or in the second.
- * The newest token of each request is in `first` or `second`. Its vectors are marked as not merged.
+ * Restores K and V of all tokens of the requests in decode steps to `rows`, for the second layer of
+ * the pair if `second` is true, otherwise for the first. The newest token of each request is in
+ * `first` or `second`. Its vectors are marked as not merged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
@@ -76,7 +78,10 @@ cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t
  */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
-/* Sets to[b] = of_slot[slot[b]] for n requests. All arrays are device memory. */
+/*
+ * Copies a number of each request's slot: sets to[b] = of_slot[slot[b]] for n requests b. All
+ * arrays are device memory.
+ */
 cudaError_t kvd_merged_of_slots(const int32_t *of_slot, const int32_t *slot, int32_t n, int32_t *to,
                                 cudaStream_t stream);
 /*
@@ -107,11 +112,15 @@ typedef struct {
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /*
- * Sets the lengths of the prompts of the iteration's requests. In timing runs, tokens that were
- * never computed count as tokens of a prompt. Returns true if the prompt of a slot has changed.
+ * Sets the lengths of the prompts of the iteration's requests. In timing runs, tokens before the
+ * iteration that were never processed count as tokens of the prompt. Returns true if the prompt of
+ * a slot has changed.
  */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
-/* Updates the numbers of tokens of the slots, and s->held by m->bits, after an iteration. */
+/*
+ * After an iteration, updates the numbers of tokens of the slots and, by calling m->bits for each
+ * slot, s->held.
+ */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m, const kvd_iteration *it);
 /*
  * Returns device memory filled with random numbers, so that runs can time caches that were never

@@ -13,7 +13,7 @@
 
 static const char what[] = "cache of merged layers";
 
-enum { T = 1, GAMMA /* indices of parameters, as in layers.c */ };
+enum { T = 1, GAMMA /* indices of parameters in the table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
@@ -25,7 +25,7 @@ typedef struct {
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: the first and the last merged layer */
     uint16_t **stored;        /* [n_layers] Pages of the layer's vectors, on the device. */
-    /* [n_layers] kvd_merged_args.length of the pair whose first layer this is. */
+    /* [n_layers] For the first layer of a pair, the array kvd_merged_args.length of the pair. */
     uint16_t **length;
     uint32_t *range; /* kvd_pair_measure, device */
     /* Number of pairs of vectors of a slot's prompt that are not merged: device and pinned. */
@@ -190,7 +190,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits of a slot, counted as in minicache_merge of layers.c. */
+/* Returns the bits of a slot, counted as the CPU method does (minicache_merge in layers.c). */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -293,7 +293,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Divides the layers of the model into pairs and layers that are not merged. */
+/* Groups the layers of the model into pairs that are merged and single layers that are not. */
 static int describe(merged *k, kvd_err *err)
 {
     kvd_gpu_method *const m = &k->method;

@@ -1,6 +1,7 @@
 /*
  * Method xkv in the CUDA engine (merged.h). After the attention of the last layer of a group, the
- * rows X [n][wide] of a prompt in all layers of the group, keys before RoPE, are decomposed:
+ * rows X [n][wide] of a prompt, which hold V or K before RoPE of all layers of the group, are
+ * decomposed:
  *
  *     n >= wide   V: leading eigenvectors of X^T X (basis), latents X V
  *     n < wide    U: leading eigenvectors of X X^T (latents), basis X^T U
@@ -20,10 +21,13 @@ static const char what[] = "decomposition of layers";
 /* A group of layers that are stored together. Index [2]: 0 is K, 1 is V. */
 typedef struct {
     int first, n;
-    size_t wide;    /* numbers of K or V that a token has in all layers of the group */
+    size_t wide;    /* number of elements of K or V of a token, over all layers of the group */
     size_t rank[2]; /* largest rank, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /* offset of the group's basis [2][wide][rank] in the basis of a slot, in elements */
+    /*
+     * Offset, in elements, of the group's basis [2][wide][rank] in the memory that a slot has for
+     * the bases of all groups.
+     */
     size_t basis_at;
 } layer_group;
 
@@ -39,7 +43,7 @@ typedef struct {
     size_t wide, ranks, most_rank;
     uint16_t **own;        /* [n_layers] device pages of the tokens after the prompt */
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
-    int32_t *run;          /* kvd_latent_put_args.run of each group */
+    int32_t *run;          /* for each group, the array kvd_latent_put_args.run */
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
     /* Rows of prompts in a group [max_tokens][wide], and their latents [max_tokens][ranks]. */
@@ -318,7 +322,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits of a slot, counted as in xkv_merge of layers.c. */
+/* Returns the bits of a slot, counted as the CPU method does (xkv_merge in layers.c). */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);

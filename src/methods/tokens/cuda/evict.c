@@ -20,8 +20,9 @@ typedef struct {
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before the request began */
     /*
-     * With rule.fixed: ring [max_len] of the indices of the entries that steps may drop. `oldest`
-     * is the index in the ring of the oldest one, and `places` is their number.
+     * Used if rule.fixed is set (a step drops the oldest token): ring [max_len] with the indices of
+     * the entries that steps may drop. `oldest` is the position in the ring of the oldest entry,
+     * and `places` is the number of entries in the ring.
      */
     int32_t *place;
     size_t oldest, places;
@@ -57,7 +58,7 @@ typedef struct {
      */
     bool joined;
     float *sums;
-    /* RoPE of the layers with rope_local_theta [1] and of all others [0]. */
+    /* RoPE of layers with rope_local_theta (element 1) and of all other layers (element 0). */
     kvd_evict_expected expected[2];
     /* Bytes per token in the layers without a window: K, V, score and position in all heads. */
     double entry_bytes;
@@ -126,9 +127,9 @@ static void list_places(const evict *e, size_t slot)
 }
 
 /*
- * For rules with fixed indices, chooses the entry that a step drops: the oldest entry that is not
- * among the first `at` ones. The newest entry takes the place of the dropped entry. If no entry is
- * dropped, the newest entry is stored after all others.
+ * For rules with rule.fixed set, chooses the entry (cached token) that a step drops: the oldest
+ * entry that is not among the first `at` ones. The newest entry takes the place of the dropped
+ * entry. If no entry is dropped, the newest entry is stored after all others.
  */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
@@ -202,7 +203,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         slot->held = (double)slot->entries;
         if (s->last)
             slot->tokens = slot->entries = 0;
-        else /* keeps the pages that the entries and the new token of the next step need */
+        else /* keeps only the pages that hold the entries and the new token of the next step */
             kvd_pages_keep(m->cache->pages, s->slot, slot->entries + 1);
     }
     return 0;
@@ -629,8 +630,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
     if (make_work(e, err))
         return -1;
     /*
-     * The attention kernel writes softmax denominators only if eviction reads them. With a
-     * temperature, the eviction kernels compute other denominators themselves.
+     * The attention kernel writes softmax denominators only if eviction reads them. If the rule has
+     * a softmax temperature, the eviction kernels compute the denominators themselves.
      */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||

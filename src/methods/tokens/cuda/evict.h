@@ -2,10 +2,10 @@
  * Eviction on the device: chooses the cached tokens (entries) of every KV head that stay after a
  * prompt and after every step.
  *
- * Pages hold the entries of a KV head in no particular order, because RoPE is already applied to
- * the keys. Every KV head of every layer has the same number of entries. Functions that launch
- * kernels follow the conventions of model/pass/cuda/blocks.h. As on the CPU, among equal scores the
- * earlier token is dropped.
+ * Pages hold the entries of a KV head in no particular order. Attention does not depend on the
+ * order, because RoPE is already applied to the keys. Every KV head of every layer has the same
+ * number of entries. Functions that launch kernels follow the conventions of
+ * model/pass/cuda/blocks.h. As on the CPU, among equal scores the earlier token is dropped.
  */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_H
 #define KVD_METHODS_TOKENS_CUDA_EVICT_H
@@ -28,9 +28,9 @@ typedef struct {
     float *score;
     uint32_t *position;
     /*
-     * With KVD_EVICT_PIVOTAL: history of each token, one bit per decode step. The bit is 1 if the
-     * step gave the token less than the mean probability. Bit 0 is the newest step. `score` then
-     * counts only rows of the prompt, not decode steps.
+     * Used for KVD_EVICT_PIVOTAL: history of each token, one bit per decode step, the newest step
+     * in bit 0. The bit is 1 if the step gave the token less than the mean probability. In this
+     * case `score` counts only queries of the prompt, not decode steps.
      */
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
@@ -39,14 +39,17 @@ typedef struct {
 /* Data of a rule that merges tokens (kvd_evict_rule.merge), on the device. */
 typedef struct {
     /*
-     * Scratch [n_kv_heads][n_q8] each. Elements of `into` and `weight` belong to the elements of
-     * `kept`. into: index in `kept` of the token into which a dropped token is merged; -1: none.
+     * Scratch [n_kv_heads][n_q8] each. Element i of `into` and of `weight` belongs to the token
+     * kept[i]. into: index in `kept` of the token into which a dropped token is merged; -1: none.
      * weight: weight of the token in the mean of the merged tokens. length: 1 / |key| of every
      * token.
      */
     int32_t *into;
     float *weight, *length;
-    /* [slot][layer][kv_head] Running mean of KVD_MERGE_LIKE. NaN: no token was dropped yet. */
+    /*
+     * [slot][layer][kv_head] Running mean of the cosines between dropped tokens and their nearest
+     * kept tokens (KVD_MERGE_LIKE). NaN: no token was dropped yet.
+     */
     double *threshold;
     int32_t *merged; /* [slot] number of merged tokens, which launches add to */
     /*
@@ -54,7 +57,7 @@ typedef struct {
      * many tokens stay.
      */
     int32_t *count;
-    /* Scratch of steps, [batch][n_kv_heads]: place of the dropped token, -1: none. */
+    /* Scratch of steps, [batch][n_kv_heads]: index in the cache of the dropped token; -1: none. */
     int32_t *victim;
     void *near; /* scratch of steps, kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
@@ -73,7 +76,9 @@ typedef struct {
      * the mean sine of each RoPE pair over the positions n .. n + rule.future - 1.
      */
     const float *future;
-    /* Square of the factor by which kvd_rope_tables multiplies all cosines and sines. */
+    /*
+     * Square of the factor that the RoPE tables (kvd_rope_tables) contain in all cosines and sines.
+     */
     float square;
     float *work; /* kvd_evict_expected_bytes bytes on the device */
 } kvd_evict_expected;
@@ -90,9 +95,9 @@ typedef struct {
     /* layer: number of the model's layer. longest: number of tokens of the longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /*
-     * Device [batch]: first row in `q`, number of tokens and slot of each prompt. With
-     * KVD_EVICT_REPEATED, `q` and the cache have twice as many rows of each prompt: those of the
-     * prompt, then those of its copy.
+     * Device [batch]: first row in `q`, number of tokens and slot of each prompt. If the rule is
+     * KVD_EVICT_REPEATED, `q` and the cache have twice as many rows of each prompt: the rows of the
+     * prompt, then the rows of its copy.
      */
     const int32_t *q_start, *q_len, *slot;
     /* Device [batch][max_pages]. */
@@ -111,7 +116,10 @@ typedef struct {
      * keys alone or by position.
      */
     float *mass;
-    /* Scratch, device [n_q8], used if rule.anchor is not 0: distances of tokens from the anchor. */
+    /*
+     * Scratch memory, device [n_q8], used if rule.anchor is not 0: distance of each token from the
+     * anchor token.
+     */
     float *distance;
     /*
      * 1: kvd_evict_sum_heads has run and its results are sums over all tensor-parallel GPUs, whose
@@ -130,8 +138,8 @@ typedef struct {
 } kvd_evict_prompts_args;
 
 /*
- * Every prompt must start at position 0. Computes the scores of its tokens, chooses the tokens that
- * stay, and moves their K and V to the front of the cache pages.
+ * Computes the scores of the tokens of prompts, chooses the tokens that stay, and moves their K and
+ * V to the front of the cache pages. Every prompt must start at position 0.
  */
 cudaError_t kvd_evict_prompts(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
@@ -154,7 +162,7 @@ cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t st
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /*
  * Drop tokens by the probabilities that the last rows of a prompt give them, the same tokens in all
- * KV heads (mpcache.c). `rows` is the fraction of rows that count as last rows.
+ * KV heads (mpcache.c). `rows` is the fraction of the prompt's queries that count as last rows.
  * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last rows gives token t a probability
  * of at least `threshold`, averaged over the query heads. Otherwise it sets mass to 0.
  * kvd_evict_marked drops the tokens with mass 0, but never the newest one. It fills `kept`, writes
@@ -212,8 +220,9 @@ typedef struct {
 
 /*
  * Adds the step's attention probabilities to the scores (not with KVD_EVICT_FIRST). If a KV head
- * then has too many tokens, drops some and moves the last tokens to the freed places. `splits` CTAs
- * divide the tokens of a KV head among them: 1, 2, 4 or 8 on sm_90, and 1 on older devices.
+ * then has too many tokens, drops some and moves the tokens with the highest indices to the freed
+ * indices. The tokens of a KV head are divided among `splits` CTAs: 1, 2, 4 or 8 on sm_90, and 1 on
+ * older devices.
  */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
@@ -228,10 +237,10 @@ size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room)
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
 /*
- * kvd_evict_merging_work allocates the scratch arrays of *g for prompts, with n elements each.
- * kvd_evict_merging_slots allocates the numbers of merged tokens, 0 for every slot. *host receives
- * an array [n_slots] of zeros in pinned memory, which the caller must free with cudaFreeHost.
- * Device memory belongs to *m.
+ * kvd_evict_merging_work allocates the scratch arrays of *g that prompts need, with n elements
+ * each. kvd_evict_merging_slots allocates the array with the number of merged tokens of every slot,
+ * all 0. *host receives an array [n_slots] of zeros in pinned memory, which the caller must free
+ * with cudaFreeHost. Device memory belongs to *m.
  */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
@@ -267,9 +276,9 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
                        uint32_t *position, size_t *n, kvd_err *err);
 
 /*
- * kvd_gpu_uneven_entries returns the number of cached tokens of a KV head of a slot, and
- * kvd_gpu_uneven_pages that of its pages. Only for methods whose KV heads may hold different
- * numbers of tokens.
+ * kvd_gpu_uneven_entries returns the number of cached tokens, and kvd_gpu_uneven_pages the number
+ * of pages, of one KV head of a slot. Only for methods whose KV heads may hold different numbers of
+ * tokens.
  */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);

@@ -31,8 +31,8 @@ __global__ void __launch_bounds__(CHOOSE)
                           at, n, score);
     const float *rank = score;
     /*
-     * Smoothed scores overwrite `mass` of the KV head's first query head, which is no longer
-     * needed.
+     * Scores averaged over neighbouring tokens overwrite `mass` of the KV head's first query head,
+     * which is no longer needed.
      */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * (size_t)a.n_q8 + at;
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Writes the scores of rule KVD_EVICT_IMPORTANT. Before, `score` has the sums of probabilities from
- * the last `window` rows, and `mass` the sums from all rows.
+ * Writes the scores of rule KVD_EVICT_IMPORTANT. When the kernel begins, `score` holds each token's
+ * sum of probabilities over the last `window` queries, and `mass` the sum over all queries.
  */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(CHOOSE)
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
     /*
-     * The score of a token is the larger one of two ratios. It overwrites the first query head's
-     * mass.
+     * The score of a token is the larger of two ratios: its recent probability to the recent mean,
+     * and its total probability to the total mean. It overwrites the first query head's mass.
      */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
@@ -127,9 +127,9 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Computes bits of the tokens in every query head: a token's bit is 1 if the token is among the
- * `keep_old` largest of the head. Adds 1 to the token's distance for each query head in which its
- * bit differs from the bit of the anchor.
+ * Computes bits of the tokens in every query head: a token's bit is 1 if the token's probability is
+ * among the `keep_old` largest of the head. Adds 1 to the token's distance for each query head in
+ * which its bit differs from the bit of the anchor.
  */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -151,9 +151,9 @@ __global__ void __launch_bounds__(BITS)
 }
 
 /*
- * Chooses the tokens that all KV heads of the layer keep: the tokens with the largest scores, and
- * every k-th of the other tokens, sorted by distance. score[t] of KV head 0 becomes INFINITY if
- * token t stays.
+ * Chooses the tokens that all KV heads of the layer keep: the tokens with the largest scores, and,
+ * of the other tokens in the order of their distances from the anchor token, every k-th one.
+ * score[t] of KV head 0 becomes INFINITY if token t stays.
  */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -180,8 +180,8 @@ __global__ void __launch_bounds__(CHOOSE)
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
     /*
-     * Each thread has a part of the tokens. It counts the dropped tokens with distance d in its
-     * part, then gives them consecutive numbers.
+     * Each thread has a part of the tokens. For each distance d, it counts the dropped tokens of
+     * its part with this distance, then numbers them consecutively.
      */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
@@ -329,8 +329,8 @@ extern "C" cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *a, cuda
 }
 
 /*
- * Chooses the tokens that a layer keeps: those with large scores, and representatives of the other
- * tokens.
+ * Chooses the tokens that a layer keeps: the tokens with large scores, and a selection that
+ * represents the other tokens.
  */
 static cudaError_t represent(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
@@ -356,8 +356,8 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
     /*
-     * With `whole_layer` every CTA reads `mass` of all heads, so smoothing must not overwrite
-     * `mass`.
+     * If rule.whole_layer is set, every CTA reads `mass` of all heads, so smoothing must not
+     * overwrite `mass`.
      */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))

@@ -35,9 +35,9 @@ enum {
 };
 
 /*
- * Returns the number of floats in which a CTA stores sums over its queries x. They are the sums of
- * (x - y)(x - y)^T [d][d] and of x - y [d], followed by y [d]. y is the first query; subtracting y
- * avoids cancellation.
+ * Returns the number of floats in which a CTA stores sums over its queries x. The floats are the
+ * sum of (x - y)(x - y)^T [d][d], the sum of x - y [d], and y [d]. Here y is the first query;
+ * subtracting it avoids cancellation.
  */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(THREADS, 2)
 }
 
 /*
- * Row i of the mean RoPE rotation R as two numbers: (R x)[i] = own * x[i] + other * x[partner],
- * where `partner` is the dimension that RoPE rotates with i.
+ * Row i of the mean RoPE rotation R as two coefficients, `own` and `other`: (R x)[i] = own * x[i] +
+ * other * x[partner], where `partner` is the dimension that RoPE rotates with i.
  */
 struct turn {
     int partner;

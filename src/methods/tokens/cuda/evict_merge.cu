@@ -3,9 +3,9 @@
  *
  *     x_j = (w_j x_j + sum of w_i x_i) / (w_j + sum of w_i)
  *
- * over the tokens i that are merged into the kept token j, for K and V in the pages. A rule's
- * kernel writes j and the weights w; merge_kernel then computes the means. Sums run over i in
- * rising order, so equal inputs give equal bits.
+ * over the tokens i that are merged into the kept token j, for K and V in the pages. The kernel of
+ * a merging rule (kvd_merge) writes j and the weights w; merge_kernel then computes the means. Sums
+ * run over i in rising order, so equal inputs give equal bits.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -135,8 +135,8 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
 }
 
 /*
- * Returns how many tokens, the first of the list, may receive dropped tokens with similar keys.
- * With KVD_MERGE_IMPORTANT, the last `window` tokens of a prompt receive none.
+ * Returns how many of the tokens at the beginning of the list may receive dropped tokens with
+ * similar keys. With KVD_MERGE_IMPORTANT, the last `window` tokens of a prompt receive none.
  */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
@@ -145,8 +145,8 @@ __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const
 
 /*
  * Finds, for every dropped token, the kept token with the most similar key (largest cosine). Writes
- * its index in the list to `into`, and the cosine to `weight`. Among equal cosines, the first one
- * counts or, with KVD_MERGE_IMPORTANT, the last one.
+ * the kept token's index in the list to `into`, and the cosine to `weight`. Among equal cosines,
+ * the first one counts or, with KVD_MERGE_IMPORTANT, the last one.
  */
 __global__ void __launch_bounds__(THREADS, 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(THREADS, 4)
 }
 
 /*
- * Decides which dropped tokens of a prompt are merged: those whose cosine reaches the mean of all
- * dropped tokens of the KV head.
+ * Decides which dropped tokens of a prompt are merged: those whose cosine with their nearest kept
+ * token is at least the mean of these cosines in the KV head.
  */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(RULE)
 
 /*
  * Decides which dropped tokens of a prompt are merged: those with the largest scores, if their
- * cosines reach rule.cosine. The scores are the weights.
+ * cosines reach rule.cosine. The scores are the weights in the means of the merged tokens.
  */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)

@@ -16,7 +16,10 @@ static __device__ __forceinline__ int evict_kept_of(const kvd_evict_budget &b, i
     return newest + min(n - newest, b.keep_old);
 }
 
-/* Returns a sort key that rises with the score and, for equal scores, with the token index t. */
+/*
+ * Returns a sort key that is larger for a larger score and, if scores are equal, for a larger token
+ * index t.
+ */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
@@ -36,10 +39,7 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     __syncthreads();
 }
 
-/*
- * Writes the sum of the scores of the `width` tokens centred on token t to element t of the array
- * `to`.
- */
+/* Writes to[t], for every token t, the sum of the scores x of the `width` tokens centred on t. */
 template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -113,10 +113,11 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
 }
 
 /*
- * Copies rows of K (width d_k) and V (width d_v) to one page `to` of a KV head. The source is a
- * list of m tokens: its elements from `first` on are copied, up to 64. The last group of 8 rows is
- * filled up with zeros. at(i) returns the token at index i of the list, and keys(t) returns the
- * address of K of the KV head in the page of token t. All THREADS threads of the CTA must call it.
+ * Copies rows of K (width d_k) and V (width d_v) to one page `to` of a KV head. The tokens are
+ * given by a list of m tokens, of which the elements from `first` on are copied, at most 64. The
+ * last group of 8 rows is filled up with zeros. at(i) returns the token at index i of the list, and
+ * keys(t) returns the address of K of the KV head in the page of token t. All THREADS threads of
+ * the CTA must call it.
  */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
@@ -149,8 +150,8 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
 }
 
 /*
- * Copies piece c of token `newest` of KV head g to token index `place`. The row of a token, K then
- * V, is divided into pieces of 16 bytes.
+ * Copies 16 bytes of the token at index `newest` of KV head g to the token at index `place`. The
+ * row of a token, K then V, is divided into pieces of 16 bytes, and c is the index of the piece.
  */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int g,
                                                   const int32_t *page, int newest, int place, int c)

@@ -3,10 +3,10 @@
  *
  *     mass[k] = sum over rows t >= k of exp(s_tk - lse_t), s = q k / sqrt(d_head)
  *
- * With a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed first. With
- * KVD_EVICT_PIVOTAL, mass[k] is -1 times the number of rows t whose probability exp(s_tk - lse_t)
- * is below the mean 1 / (t + 1). With KVD_EVICT_REPEATED, mass[k] is the largest probability over
- * the rows t of the prompt's copy.
+ * If the rule has a temperature tau, (s + noise_k) / tau takes the place of s, and lse is computed
+ * first. With KVD_EVICT_PIVOTAL, mass[k] is -1 times the number of rows t whose probability
+ * exp(s_tk - lse_t) is below the mean 1 / (t + 1). With KVD_EVICT_REPEATED, mass[k] is the largest
+ * probability over the rows t of the prompt's copy.
  *
  * A CTA holds 128 tokens of one operand (queries or keys) in registers, and tiles of 64 tokens of
  * the other operand (32 if heads are wider than 128) pass through shared memory. Every tile is
@@ -27,7 +27,10 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
                  : "memory");
 }
 
-/* Queries or keys of one head of one prompt in global memory. */
+/*
+ * One of the two operands of the products q k: queries or keys of one head of one prompt, in global
+ * memory.
+ */
 struct side {
     /* First row of the query head, or first key of the KV head in page 0. */
     const uint16_t *first;
@@ -84,8 +87,8 @@ struct params {
 };
 
 /*
- * Result of a kernel: log-sum-exp of each row, or, for each key, the sum, the count of small ones,
- * or the largest of its probabilities.
+ * Result of a kernel: the log-sum-exp of each row; or, for each key, the sum of its probabilities,
+ * the number of probabilities below the mean, or the largest probability.
  */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
@@ -96,8 +99,8 @@ __device__ __forceinline__ float below_mean(float p, int t)
 }
 
 /*
- * Adds the contributions of tokens `other` and other + 1 of the tile to the sums of the lane's four
- * tokens. If MASKED, pairs of a query and a later key are skipped.
+ * Adds the contributions of the tile's tokens `other` and `other` + 1 to the sums of the lane's
+ * four tokens. If MASKED is true, pairs of a query and a later key are skipped.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
@@ -253,8 +256,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
 }
 
 /*
- * Each CTA adds, for 128 keys and a tile of rows, the probabilities over all query heads. Only the
- * prompt's last `rows` rows count; earlier rows of a tile are left out.
+ * For 128 keys and a tile of rows (queries), each CTA adds up the probabilities of all query heads.
+ * Only the prompt's last `rows` rows count; earlier rows of a tile are left out.
  */
 __global__ void __launch_bounds__(THREADS, 2)
     mark_kernel(const __grid_constant__ params p, double last, float threshold)

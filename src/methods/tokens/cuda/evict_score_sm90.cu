@@ -1,8 +1,8 @@
 /*
  * Computes the sums of evict_score.cu with instructions of sm_90: wgmma for products, bulk copies
  * for tiles. Tensor cores and the exponential unit take about equal time for a tile, and two CTAs
- * per SM keep both busy. For maxima over rows of the prompt's copy (KVD_EVICT_REPEATED), it
- * computes one exponential per key.
+ * per SM keep both busy. For maxima over rows of the prompt's copy (KVD_EVICT_REPEATED), it finds
+ * the largest score of a key first and computes the exponential of that score only.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"
@@ -47,8 +47,8 @@ struct side {
     int page_elements, d, n;
 
     /*
-     * Returns the number of bytes to copy for tokens t .. t + 63. Tokens from n on are not copied,
-     * except those that complete a group of 8.
+     * Returns the number of bytes to copy for tokens t .. t + 63. Tokens from index n on are not
+     * copied, except those in the group of 8 tokens that contains token n - 1.
      */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
@@ -80,7 +80,8 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
 }
 
 /*
- * Output of a pass: log-sum-exps of the rows, or sums or maxima of the probabilities of the keys.
+ * Result of the kernel: log-sum-exps of the rows, or, for each key, the sum or the largest of its
+ * probabilities.
  */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
@@ -90,9 +91,9 @@ struct totals {
 };
 
 /*
- * Adds the contributions of a tile to the sums of tokens `token` and token + 8. x are the products
- * q k; `other` is the thread's first token in the tile. If MASKED, pairs of a query and a later key
- * are skipped.
+ * Adds the contributions of a tile to the sums of the thread's tokens, which have indices `token`
+ * and `token` + 8. x are the products q k; `other` is the thread's first token in the tile. If
+ * MASKED, pairs of a query and a later key are skipped.
  */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const params &p,

@@ -4,8 +4,8 @@
  * probabilities, so q k is computed again. The entries of a KV head are divided among the CTAs of a
  * cluster, which exchange the smallest score.
  *
- * Equal inputs give equal bits in every run, but another cluster size rounds the softmax
- * denominators differently.
+ * Equal inputs give equal bits in every run, but clusters of another size add in another order, so
+ * the softmax denominators are rounded differently.
  */
 #include <cooperative_groups.h>
 
@@ -78,7 +78,10 @@ struct head {
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    bool own; /* true: a token's score is its probability in this step alone, not a sum */
+    /*
+     * true: a token's score is only the probability that this step gives it, not a sum over steps
+     */
+    bool own;
     uint64_t *rows;
 };
 
@@ -190,8 +193,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
 }
 
 /*
- * Adds probability p to the score of token i. If the token may be dropped and its score is now
- * below that of the candidate `least`, the token becomes `least`.
+ * Adds probability p to the score of token i. If the token may be dropped and its new score is
+ * below the score of `least` (the candidate for eviction), `least` becomes this token.
  */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
@@ -255,7 +258,7 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
  * For rules without a temperature, adds the step's probabilities to the token scores, with the
  * attention kernel's softmax denominators. Returns this thread's candidate for eviction. With
  * COUNTS, appends 1 to the history of a token if more than half of the query heads gave it less
- * than their mean.
+ * than their mean probability.
  */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
@@ -448,9 +451,9 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
 /*
  * Returns the sort key of the token at index `at` for KVD_EVICT_PIVOTAL. The key is larger if fewer
  * of the last rule.window rows (steps and prompt rows) gave the token less than the mean
- * probability. If only a part of the prompt's rows is among these rows, their count is multiplied
- * by that part. The `recent` newest tokens have the largest keys. All counts are rounded to whole
- * numbers, as in scissorhands.c.
+ * probability. The count of prompt rows covers the whole prompt; if only some of them are among the
+ * last rule.window rows, it is multiplied by their share. The `recent` newest tokens have the
+ * largest keys. All counts are rounded to whole numbers, as in scissorhands.c.
  */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
@@ -467,7 +470,7 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
 
 /*
  * If a KV head has more than `limit` tokens, drops the tokens with the smallest keys. If m tokens
- * stay, staying tokens at index m and later move to the places of dropped tokens before index m.
+ * stay, those of them with index m or more are moved to the indices below m that were freed.
  */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -505,8 +508,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
     }
     __syncthreads();
     /*
-     * In timing runs, positions were never computed and may be equal. More tokens than `stay` then
-     * remain, so the number of moves is limited.
+     * In timing runs, positions were never computed and may be equal, so that more tokens stay than
+     * `stay` counts. The number of moves is therefore limited.
      */
     holes = min(min(holes, movers), n / 2);
     const int pieces = (a.map.d_qk[g] + a.map.d_v[g]) / 8;
@@ -532,7 +535,7 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
         return;
     /*
      * If the cache is full, the last `recent` indices form a ring: each new token overwrites the
-     * oldest token of the ring.
+     * oldest token of the ring. `turns` is the number of tokens overwritten so far.
      */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
@@ -540,7 +543,10 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
         move_piece(a, g, a.page_table + (size_t)b * (size_t)a.max_pages, n - 1, place, c);
 }
 
-/* Moves the newest token to the index that the engine chose in kvd_evict_budget.place. */
+/*
+ * Moves the newest token to the index in kvd_evict_budget.place, which the engine chose on the
+ * host.
+ */
 __global__ void __launch_bounds__(32) fixed_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     const int g = (int)blockIdx.x, b = (int)blockIdx.y, slot = a.slot[b];

@@ -129,7 +129,7 @@ template <int WARPS> __device__ int scan(int x, int *all)
         const int below = __shfl_up_sync(~0u, upto, step);
         upto += lane >= step ? below : 0;
     }
-    __syncthreads(); /* all threads have read the sums of the previous call */
+    __syncthreads(); /* all threads have read the sums that the previous call wrote */
     if (lane == 31)
         sum[warp] = upto;
     __syncthreads();
@@ -143,7 +143,10 @@ template <int WARPS> __device__ int scan(int x, int *all)
     return before + upto - x;
 }
 
-/* Replaces each x[i], in every thread, by its sum over the CTA. The order of summation is fixed. */
+/*
+ * Replaces x[i], for each i, by the sum of x[i] over all threads of the CTA. The order of summation
+ * is fixed.
+ */
 template <int WARPS, int N> __device__ void sums(double (&x)[N])
 {
     __shared__ double part[WARPS][N];
@@ -164,7 +167,10 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Packs key codes of token `row` into one word: word `at` of the lanes with lane % 4 = c. */
+/*
+ * Packs key codes of token `row` into one word. In the tile it is word number `at` of those lanes
+ * for which lane % 4 = c.
+ */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -181,7 +187,7 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
 
 /*
  * Returns the number of dimensions whose codes are in word w of a lane (for values), and sets
- * *first to the first of these dimensions. They are 8 apart.
+ * *first to the first of these dimensions. The next ones follow at distances of 8.
  */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {

@@ -119,9 +119,9 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /*
-     * Limits of a token's significance, relative to the mean significance in the KV head. A token
-     * below cut[KVD_LEANKV_HIGH] is not stored at high precision. A token below cut[KVD_LEANKV_LOW]
-     * is dropped.
+     * Limits of a token's significance (received attention), relative to the mean significance in
+     * the KV head. A token below cut[KVD_LEANKV_HIGH] is not stored at high precision. A token
+     * below cut[KVD_LEANKV_LOW] is dropped.
      */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
@@ -135,8 +135,8 @@ typedef struct {
     /* number of cached tokens of high and of low precision */
     int64_t entries[KVD_LEANKV_LEVELS];
     /*
-     * Number of pages requested and number of free pages at the first request for which the pool
-     * had too few pages. Both are 0 if there was no such request.
+     * The first time that the pool had too few pages: number of pages requested and number of pages
+     * that were free. Both are 0 if this never happened.
      */
     uint64_t wanted, left;
 } kvd_leankv_state;
@@ -172,9 +172,9 @@ enum { KVD_LEANKV_SPARE_PAGES = 2 };
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
 /*
  * Assigns pages in layers first_layer .. first_layer + n_layers - 1 to the n slots in `slot`
- * (device). Every KV head gets pages for its tokens and for `spare` more tokens of each precision.
- * If too few pages are free, no page is assigned and state->wanted is set. A KV head without enough
- * pages then drops the tokens that do not fit.
+ * (device). Every KV head gets pages for its tokens and for `spare` more tokens at high and `spare`
+ * more at low precision. If too few pages are free, no page is assigned and state->wanted is set. A
+ * KV head without enough pages then drops the tokens that do not fit.
  */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
@@ -187,8 +187,8 @@ cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, 
 
 /*
  * Arguments of one decode step in one layer. Row i of the batch is one new token, at position at[i]
- * of the request in slot[i]. K and V of the token are in the pages `fresh` (layout BLOCKED,
- * kernels/layout.h): in row 0 of page page_table[i][0].
+ * of the request in slot[i]. K and V of the token are in row 0 of page page_table[i][0] of `fresh`
+ * (layout BLOCKED, kernels/layout.h).
  */
 typedef struct {
     kvd_leankv_pool pool;
@@ -206,9 +206,9 @@ typedef struct {
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
     void *o;           /* attention output, in the shape of `q` */
     /*
-     * Output, [n][n_kv_heads][room][columns]: attention scores times log2(e). Scores of
-     * high-precision tokens begin at the front and run forwards. Scores of low-precision tokens
-     * begin at the end and run backwards. `columns` is `group` rounded up to an even number.
+     * Output, [n][n_kv_heads][room][columns]: attention scores times log2(e). High-precision tokens
+     * use the elements from the front in ascending order, low-precision tokens the elements from
+     * the end in descending order. `columns` is `group` rounded up to an even number.
      */
     float *score;
     /* Output, [n][n_kv_heads][8]: log2 of the softmax denominators. */
@@ -248,9 +248,10 @@ typedef struct {
     int32_t window;
     float scale;
     /*
-     * Limits of the precision levels. Tokens are sorted by rising significance, and their
-     * significance is summed up, as a fraction of the KV head's total. Tokens whose sum is below
-     * `th` are not kept at high precision; tokens whose sum is below `tl` are dropped.
+     * Limits of the precision levels. Tokens are sorted by increasing significance. For each token,
+     * the significances up to and including its own are summed, as a fraction of the KV head's
+     * total. Tokens for which this sum is below `th` are not kept at high precision; those for
+     * which it is below `tl` are dropped.
      */
     double th, tl;
     /* Device [n]: slot, first row in `q` and number of tokens of each prompt. */
@@ -271,9 +272,8 @@ typedef struct {
 } kvd_leankv_prompts;
 
 /*
- * kvd_leankv_masses computes `mass`, the significance of each token.
- * kvd_leankv_compress must be called after it. It chooses the precision of each token, assigns
- * pages and writes codes.
+ * kvd_leankv_masses computes `mass`, the significance of each token. The caller must then call
+ * kvd_leankv_compress, which chooses the precision of each token, assigns pages and writes codes.
  */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);

@@ -42,7 +42,7 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* Number that the conversion of a value code to bf16 adds: 128, or 0 for codes of 8 bits. */
+/* Number that is added to a value code by its conversion to bf16: 128, or 0 for codes of 8 bits. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
 /*
@@ -66,7 +66,7 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 
 /*
  * Returns two of the four value codes that a lane has in a dimension, one per token, as bf16. The
- * dimension is among 16 m + 8 u .. 16 m + 8 u + 7. b selects which two tokens.
+ * dimension is one of the 8 from 16 * m + 8 * u on; `b` (0 or 1) selects the two tokens.
  */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
@@ -204,8 +204,8 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
 }
 
 /*
- * Tiles that a warp processes: tiles first, first + stride, ... of the high-precision tiles, then
- * those of the low-precision tiles with the same numbers.
+ * Tiles that a warp processes: tiles first, first + stride, ... of the high-precision tiles, and
+ * then the same numbers of the low-precision tiles.
  */
 struct tiles {
     const kvd_leankv_layout *layout;
@@ -225,8 +225,8 @@ struct tiles {
 };
 
 /*
- * Returns the offset in a page of segment k of the tile with index `in`. k is 0 for key codes, 1
- * for value codes, 2 for scales and zero points of keys, and 3 for those of values.
+ * Returns the offset in a page of one part of tile number `in` of the page. The part k is 0 for key
+ * codes, 1 for value codes, 2 for scales and zero points of keys, and 3 for those of values.
  */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
@@ -326,8 +326,8 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 }
 
 /*
- * Processes n tiles of one precision, from the `at`-th tile of the warp on. `score` points to the
- * score of the first token of this precision.
+ * Processes n tiles of one precision, beginning with tile number `at` of the warp. `score` points
+ * to the score of the first token of this precision.
  */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
@@ -370,7 +370,7 @@ struct part {
 
 /*
  * Writes a query to x as float32, and to q as float16. The float16 numbers are divided by a power
- * of 2, so that they lose no bit of the bf16 numbers. *factor is `scale` times this power of 2.
+ * of 2, so that the conversion from bf16 is exact. *factor is `scale` times this power of 2.
  */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
@@ -585,8 +585,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
     /*
-     * The reciprocals of the numbers of tiles per page are rounded up. Quotients by them are exact
-     * for fewer than 2^16 tiles.
+     * The reciprocals of the numbers of tiles per page are rounded up. Division by multiplication
+     * with them is exact for fewer than 2^16 tiles.
      */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;

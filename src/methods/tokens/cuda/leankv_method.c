@@ -1,7 +1,8 @@
 /*
- * Method leankv in the CUDA engine (gpu_method.h): token method sparsity with bits method hetero
- * (leankv.h). The bf16 pages hold only the layer that is being computed: all tokens of prompts, and
- * the new token of decode steps. kvd_leankv_update quantises the new token after attention.
+ * Method leankv in the CUDA engine (gpu_method.h): the method `sparsity`, which selects tokens,
+ * combined with `hetero`, which quantises (leankv.h). The bf16 pages hold only the layer that is
+ * being computed: all tokens of prompts, and the new token of decode steps. kvd_leankv_update
+ * quantises the new token after attention.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,8 @@ typedef struct {
     uint32_t *arrived;
     int32_t *source, *leaving, window;
     /*
-     * Slots of finished requests [n_slots], then slots in which a new request starts [n_slots];
-     * pinned.
+     * Pinned memory [2][n_slots]: first the slots of requests that have finished, then the slots in
+     * which a new request starts.
      */
     int32_t *host_leaving;
     uint32_t *known;
@@ -64,8 +65,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = self_of(m);
     /*
-     * The second half of host_leaving is used, because the device may still be reading the first
-     * half.
+     * The second half of host_leaving is used, because an earlier copy to the device may still be
+     * reading the first half.
      */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;

@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
 }
 
 /*
- * Threshold of significance. The tokens below the threshold are all tokens with less significance
- * than `value`, and the first `ties` tokens whose significance is exactly `value`.
+ * Threshold of significance. A token is below the threshold if its significance is below `value`,
+ * or if it is one of the first `ties` tokens with exactly this significance.
  */
 struct border {
     uint32_t value; /* bits of a non-negative float */
@@ -113,13 +113,16 @@ struct border {
 };
 
 /*
- * Finds, for each k, the threshold such that the significances below it sum to less than target[k].
- * Bisects the bits of the floats: non-negative floats are in the same order as their bits. All
- * threads get the result.
+ * Finds, for k = 0 and 1, the threshold out[k] such that the elements of `value` (significances)
+ * below it sum to less than target[k]. Bisects the bits of the floats: non-negative floats are in
+ * the same order as their bits. All threads get the result.
  */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* Invariant of the bisection: the significances of at most hi[k] sum to at least target[k]. */
+    /*
+     * Invariant of the bisection: the significances whose bits are at most hi[k] sum to at least
+     * target[k].
+     */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -151,8 +154,8 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
     /*
-     * most[KVD_LEANKV_LOW] is the largest significance of a dropped token. most[KVD_LEANKV_HIGH] is
-     * that of a token that is not kept at high precision.
+     * most[KVD_LEANKV_LOW] is the largest significance among dropped tokens, most[KVD_LEANKV_HIGH]
+     * the largest among all tokens that are not kept at high precision.
      */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],

@@ -31,8 +31,8 @@ struct found {
 };
 
 /*
- * Indices of the tokens that move in this step. Tokens of high and of low precision are numbered
- * separately. -1: no token.
+ * Indices of the tokens that move in this step. High-precision tokens and low-precision tokens have
+ * separate indices, both from 0 on. -1: no token.
  */
 struct decision {
     /*
@@ -74,8 +74,8 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
 }
 
 /*
- * Adds `sum` over the threads of the CTA, and finds the least significant token of each precision
- * in `x`. Only thread 0 gets the results.
+ * Replaces *sum by its total over the threads of the CTA, and finds the least significant token of
+ * each precision in `x`. Only thread 0 gets the results.
  */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
@@ -202,8 +202,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
 }
 
 /*
- * Warps 0 and 1 write the key and value of token d.lowered at low precision. Warps 2 and 3 then
- * write the key and value of the new token, possibly to the place where token d.lowered was.
+ * Warp 0 writes the key and warp 1 the value of token d.lowered at low precision. Warps 2 and 3
+ * then do the same for the new token, possibly at the index that token d.lowered had.
  */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
@@ -262,9 +262,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
 }
 
 /*
- * Adds the attention probabilities of this step to the scores. Thread 0 receives, over the tokens
- * outside the window of newest tokens, the sum of their significances in *sum and the least
- * significant ones in `mine`.
+ * Adds the attention probabilities of this step to the scores. For the tokens older than the window
+ * of newest tokens, thread 0 receives the sum of significances in *sum and the least significant
+ * tokens in `mine`.
  */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,

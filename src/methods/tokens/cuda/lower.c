@@ -1,7 +1,7 @@
 /*
- * Method lower together with hetero, such as mikv, in the CUDA engine (lower.h). Prompts attend to
- * bf16 pages that all layers use in turn, and are coded after their attention. Decode steps restore
- * the pages of one layer after another.
+ * The method `lower` combined with the method `hetero` (for example mikv) in the CUDA engine
+ * (lower.h). Prompts attend to bf16 pages that all layers use in turn, and are coded after their
+ * attention. Decode steps restore the pages of one layer after another.
  */
 #include "methods/tokens/cuda/lower.h"
 
@@ -22,7 +22,10 @@ typedef struct {
     kvd_lower_args *layer; /* [n_layers] kernel arguments that do not change */
     /* Bytes that the codes, levels and scores of one KV head take in a page */
     size_t head_bytes;
-    /* Number of factors of a slot in a layer; 0: the method has no factors */
+    /*
+     * Number of channel factors (kvd_lower_args.factor) of a slot in a layer; 0: the method has no
+     * factors
+     */
     size_t factors;
     float *mass, *lse, *lse_steps;
     kvd_lower_budget *budget, *host_budget; /* [slots] in device and pinned memory */
@@ -152,8 +155,8 @@ static size_t low_of(const lower *k, size_t slot)
 }
 
 /*
- * Returns the bits of K and V of a token: codes, and 32 bits for the scale and zero point of each
- * vector that is not float16.
+ * Returns the bits of K and V of a token. A vector counts its codes and, if these have fewer than
+ * 16 bits, 32 bits for its scale and zero point.
  */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
@@ -202,8 +205,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 }
 
 /*
- * Allocates the memory of all layers. Its bytes are valid codes of low tokens, so that decode steps
- * can be timed without computing prompts.
+ * Allocates the memory of all layers. The initial bytes are valid codes of low-precision tokens, so
+ * that decode steps can be timed without processing prompts.
  */
 static int make_layers(lower *k, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -282,8 +285,8 @@ static void describe(lower *k)
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
     /*
-     * Attention may read slots to which nothing was written (anywhere), unless codes have 16 bits:
-     * random bits need not be valid float16 numbers.
+     * `anywhere` means that attention may read slots to which nothing was written. This is false
+     * for codes of 16 bits, because random bits need not be valid float16 numbers.
      */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)

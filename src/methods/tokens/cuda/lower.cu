@@ -33,7 +33,7 @@ __device__ __forceinline__ int blocked(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* K (side 0) or V (side 1) of token t of request b in KV head g. */
+/* Names one vector: K (side 0) or V (side 1) of token t of request b in KV head g. */
 struct vector_of {
     int b, g, side, t;
 };
@@ -216,7 +216,10 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || (k > 0 && key(t) >= least) ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/* Raises most[e] to the magnitude of number e, if that is larger, for 8 numbers. */
+/*
+ * Sets most[e], for e = 0 .. 7, to the magnitude of number e in `from` if that is larger than
+ * most[e].
+ */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
@@ -345,8 +348,8 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
 }
 
 /*
- * Returns the number of CTAs for the tokens of a request. Each of these CTAs runs together with
- * `others` further CTAs.
+ * Returns the number of CTAs for the tokens of a request. The grid has this many CTAs for each of
+ * `others` other units (request, KV head, side).
  */
 unsigned ctas(const kvd_lower_args *a, int others)
 {

@@ -28,8 +28,8 @@ extern "C" {
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
 /*
- * Numbers of tokens that stay high: `recent` newest tokens, and `heavy` older tokens with the
- * largest scores.
+ * Numbers of tokens that stay at high precision: the `recent` newest tokens, and the `heavy` older
+ * tokens with the largest scores.
  */
 typedef struct {
     int32_t heavy, recent;
@@ -42,7 +42,7 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
-    /* bits of K and of V at each level: 1 .. 8, or 16 for float16 numbers */
+    /* bits of codes of K and of V at each precision level: 1 .. 8, or 16 for float16 numbers */
     int32_t bits[2][KVD_LOWER_LEVELS];
     int32_t n, max_pages, n_sms;
     const int32_t *kv_len, *slot; /* [n] */
@@ -58,8 +58,8 @@ typedef struct {
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
     float *score;   /* [pages][n_kv_heads][KVD_PAGE_TOKENS] sums of attention probabilities */
     /*
-     * Factors by which the channels of low keys are multiplied before they are coded, float16,
-     * [slots][n_kv_heads][d_head]. NULL: none.
+     * Factors by which the channels of keys at low precision are multiplied before they are coded,
+     * float16, [slots][n_kv_heads][d_head]. NULL: none.
      */
     uint16_t *factor;
     const kvd_lower_budget *budget; /* [slots] */
@@ -95,10 +95,10 @@ cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_a
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
 /*
  * Adds the probabilities of decode steps to the scores and codes the newest token. A KV head may
- * then have more than `heavy` high-precision tokens before its `recent` newest tokens. If so,
- * lowers the one with the smallest score. q [n][q_pitch] are the queries in bf16, lse [n][n_heads]
- * the natural logarithms of the softmax denominators. Must follow kvd_lower_restore and the
- * attention of the steps.
+ * then have more than `heavy` high-precision tokens before its `recent` newest tokens. In that
+ * case, the one of these tokens that has the smallest score is coded at low precision. q
+ * [n][q_pitch] are the queries in bf16, lse [n][n_heads] the natural logarithms of the softmax
+ * denominators. Must follow kvd_lower_restore and the attention of the steps.
  */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);

@@ -19,10 +19,10 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
 }
 
 /*
- * Finds the digit of the k-th largest key. The histogram `bin` counts the keys by digit. Going down
- * from the largest digit, the digit found is the one at which the count reaches *k. Then reduces *k
- * by the number of keys with larger digits, and sets *all to true if all keys with this digit are
- * wanted. The first warp calls it.
+ * Finds the digit of the k-th largest key. The histogram `bin` counts the keys by digit. The result
+ * is the digit at which the count, summed from the largest digit downwards, reaches *k. Then
+ * reduces *k by the number of keys with larger digits, and sets *all to true if all keys with this
+ * digit are wanted. The first warp calls it.
  */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
@@ -52,8 +52,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
 }
 
 /*
- * Returns a threshold such that exactly k of the n keys are equal or larger; 0 < k < n. key(t)
- * returns the key of token t. The lower 32 bits of every key must be below `bound`. `bin` is
+ * Returns a threshold such that exactly k of the n keys are equal to it or larger; 0 < k < n.
+ * key(t) returns the key of token t. The lower 32 bits of every key must be below `bound`. `bin` is
  * scratch [KVD_SELECT_BINS] in shared memory. All threads of the CTA must call it.
  */
 template <int THREADS, typename KEY>
@@ -68,7 +68,10 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
-            /* The lower half of every key is below `bound`, so its bits from `shift` up are 0. */
+            /*
+             * The lower half of every key is below `bound`, so the key's bits from `shift` up are 0
+             * and need no pass.
+             */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -101,7 +104,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
 
 /*
  * Returns how many earlier threads of the CTA were called with `stays` = true. Sets *all to the
- * number of all such threads. All THREADS threads must call it.
+ * number of threads with `stays` = true in the whole CTA. All THREADS threads must call it.
  */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {

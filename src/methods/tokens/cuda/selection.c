@@ -23,13 +23,18 @@ static const selection *of_const(const kvd_gpu_method *m)
     return (const selection *)(const void *)m;
 }
 
-/* Returns true if the method scores a token by the attention that it received from recent rows. */
+/*
+ * Returns true if the plan's method scores a token by the attention that it received from recent
+ * queries.
+ */
 static bool recalls(const selection *e)
 {
     return e->rule.ranking == KVD_READ_RECENT;
 }
 
-/* Returns true if the method chooses tokens by the codes of their keys. */
+/*
+ * Returns true if the plan's method chooses tokens by the codes (centroid indices) of their keys.
+ */
 static bool looks_up(const selection *e)
 {
     return e->rule.ranking == KVD_READ_CODES;
@@ -49,7 +54,10 @@ static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /* mean keys and one byte per selection page, padded to 16 bytes */
+    /*
+     * mean keys, and one byte, of each selection page (group of tokens that is chosen as a whole),
+     * padded to 16 bytes
+     */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -100,8 +108,8 @@ static void drop(kvd_gpu_method *m, size_t slot)
 
 /*
  * Returns the bits of side information for n tokens, over all KV heads of a layer, from which steps
- * choose tokens. If `stored` is true, counts what is stored on the device, otherwise what the
- * method counts.
+ * choose tokens. If `stored` is true, returns the bits that are stored on the device, otherwise
+ * those that the method needs.
  */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
@@ -189,8 +197,8 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
 }
 
 /*
- * Computes the bounds or the codes of the last q_len[b] tokens of each request b. `longest` is the
- * largest q_len.
+ * Computes side information (bounds or codes of keys) for the last q_len[b] tokens of each request
+ * b. `longest` is the largest q_len.
  */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
@@ -225,7 +233,9 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     return kvd_clock_end(m->cache->clock, KVD_PHASE_APPEND, r->stream, err);
 }
 
-/* Records the probabilities that the last rows of prompts gave to their tokens. */
+/*
+ * Records the attention probabilities that the last queries of prompts gave to the prompts' tokens.
+ */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const selection *const e = of(m);
@@ -288,7 +298,7 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
 
 /*
  * Chooses the tokens that steps read. If the choice determines how many tokens are read, also plans
- * their attention, and after the last layer copies the numbers of tokens to the host.
+ * the attention of the steps, and after the last layer copies the numbers of tokens to the host.
  */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
@@ -336,8 +346,8 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
 }
 
 /*
- * Allocates the memory of the pools and slots. `sides` is filled with zeros, because timing runs
- * read it without computing a prompt.
+ * Allocates the memory of the pools and slots. The side information (`sides`) is filled with zeros,
+ * because timing runs read it without computing a prompt.
  */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
@@ -359,7 +369,10 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     return e->sides ? kvd_cuda_check(cudaMemsetAsync(e->sides, 0, bytes, stream), what, err) : -1;
 }
 
-/* Allocates `rows` and writes its page table, which never changes. */
+/*
+ * Allocates the pages `rows`, into which chosen tokens are copied, and writes their page table,
+ * which never changes.
+ */
 static int make_rows(selection *e, kvd_err *err)
 {
     const size_t n = e->rows * e->row_pages,
@@ -508,9 +521,9 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
     /*
-     * Timing runs may leave out the prompt (anywhere) unless steps choose how many tokens they
-     * read. Without a prompt, all codes would be equal, and all query heads would choose the same
-     * tokens.
+     * `anywhere` means that timing runs may skip the prompt. It is false if steps choose how many
+     * tokens they read. Without a prompt, all codes would be equal, and all query heads would
+     * choose the same tokens.
      */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;

@@ -1,7 +1,7 @@
 /*
- * Selection at read time. A group of d_qk / 8 threads computes the bounds of a selection page, a
- * warp computes the score of a selection page, and a CTA makes the choice of a KV head. Sums are
- * float32.
+ * Each decode step selects the cached tokens that it reads. Tokens are selected by pages (selection
+ * pages). A group of d_qk / 8 threads computes the bounds of a selection page, a warp computes the
+ * score of a selection page, and a CTA makes the choice of a KV head. Sums are float32.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -34,7 +34,10 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/* Returns true if a step reads some but not all older selection pages, so that it needs scores. */
+/*
+ * Returns true if a step reads some but not all of the older selection pages (groups of tokens), so
+ * that it needs their scores.
+ */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;
@@ -144,9 +147,9 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
 }
 
 /*
- * Writes the factors `rise` and `fall`. The score of a selection page is the sum of rise times its
- * largest and fall times its smallest numbers of every channel. All SCORE threads of the CTA must
- * call it.
+ * Writes the factors `rise` and `fall`. The score of a selection page is the sum over channels of
+ * rise * (the page's largest key) + fall * (the page's smallest key). All SCORE threads of the CTA
+ * must call it.
  */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
@@ -241,8 +244,8 @@ __global__ void __launch_bounds__(SCORE)
 }
 
 /*
- * Scores large clusters. The bounds of a large cluster are the extremes of the bounds of its small
- * clusters.
+ * Computes the scores of large clusters. The bounds of a large cluster are the smallest lower bound
+ * and the largest upper bound of its small clusters.
  */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
@@ -277,7 +280,7 @@ __global__ void __launch_bounds__(SCORE)
         to.score[(2 * row + 1) * most_of(s) + (size_t)i] = sum;
 }
 
-/* Returns the smallest of the k largest keys of n scores. */
+/* Returns the k-th largest of the n sort keys. */
 template <int THREADS, typename KEY>
 __device__ __forceinline__ unsigned long long threshold_of(const KEY &key, int n, size_t k,
                                                            unsigned *bin)
@@ -362,7 +365,10 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Copies the 64 tokens of some chosen selection pages to a page of one KV head. */
+/*
+ * Copies K and V of the tokens of several chosen selection pages (64 tokens together) to one page
+ * of one KV head.
+ */
 __global__ void __launch_bounds__(COPY)
     gather_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -387,8 +393,8 @@ __global__ void __launch_bounds__(COPY)
 }
 
 /*
- * Returns the address of the probability that row 0 gave to token t. The probability of row r is 64
- * r elements further.
+ * Returns the address of the probability that the query in row 0 of `recent` gave to token t. The
+ * probability of row r is 64 * r elements further.
  */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
@@ -423,9 +429,9 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
 }
 
 /*
- * Computes the probabilities that the last rows gave to the tokens. A thread has one key. Queries
- * are numbered by row and, within a row, by query head of the group. Rows are reused in turn:
- * element r of `recent` belongs to the newest position t with t % history = r.
+ * Computes the attention probabilities that the last queries (rows) gave to the tokens. A thread
+ * has one key. Queries are numbered by row and, within a row, by query head of the group. Rows are
+ * reused in turn: element r of `recent` belongs to the newest position t with t % history = r.
  */
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -475,8 +481,8 @@ __global__ void __launch_bounds__(KEYS)
             if (j % group < group - 1)
                 continue;
             /*
-             * Rows before this chunk have already written their probabilities for tokens before the
-             * chunk.
+             * Queries before this chunk of the prompt have already written their probabilities for
+             * tokens before the chunk.
              */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
@@ -486,8 +492,8 @@ __global__ void __launch_bounds__(KEYS)
 }
 
 /*
- * Prepares `recent` for a new token: sets the element of the newest row to 0 for every token, and
- * all elements of the newest token to 0.
+ * Prepares `recent` for a new token: the newest query has given no token a probability yet, and no
+ * query has given one to the newest token, so these elements become 0.
  */
 __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
 {

@@ -97,9 +97,9 @@ cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_row
                                  cudaStream_t stream);
 
 /*
- * Writes the number of tokens that each KV head reads to len [batch * n_kv_heads], and the number
- * of KV heads of the live[0] requests to heads[0]. All arrays are on the device. Does not use pool,
- * bounds and page_table.
+ * Writes to len [batch * n_kv_heads] the number of tokens that each KV head reads, and to heads[0]
+ * the number of KV heads of the first live[0] requests together. All arrays are on the device. Does
+ * not use pool, bounds and page_table.
  */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
@@ -127,13 +127,13 @@ typedef struct {
     void *rows;
     int32_t row_pages; /* largest number of pages of tokens that a KV head reads */
     /*
-     * Device [batch * n_kv_heads]: number of tokens that are read. It is an output if the choice
-     * determines how many tokens are read (kvd_selection_varies), otherwise an input.
+     * Device [batch * n_kv_heads]: number of tokens that are read. This array is an output if the
+     * choice determines how many tokens are read (kvd_selection_varies), otherwise an input.
      */
     int32_t *len;
     /*
-     * Device [batch]. If the choice determines how many tokens are read, kvd_selection_choose adds
-     * each request's number to its element, summed over the KV heads.
+     * Device [batch]: number of tokens read by each request, summed over KV heads and calls.
+     * kvd_selection_choose adds to it if the choice determines how many tokens are read.
      */
     unsigned long long *read;
 } kvd_selected;
@@ -150,7 +150,8 @@ cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
 
 /* Centroids and codes of a layer, with KVD_READ_CODES. All arrays are on the device. */
 typedef struct {
-    int32_t size, relative; /* number of centroids, and RoPE position, as in kvd_read_codes */
+    /* Number of centroids, and relative RoPE position of queries (kvd_read_codes) */
+    int32_t size, relative;
     /*
      * Number of dimensions that RoPE rotates. It rotates dimensions i and i + dims/2 together, or 2
      * i and 2 i + 1 if `interleaved` is 1.
@@ -159,7 +160,8 @@ typedef struct {
     const double *frequency; /* [dims / 2] angle of a pair of dimensions per position */
     /*
      * factor [n_kv_heads][d][d]: Cholesky factors; moved [n_kv_heads][size][d]: centroids times
-     * these factors; centroid [n_kv_heads][size][d]. They are those of kvd_read_codes.
+     * these factors; centroid [n_kv_heads][size][d]. These are device copies of the arrays of
+     * kvd_read_codes.
      */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] index of the centroid of every token */
@@ -172,8 +174,8 @@ typedef struct {
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
 /*
- * Does the work of kvd_selection_choose with KVD_READ_CLUSTERS. The tokens of a cluster are
- * consecutive among the cached tokens of a KV head. `score` needs twice as many elements as for
+ * Chooses clusters in place of kvd_selection_choose for KVD_READ_CLUSTERS. The tokens of a cluster
+ * are adjacent among the cached tokens of a KV head. `score` needs twice as many elements as for
  * kvd_selection_choose.
  */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
@@ -199,7 +201,7 @@ typedef struct {
     const uint16_t *latents;
     /*
      * Outputs for each row of kvd_selected: latents of the tokens that are read, in row_pages
-     * pages, and their positions [row_pages * 64], -1 for tokens with exact keys.
+     * pages, and the positions of these tokens [row_pages * 64], -1 for tokens with exact keys.
      */
     uint16_t *gathered;
     int32_t *position;
@@ -221,7 +223,8 @@ typedef struct {
 
 /*
  * Computes the mean keys of whole prompts, which are in the pool, and chooses the selection pages
- * whose keys stay exact. `score` is scratch as in kvd_selected. `longest` is the largest kv_len.
+ * whose keys stay exact. `score` is scratch memory of the size of kvd_selected.score. `longest` is
+ * the largest kv_len.
  */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
@@ -253,8 +256,8 @@ cudaError_t kvd_selection_gather(const kvd_selection *s, const kvd_selected *to,
 #endif
 
 /*
- * Numbers of selection pages: of all pages, of the newest ones, which are always read, and of the
- * chosen older ones.
+ * Numbers of selection pages of a KV head: `all` pages together, the `newest` pages, which are
+ * always read, and the `chosen` ones of the older pages.
  */
 typedef struct {
     size_t all, newest, chosen;
@@ -277,8 +280,9 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
 }
 
 /*
- * Numbers of selection pages of a prompt with KVD_READ_LANDMARKS: `all` have a mean key, `outliers`
- * of these have exact keys, and a step chooses `chosen` of the remaining ones.
+ * Numbers of selection pages of a prompt with KVD_READ_LANDMARKS: the number `all` of pages with a
+ * mean key, the number `outliers` of those with exact keys, and the number `chosen` of other pages
+ * that a step reads.
  */
 typedef struct {
     size_t all, outliers, chosen;
@@ -320,7 +324,7 @@ KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns the number of small clusters that are chosen of n, without the first and the last. */
+/* Returns how many of n small clusters are chosen, not counting the first and the last cluster. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;

@@ -18,7 +18,7 @@ enum {
 }; /* WIDE is an odd row length, so that reading a column has no bank conflicts */
 typedef unsigned long long u64;
 
-/* Returns the index of the two dimensions that pair p of RoPE rotates together. */
+/* Returns the smaller index of the two dimensions that pair p of RoPE rotates together. */
 __device__ __forceinline__ int first_of(const kvd_selection_codes &c, int p)
 {
     return c.interleaved ? 2 * p : p;
@@ -94,7 +94,10 @@ __device__ void times_factor(const float *factor, int d, const float (*x)[WIDE],
     }
 }
 
-/* Finds the centroid nearest to the lane's token, among the centroids that this warp compares. */
+/*
+ * Finds the centroid nearest to the lane's token, among the centroids that this warp compares with
+ * it.
+ */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {

@@ -43,8 +43,8 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
 }
 
 /*
- * Returns the number of cached tokens of the layer that has the most. New tokens are stored in
- * pages after these tokens.
+ * Returns the number of cached tokens of the layer that has the most. In all layers, new tokens are
+ * stored in pages after this number of tokens.
  */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
@@ -83,7 +83,10 @@ static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_er
     return 0;
 }
 
-/* Sets the numbers of cached tokens, including the new tokens of decode steps. */
+/*
+ * Sets the number of cached tokens of every request and layer, including the new tokens of decode
+ * steps.
+ */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     selection *const e = of(m);
@@ -178,7 +181,10 @@ int kvd_selection_late_make(selection *e, kvd_err *err)
         !(e->late.mass = kvd_device_new(m, rows * sizeof *e->late.mass, what, err)) ||
         !(e->late.kept = kvd_device_new(m, e->kv * rows * sizeof *e->late.kept, what, err)))
         return -1;
-    /* Before the first iteration, every layer counts one cached token. */
+    /*
+     * Until the first iteration, every layer has a length of 1, because kernels require at least
+     * one cached token.
+     */
     for (size_t i = 0; i < n; i++)
         e->late.length[i] = 1;
     return kvd_device_put(e->late.lengths, e->late.length, bytes, what, err);
@@ -455,8 +461,8 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 }
 
 /*
- * Corrects the bits that a step does not read, which are counted with full keys elsewhere. An
- * unread key in low rank has fewer bits, so the correction is negative.
+ * Returns a correction to the number of bits that a step does not read. Other code counts an unread
+ * key in full, but a key in low rank has fewer bits, so the correction is negative.
  */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {

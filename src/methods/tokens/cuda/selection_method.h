@@ -31,8 +31,8 @@ typedef struct {
     size_t rows, row_pages, max_pages;
     /*
      * Device [layers][pool_pages]: for each page, `side` bytes of side information, from which
-     * steps choose. It is the bounds or the recent probabilities of the page's tokens
-     * (kvd_selection).
+     * steps choose. The side information is the bounds or the recent probabilities of the page's
+     * tokens (kvd_selection).
      */
     char *sides;
     size_t side;
@@ -48,10 +48,11 @@ typedef struct {
      * and layers
      */
     double *unread;
-    /* Codes of all layers, with KVD_READ_CODES. */
+    /* Codes (centroid indices of keys) of all layers; used for KVD_READ_CODES. */
     struct {
-        kvd_selection_codes of; /* centroids of layer 0, scratch memory and outputs */
-        double *frequency[2];   /* angular frequencies of the two RoPE bases, device */
+        /* Arguments of the kernels for layer 0: centroids, scratch memory and outputs */
+        kvd_selection_codes of;
+        double *frequency[2]; /* angular frequencies of the two RoPE bases, device */
     } codes;
     /* Data of KVD_READ_CLUSTERS, whose layers hold different numbers of tokens. */
     struct {
@@ -67,9 +68,11 @@ typedef struct {
     } late;
     /* Data of KVD_READ_LANDMARKS. Arrays are on the device unless another place is named. */
     struct {
-        kvd_selection_shadow of; /* state of layer 0 */
-        size_t wide, kept;       /* n_kv_heads * d_head, and the rank without padding */
-        size_t *prompt;          /* host [n_slots]: number of tokens of the prompt */
+        /* Arguments of the kernels for layer 0; those of other layers follow from it */
+        kvd_selection_shadow of;
+        /* n_kv_heads * d_head, and rank of the stored keys without padding */
+        size_t wide, kept;
+        size_t *prompt; /* host [n_slots]: number of tokens of the prompt */
         /* Leading right singular vectors of the keys of prompts, [n_slots][layers][wide][rank]. */
         uint16_t *basis;
         uint16_t *latents; /* [layers][pool_pages][64 * rank] */
@@ -99,7 +102,10 @@ typedef struct {
 kvd_selection kvd_selection_of_rows(const kvd_selection_method *e, int layer, size_t from,
                                     size_t n);
 
-/* Returns true if prompts drop tokens, for which selection_late.c has the functions. */
+/*
+ * Returns true if the method drops tokens at the end of a prompt; selection_late.c then has its
+ * functions.
+ */
 static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_CLUSTERS;
@@ -130,9 +136,8 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
 /*
  * kvd_selection_shadow_make allocates the arrays of e->shadow that depend on the slots and the
- * pages of the pool.
- * kvd_selection_shadow_work allocates all other arrays of e->shadow. It requires that `rows` and
- * row_pages are set.
+ * pages of the pool. kvd_selection_shadow_work allocates all other arrays of e->shadow. It requires
+ * that e->rows and e->row_pages are set.
  */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);

@@ -35,7 +35,7 @@ typedef struct {
     size_t n_slots, max_len;
     uneven_slot *slot;
     size_t *entries; /* [n_slots][layers][kv] number of cached tokens */
-    /* Lists of pages. KV head g of layer l of slot s has list number (s layers + l) kv + g. */
+    /* Lists of pages. KV head g of layer l of slot s has list number (s * layers + l) * kv + g. */
     kvd_pages pages;
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
@@ -74,7 +74,7 @@ typedef struct {
         bool spreads;
         /* number of scores of a token in a layer: kv, or 1 if KV heads keep the same tokens */
         size_t ranks;
-        float *rank;   /* device [layers][ranks][n_q8]: scores of tokens */
+        float *rank;   /* device [layers][ranks][n_q8]: scores by which tokens are ranked */
         float *spread; /* scratch of kvd_uneven_rank on the device */
         double *pair;  /* entropy and variance, device [layers][n_slots][2] */
         double *pairs;
@@ -156,8 +156,8 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
 }
 
 /*
- * For timing runs that compute no prompt: sets the numbers of cached tokens to those that a
- * computed prompt would have.
+ * Used in timing runs that compute no prompt: sets the numbers of cached tokens of slot s->slot to
+ * the numbers that the prompt would have left.
  */
 static void assume(uneven *e, const kvd_slice *s)
 {
@@ -367,8 +367,8 @@ static kvd_evict_layers statistics_of(const uneven *e, size_t i)
 }
 
 /*
- * Computes the budgets of prompts on the host. Called by the CUDA stream, so it must not call CUDA
- * functions.
+ * Computes the budgets of prompts on the host. It runs as a host function of the CUDA stream, so it
+ * must not call CUDA functions.
  */
 static void CUDART_CB divide(void *of_method)
 {
@@ -661,8 +661,8 @@ static bool generates(const kvd_plan *plan)
 
 /*
  * Returns the features of models that the kernels support. prefixkv, cake and windowkv exclude
- * sliding windows, because the kernels have no scores of layers with a window. They take heads of
- * up to KVD_WIDTH_NARROW dimensions.
+ * sliding windows, because the kernels have no scores of layers with a window. These three methods
+ * support heads of up to KVD_WIDTH_NARROW dimensions.
  */
 static unsigned computes(const kvd_plan *plan)
 {

@@ -1,8 +1,8 @@
 /*
  * Chooses the tokens of a prompt that stay if layers or KV heads keep different numbers of tokens.
  * Copies their rows of K and V to pages of one KV head each. If the KV heads of a layer share a
- * budget, a later token and a later KV head rank higher among equal scores, as on the CPU
- * (adakv.c).
+ * budget, of two equal scores, the one of the later KV head and then of the later token ranks
+ * higher, as on the CPU (adakv.c).
  *
  * Also has the kernels of methods whose layers depend on each other: scores for budgets that depend
  * on all layers (prefixkv, cake, kvzip), and windows of tokens that several layers share
@@ -35,14 +35,17 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     head h;
     h.budget = a.budget[a.slot[b]];
     /*
-     * With a budget below rule.sink, only as many first tokens are kept as the budget allows
-     * (taskkv.c).
+     * If the budget of the KV head is below rule.sink, only as many first tokens are kept as the
+     * budget allows (taskkv.c).
      */
     h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /* Smoothed scores are in `mass` of the KV head's first query head. */
+    /*
+     * If scores are smoothed, the smoothed ones are in the row of `mass` that belongs to the KV
+     * head's first query head.
+     */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * (size_t)a.n_q8 + h.at
                                : a.score + (size_t)g * (size_t)a.n_q8 + h.at;
     if (u.rank)
@@ -65,8 +68,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
 }
 
 /*
- * Returns the sort key of token t among the tokens of all KV heads that share a budget. g is the
- * index of the token's KV head among these KV heads.
+ * Returns the sort key of a score among the tokens of all KV heads that share a budget. `own` is
+ * the key within the KV head, t the token, and g the index of the KV head among those that share.
  */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
@@ -120,8 +123,9 @@ __global__ void __launch_bounds__(VECTOR)
 }
 
 /*
- * Finds the KV heads that keep all tokens (taskkv). With two KV heads, both vectors are equally far
- * from their mean, and the later head keeps all tokens.
+ * Finds the KV heads that keep all tokens (taskkv). They are the heads whose semantic vectors are
+ * farthest from the mean. If there are two KV heads, both are equally far, and the later head keeps
+ * all tokens.
  */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
@@ -421,8 +425,8 @@ __global__ void __launch_bounds__(RANK)
 }
 
 /*
- * Writes for each token the largest score over the query heads of the group. First tokens get 2,
- * which exceeds every score.
+ * Writes for each token the largest score over the query heads of the group. The first rule.sink
+ * tokens get the score 2, which exceeds every probability.
  */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)

@@ -40,15 +40,15 @@ typedef struct {
     unsigned long long *least;
     int32_t *count; /* output, device [slot][n_kv_heads]: number of tokens that stay */
     /*
-     * Page numbers (pages in `heads`) of each prompt and KV head, device [batch *
-     * n_kv_heads][max_pages].
+     * Device [batch * n_kv_heads][max_pages]: for each prompt and KV head, its page numbers in
+     * `heads`.
      */
     const int32_t *table;
     /* Device memory of the pages, each of which belongs to one KV head. */
     void *heads;
     /*
      * Scores of tokens, device [n_kv_heads][n_q8], or [1][n_q8] if rule.whole_layer is set. If
-     * NULL, kvd_uneven_choose sums and smooths prompt.mass instead.
+     * NULL, kvd_uneven_choose computes the scores itself, by summing and smoothing prompt.mass.
      */
     float *rank;
     /*
@@ -63,20 +63,21 @@ typedef struct {
      * `vector` and `is_whole` are scratch on the device.
      */
     int32_t whole;
-    float *vector;     /* [batch][n_kv_heads][d_v] semantic vectors, up to a common factor */
+    /* [batch][n_kv_heads][d_v] semantic vectors (all multiplied by the same unknown factor) */
+    float *vector;
     int32_t *is_whole; /* [batch][n_kv_heads] 1: the KV head keeps all tokens */
     /* 1 if the pages in `heads` already hold all tokens of the prompts. */
     int32_t stored;
     /* 1 if kvd_uneven_threshold has filled `least`. The threshold is then common to all layers. */
     int32_t decided;
-    /* Number of KV heads of all earlier layers if `decided` is 1, else 0. */
+    /* Number of KV heads in all earlier layers if `decided` is 1; otherwise 0. */
     int32_t first_head;
     /*
      * Number of consecutive layers, from this one on, that keep the tokens chosen by
      * kvd_uneven_windows.
      */
     int32_t layers;
-    /* Number of elements in `count` from one layer to the next. */
+    /* Distance in elements between the parts of `count` of two adjacent layers. */
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
@@ -97,15 +98,14 @@ cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t st
 /*
  * Fills `least` from the scores of all KV heads of n_layers layers. `args` describes the first
  * layer, but `rank` has the elements of all layers: [n_layers][n_kv_heads][n_q8]. budget.keep_old
- * is the mean number of tokens that a KV head keeps. Among equal scores, the one of the later layer
- * ranks higher; in a layer, that of the later KV head; in a head, that of the later token
- * (kvzip.c).
+ * is the mean number of tokens that a KV head keeps. Equal scores are ranked by layer, then by KV
+ * head, then by token; the later one is higher (kvzip.c).
  */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
 /*
- * Chooses the windows (runs of rule.review tokens) with the largest scores. Fills `kept` for this
- * layer and `count` for `layers` layers. Does not use `rank`.
+ * Chooses the windows (rule.review adjacent tokens each) with the largest scores. Fills `kept` for
+ * this layer and `count` for `layers` layers. Does not use `rank`.
  */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /*
@@ -131,7 +131,8 @@ typedef struct {
     const int32_t *slot;
     int32_t n_slots;
     /*
-     * Page numbers in `from`. The new token of request b is the first row of page from_table[b][0].
+     * Page numbers in the pool `from`. K and V of the new token of request b are in the first row
+     * of page from_table[b][0].
      */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages that hold all KV heads of the layer */

@@ -37,9 +37,9 @@ static int together(const kvd_zdc *z)
 }
 
 /*
- * Returns the layer whose token sets `layer` uses. Parameter `layers` is the number of adjacent
- * layers that share their sets. Parameter `overlap` is not considered here, because the device
- * decides by it.
+ * Returns the layer whose choice of important tokens `layer` uses, according to the parameter
+ * `layers` (number of adjacent layers with the same choice). The parameter `overlap` plays no role
+ * here, because the device compares the choices.
  */
 static int first_of(const kvd_zdc *z, int layer)
 {
@@ -241,8 +241,8 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
 
 /*
  * Called when new K and V have been stored. If an earlier layer chose the token sets (parameter
- * `layers`), the rows of prompts are narrowed at once, so that prompts attend to what the cache
- * will keep.
+ * `layers`), the columns of prompt rows that the cache will not keep are set to 0 now, so that
+ * prompts attend to what the cache will keep.
  */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {

@@ -7,8 +7,8 @@
  *
  * A slot has a list of pages: one page of its own, then the pages of its row of the page table. In
  * every layer the first pages, at least one, hold the less important tokens. The following pages
- * hold the important tokens and then the tokens after the prompt. All pages have the same size.
- * Within each of the two groups, tokens keep their order.
+ * hold the important tokens and then the tokens after the prompt. All pages have the same size. The
+ * less important tokens are in their original order, and so are the others.
  *
  * The attention of decode steps is one launch (kernels/cuda/decode.h, second_len), in which a layer
  * has twice its number of heads. The second half of the heads reads the less important tokens with
@@ -46,8 +46,8 @@ typedef struct {
     /* Index, in a page, of the element at which the head's K or V starts. */
     int32_t in_page[KVD_ZDC_STORES][2];
     /*
-     * Column of an output row at which the outputs of this KV head start. An output row has the
-     * attention outputs over important tokens, then those over other tokens.
+     * Column of an output row at which the outputs of this KV head begin. An output row holds the
+     * outputs of attention to important tokens, then those of attention to the other tokens.
      */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
@@ -57,8 +57,8 @@ typedef struct {
     /* Page numbers of each request, without the slot's own page: device [batch][pitch]. */
     const int32_t *table;
     /*
-     * The page list of slot s starts with page own + s of the pool. `pitch` is the length of a row
-     * of `table`.
+     * Slot s has page own + s of the pool as the first page of its list. `pitch` is the length of a
+     * row of `table`.
      */
     int32_t pitch, own;
     /* Device [slots][n_layers]: number of less important tokens. */
@@ -75,11 +75,14 @@ typedef struct {
     /* Natural logarithms of the softmax denominators, device [n_heads][n_q8]. */
     const float *lse;
     /*
-     * 1: `lse` holds, for each query head, the sum of the attention that each token received. The
-     * sums are added over query heads.
+     * 1: `lse` does not hold softmax denominators but, for each query head and token, the sum of
+     * the attention that the token received. These sums are added over query heads.
      */
     int32_t sums;
-    /* 1: a softmax denominator is divided by the number of keys that the token sees */
+    /*
+     * 1: the importance of a token is its softmax denominator divided by the number of keys that
+     * the token sees
+     */
     int32_t mean;
     double share; /* fraction of the tokens that are important */
     /*
@@ -88,9 +91,9 @@ typedef struct {
      */
     int32_t span;
     /*
-     * Smallest overlap at which this layer uses the token sets of the preceding layer. The
-     * important tokens of the two layers, and also their other tokens, must overlap by at least
-     * this fraction. A value above 1 disables the reuse.
+     * Smallest overlap at which this layer uses the preceding layer's sets of important and of
+     * other tokens. The sets of important tokens of the two layers, and also those of other tokens,
+     * must overlap by at least this fraction. A value above 1 disables the reuse.
      */
     double overlap;
     float *value; /* scratch, device [n_q8]: importance of every token */
@@ -105,9 +108,9 @@ typedef struct {
 
 /*
  * Chooses the important tokens of each prompt: the fraction `share` of its tokens with the largest
- * importance. The importance of a token is the logarithm of the sum of exp(lse) over query heads.
- * Among equally important tokens the earlier one is chosen. If the layer uses the sets of an
- * earlier layer, `share` has no effect.
+ * importance. The importance of a token is the logarithm of the sum over query heads of its softmax
+ * denominators exp(lse). Among equally important tokens the earlier one is chosen. If the layer
+ * uses the sets of an earlier layer, `share` has no effect.
  */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /*
@@ -123,7 +126,7 @@ cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream
  */
 typedef struct {
     kvd_zdc_pages pages;
-    kvd_attn_map map; /* layout of `from`; all KV heads have the same width */
+    kvd_attn_map map; /* layout of the pages `from`; all KV heads have the same width */
     int32_t batch, n_q8, window;
     /* First row and number of tokens of each prompt, device [batch]. */
     const int32_t *q_start, *q_len;
@@ -135,7 +138,8 @@ typedef struct {
      */
     int16_t *order;
     /*
-     * Outputs in the format of kvd_zdc_choose. The last `window` tokens of a prompt are important.
+     * Outputs `level` and `place`, as kvd_zdc_choose writes them. The last `window` tokens of a
+     * prompt are important.
      */
     uint8_t *level;
     int32_t *place;
@@ -147,7 +151,8 @@ typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of important tokens */
     int32_t batch, pitch;
-    const int32_t *end; /* device [batch]: end of each request's tokens, as in kvd_zdc_lists_args */
+    /* Device [batch]: kvd_zdc_lists_args.end, the number of rows up to the newest token */
+    const int32_t *end;
     const int32_t *table; /* device [batch][pitch] */
     const int16_t *order; /* output of kvd_zdc_channels */
     void *q;              /* device [batch][q_pitch]: queries */
@@ -170,8 +175,8 @@ typedef struct {
     const int16_t *order;     /* output of kvd_zdc_channels, or NULL: columns stay in their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     /*
-     * Device pages that hold the prompts before the move. In these pages, all tokens have as many
-     * columns as important tokens.
+     * Device pages that hold the prompts before kvd_zdc_move copies them. In these pages, all
+     * tokens have as many columns as important tokens.
      */
     const void *from;
     /* Device pages of the layer to which kvd_zdc_move copies the rows. */
@@ -185,8 +190,8 @@ typedef struct {
  */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
 /*
- * Sets to 0 the columns that less important tokens do not store, in `pages`. `pages` must be the
- * memory args->from, which is const there.
+ * Sets to 0 the columns that less important tokens do not store, in `pages`. `pages` must point to
+ * the same memory as args->from, which is a pointer to const.
  */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
@@ -209,8 +214,8 @@ typedef struct {
      */
     void *rows;
     /*
-     * Device pages of 64 tokens, in which all tokens have the columns of important tokens. Page
-     * table[0] has tokens 0 .. 63 of the prompt.
+     * Device pages of 64 tokens, in which all tokens have the columns of important tokens. The page
+     * with number table[0] has tokens 0 .. 63 of the prompt.
      */
     void *pages;
     const int32_t *table; /* device: page numbers of the prompt */
@@ -219,22 +224,26 @@ typedef struct {
 
 /*
  * kvd_zdc_pack copies tokens from `pages` to `rows`, kvd_zdc_unpack from `rows` to `pages`.
- * kvd_zdc_unpack sets columns that `rows` lacks, and the rest of the last group of 8 tokens, to 0.
+ * kvd_zdc_unpack sets to 0 the columns that `rows` does not have, and the tokens after the last one
+ * in its group of 8.
  */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
 typedef struct {
-    /* Pages of the slots. The lists are for all layers, so the member `layer` is ignored. */
+    /*
+     * Pages of the slots. kvd_zdc_lists makes page lists for all layers, so the member `layer` is
+     * ignored.
+     */
     kvd_zdc_pages pages;
     /* rows: first dimension of `end`, `low_len` and `table`, at least `batch` */
     int32_t batch, rows;
     /* Number of tokens of each request, the newest included, device [batch]. */
     const int32_t *kv_len;
     /*
-     * Outputs, device [n_layers][rows]. `low_len` is the number of less important tokens;
-     * kvd_decode takes it as second_len. `end` is the number of rows from the start of the page
-     * list to the newest token; kvd_decode takes it as kv_len.
+     * Outputs, device [n_layers][rows]. `low_len` is the number of less important tokens, which
+     * kvd_decode expects as second_len. `end` is the number of rows from the start of the page list
+     * to the newest token, which kvd_decode expects as kv_len.
      */
     int32_t *end, *low_len;
     int32_t *table; /* output, device [rows][pitch + 1]: page list of each request */
@@ -317,8 +326,8 @@ static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 }
 
 /*
- * Returns the index in `order` (kvd_zdc_channels) of the first of the d key channels of KV head g
- * of request b.
+ * Returns the index in `order` (output of kvd_zdc_channels) at which the d key channels of KV head
+ * g of request b begin.
  */
 static __device__ __forceinline__ size_t zdc_order_at(const kvd_zdc_pages &p, int b, int n_kv_heads,
                                                       int g, int d)

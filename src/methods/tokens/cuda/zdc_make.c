@@ -56,8 +56,9 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
 }
 
 /*
- * Makes a layout with twice the number of heads. The second half of the heads reads the first
- * columns of the same queries. Its outputs follow the outputs of the first half.
+ * Makes `both`, a layout with twice the number of heads. The second half of the heads reads the
+ * first columns of the queries that the first half reads. Its outputs follow the outputs of the
+ * first half.
  */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
@@ -84,8 +85,8 @@ static const kvd_dims_head *low_heads(const kvd_zdc *z, int layer)
 }
 
 /*
- * Computes the layouts of a layer. If the heads of important tokens are all as wide as the widest
- * head, the heads of other tokens are also given equal widths.
+ * Computes the layouts of a layer. If the heads of important tokens all have the width of the
+ * widest head, the heads of other tokens are also padded to their widest head.
  */
 static int resolve_layer(kvd_zdc *z, int layer, kvd_err *err)
 {
@@ -127,8 +128,8 @@ static void describe_head(const kvd_zdc *z, int layer, int g, kvd_zdc_head *to)
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
         /*
-         * Layout `both` lists all heads twice: with the widths of important tokens, then with the
-         * widths of other tokens.
+         * The layout `both` has every head twice: first with its width for important tokens, then
+         * with its width for other tokens.
          */
         to->in_row[s] = z->layer[layer].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }

@@ -13,7 +13,7 @@
  * importance over its own heads to `sum`; `exchange` fills in the importance from the other GPUs.
  */
 typedef struct {
-    int n, own; /* number of GPUs, index of this GPU; n = 0 if one GPU has all heads */
+    int n, own; /* number of GPUs, and index of this GPU; n is 0 if this GPU has all heads */
     /* Device [n][rows]: importance of tokens over the heads of each GPU. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
@@ -27,8 +27,9 @@ void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
  */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /*
- * Return layouts: kvd_gpu_zdc_heads those of this GPU's KV heads, a device array [n_kv_heads], and
- * kvd_gpu_zdc_low_map that of the pages of less important tokens.
+ * These functions return layouts. kvd_gpu_zdc_heads returns the layouts of this GPU's KV heads, a
+ * device array [n_kv_heads]. kvd_gpu_zdc_low_map returns the layout of the pages of less important
+ * tokens.
  */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
@@ -62,7 +63,8 @@ typedef struct {
 typedef struct {
     size_t tokens;
     /*
-     * `tokens` at the end of the latest iteration, even if the request finished in that iteration.
+     * Value of the member `tokens` at the end of the latest iteration, even if the request finished
+     * in that iteration.
      */
     size_t counted;
     /*
@@ -142,7 +144,9 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
 /* Returns 0 on one GPU. */
 size_t kvd_zdc_sum_bytes(const kvd_paged_cache *c);
 
-/* Allocates the arrays of *z. Must be called after the layers of the cache are set up. */
+/*
+ * Allocates the arrays of *z. The caller must have made the layers of the cache (z->cache) before.
+ */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
 int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 

@@ -31,7 +31,9 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/* Returns a sort key that rises with the value and for equal values falls with t. */
+/*
+ * Returns a sort key that is larger for a larger value and, if values are equal, for a smaller t.
+ */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);
@@ -54,7 +56,10 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns the number of common members of two sets, as a fraction of the larger set. */
+/*
+ * Returns the overlap of two sets with a and b members: the number `both` of common members divided
+ * by the larger of a and b.
+ */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -105,9 +110,9 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /*
- * Returns the index of the first of 8 dimensions, 8 block .. 8 block + 7, of the i-th important (or
- * other) token. `first` is the index, in the page list, of the first page of important (or other)
- * tokens.
+ * Returns the index of 8 dimensions, from 8 * block on, of the i-th token in one of the two groups
+ * (important or other tokens). `first` is the index, in the page list, of the first page of that
+ * group.
  */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)

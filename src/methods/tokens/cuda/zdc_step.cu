@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
     /*
-     * Important and other tokens have pages of their own, so the list has at most one page more
-     * than the tokens fill.
+     * Important tokens share no page with other tokens, so the list may have one page more than all
+     * tokens together fill.
      */
     int32_t *const table = a.table + (size_t)b * (size_t)(a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
