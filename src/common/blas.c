@@ -45,8 +45,8 @@ void kvd_blas_choose_core(char **argv)
     self[n] = '\0';
     execv(self, argv);
     /*
-     * Restarting the program by execv has failed. It continues with OpenBLAS's slower kernels,
-     * which give the same results.
+     * Restarting the program by execv has failed. The program continues with OpenBLAS's slower
+     * kernels, which give the same results.
      */
     unsetenv("OPENBLAS_CORETYPE");
 #else

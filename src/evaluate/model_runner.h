@@ -75,8 +75,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
 
 /*
  * Runs the sequences *b through the model like kvd_forward_run, but computes only the tokens after
- * the recorded prompts. The callback `inner` receives whole sequences. It sets only those rows of
- * the array hidden [n_tokens][d_model] whose tokens are after the prompts.
+ * the recorded prompts. The callback `inner` receives whole sequences. The function sets only those
+ * rows of the array hidden [n_tokens][d_model] whose tokens are after the prompts.
  */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);

@@ -117,8 +117,8 @@ static row_sums scan_row(const float *x, size_t vocab)
 
 /*
  * Returns the KL divergence of p = softmax(a) from q = softmax(b), as E_p[a - b] - lse(a) + lse(b).
- * E_p is the mean with weights p, and lse the logarithm of the sum of exponentials. It is exactly 0
- * for equal logits. The rounding error is about 1e-15 of the largest |a - b|.
+ * E_p is the mean with weights p, and lse the logarithm of the sum of exponentials. The result is
+ * exactly 0 for equal logits. The rounding error is about 1e-15 of the largest |a - b|.
  */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)

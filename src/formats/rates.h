@@ -38,7 +38,7 @@ typedef struct {
     /*
      * Rule that chose the kept dimensions.
      *
-     *   eq6          removed singular values are at most the fraction r of their sum (ZACK, Eq. 6)
+     *   eq6          sum of removed singular values <= r * sum of all of them (ZACK, Eq. 6)
      *   eq6-energy   like eq6, with squared singular values
      *   eq6-by-pair  like eq6, with one r for Q and K and another for V
      *   error        by measured losses of prediction quality (kvdim/error-table)

@@ -196,7 +196,7 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n);
 int kvd_cuda_has_head(const kvd_cuda_engine *e);
 /*
  * kvd_cuda_layers runs all layers of the model on n tokens. kvd_cuda_layers_begin sets the input of
- * the layers: token ids `id` and positions `at`, both in device memory. It stores the pointers.
+ * the layers: token ids `id` and positions `at`, both in device memory, whose pointers it stores.
  * kvd_cuda_layers calls kvd_cuda_layers_begin itself.
  */
 void kvd_cuda_layers_begin(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at);

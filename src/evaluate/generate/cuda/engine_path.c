@@ -51,8 +51,8 @@ typedef struct {
     size_t n;
     /*
      * `heads` is the number of KV heads in all layers. `counted_heads` is the number of KV heads in
-     * the layers that `engine->count` counts. It does not count layers that have a sliding window
-     * and no method that acts on them.
+     * the layers that `engine->count` counts. The engine does not count layers that have a sliding
+     * window and no method that acts on them.
      */
     double heads, counted_heads;
     /*
