@@ -218,9 +218,9 @@ cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_l
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
 /*
- * Writes the leading eigenvectors of each of n matrices [d][d] to `to`. Those of matrix i begin at
- * element basis[i].at and form a matrix [d][basis[i].rank], whose first column belongs to the
- * largest eigenvalue. In `vectors`, eigenvectors are column-major, in rising order of their
+ * Writes the leading eigenvectors of each of n matrices [d][d] to `to`. The vectors of matrix i
+ * begin at element basis[i].at and form a matrix [d][basis[i].rank], whose first column belongs to
+ * the largest eigenvalue. In `vectors`, eigenvectors are column-major, in rising order of their
  * eigenvalues. `padded` [n][d][wide] receives the same matrices with zero columns up to `wide`; it
  * may be NULL. `basis` [n] is in device memory, and no rank is above `wide`.
  */

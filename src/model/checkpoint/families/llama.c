@@ -490,8 +490,7 @@ const kvd_family kvd_family_minicpm = {
 static int read_cohere_common(const json_t *root, double theta, kvd_config *c, kvd_err *err)
 {
     c->logit_scale = 0.0625;
-    if (kvd_cfg_refuse_true(root, "use_qk_norm", "which is not supported",
-                            err) ||
+    if (kvd_cfg_refuse_true(root, "use_qk_norm", "which is not supported", err) ||
         kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
         kvd_cfg_positive_or(root, "logit_scale", &c->logit_scale, err) ||
         kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
