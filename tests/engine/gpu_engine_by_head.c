@@ -161,7 +161,9 @@ static void test(const load *l, const char *method, const outcome *none, double 
     else {
         const double between = off(l, two.logits, one.logits),
                      own = off(l, one.logits, none->logits), held = held_off(&two, &one);
-        test_result(own >= 9 * rounding && between <= fmax(own / 4, 6 * rounding) && held <= 0.01,
+        /* Codes of the latents of a GPU are filled up to whole words. */
+        const double most = strstr(method, "palu+") ? 0.03 : 0.01;
+        test_result(own >= 9 * rounding && between <= fmax(own / 4, 6 * rounding) && held <= most,
                     method,
                     "off by %.3g (none %.3g), the method itself by %.3g, held bytes by %.3g",
                     between, rounding, own, held);
@@ -258,7 +260,7 @@ int main(int argc, char **argv)
         {"kvzip", "the attention of all KV heads"},
         {"shadowkv", "have one basis"},
         {"xkv", "share a basis"},
-        {"minicache", "the range of angles"},
+        {"minicache,start=0", "the range of angles"},
         {"rotatekv", "a code holds all KV heads"},
         {"xquant", "a layer's input"},
         {"waterfill,block=64", "one transform"}};

@@ -586,6 +586,8 @@ static void run_on_engine(void)
     takes_path(gpu, "zdc,explicit=1,p_i=0.1,p_u=0.5", NULL);
     takes_path(gpu, "minicache", NULL);
     takes_path(gpu, "mikv", NULL);
+    takes_path(gpu, "leankv", NULL);
+    takes_path(gpu, "leankv,lk=2", "do not support the heads");
     takes_path(gpu, "lower+zack,p=0.3,p_u=0.6", "no cache for it");
     takes_path(gpu, "xkv", NULL);
     kvd_generator_free(gpu);

@@ -251,6 +251,11 @@ typedef struct kvd_gpu_kind {
      */
     bool (*generates)(const kvd_plan *plan);
     /*
+     * Returns true if the kernels support the heads of the model. Text is generated on another path
+     * otherwise. NULL: kvd_gpu_method_check decides alone.
+     */
+    bool (*fits)(const kvd_plan *plan, const kvd_config *config);
+    /*
      * Returns true if this code reads keys before RoPE even in models for which hook.wants_raw is
      * not set, so that the forward pass applies RoPE itself: models with biases or norms of K, or
      * with partial RoPE. NULL: never.

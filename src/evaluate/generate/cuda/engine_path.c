@@ -126,6 +126,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
                  "with partial RoPE";
     else if (member ? p->levels || !kind || !kind->generates || !kind->generates(p) : rebuilds)
         reason = "the engine has no cache for it whose prompts attend uncompressed";
+    else if (member && kind->fits && !kind->fits(p, c))
+        reason = "the engine's kernels of this method do not support the heads of the model";
     else if ((member && kvd_gpu_method_check(p, c, max_len, &err)) || check_model(c, max_len, &err))
         reason = err.msg;
     (void)snprintf(why, KVD_GENERATOR_WHY, "%s", reason ? reason : "");

@@ -4,6 +4,7 @@
  * being computed: all tokens of prompts, and the new token of decode steps. kvd_leankv_update
  * quantises the new token after attention.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ typedef struct {
     uint32_t *known;
     /* state of the page pool at the end of the latest iteration, in pinned memory */
     kvd_leankv_state *seen;
+    kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
 
 static leankv *self_of(kvd_gpu_method *m)
@@ -119,6 +121,53 @@ static double held(const kvd_gpu_method *m)
                  (double)kvd_leankv_entry_bytes(k->pool.layout.d, p->k_bits, p->v_bits);
     }
     return bytes;
+}
+
+/*
+ * Reads the numbers of tokens of a slot from the device, summed over KV heads and layers. Returns
+ * false if that fails.
+ */
+static bool count(const leankv *k, size_t slot, double n[KVD_LEANKV_LEVELS])
+{
+    const size_t heads = (size_t)k->pool.n_layers * (size_t)k->pool.n_kv_heads;
+    if (cudaMemcpy(k->record, k->pool.head + slot * heads, heads * sizeof *k->record,
+                   cudaMemcpyDeviceToHost))
+        return false;
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
+        n[l] = 0;
+        for (size_t h = 0; h < heads; h++)
+            n[l] += k->record[h].n[l];
+    }
+    return true;
+}
+
+static double mean(const kvd_gpu_method *m, size_t slot)
+{
+    const leankv *const k = (const leankv *)(const void *)m;
+    double n[KVD_LEANKV_LEVELS];
+    return count(k, slot, n) ? (n[KVD_LEANKV_HIGH] + n[KVD_LEANKV_LOW]) /
+                                   ((double)k->pool.n_layers * k->pool.n_kv_heads)
+                             : (double)NAN;
+}
+
+/* Counts as hetero does: codes, and a scale and a zero point of 16 bits for each vector. */
+static double bits(const kvd_gpu_method *m, size_t slot)
+{
+    const leankv *const k = (const leankv *)(const void *)m;
+    double n[KVD_LEANKV_LEVELS], sum = 0;
+    if (!count(k, slot, n))
+        return (double)NAN;
+    for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {
+        const kvd_leankv_precision *const p = &k->pool.layout.level[l];
+        sum += n[l] * (k->pool.layout.d * (p->k_bits + p->v_bits) + 64.0);
+    }
+    return sum;
+}
+
+static size_t lowered(const kvd_gpu_method *m, size_t slot)
+{
+    double n[KVD_LEANKV_LEVELS];
+    return count((const leankv *)(const void *)m, slot, n) ? (size_t)n[KVD_LEANKV_LOW] : 0;
 }
 
 static kvd_leankv_steps steps_of(const leankv *k, const kvd_paged_rows *r)
@@ -220,7 +269,9 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     p->n_pages = (int32_t)n;
     p->n_slots = (int32_t)(slots - 1);
     k->stream = stream;
-    if (!(k->known = calloc(slots, sizeof *k->known)))
+    k->known = calloc(slots, sizeof *k->known);
+    k->record = calloc((size_t)p->n_layers * (size_t)p->n_kv_heads, sizeof *k->record);
+    if (!k->known || !k->record)
         return kvd_no_memory(err, what, slots * sizeof *k->known);
     kvd_device_memory *const d = &k->memory;
     return (p->list = kvd_device_new(d, n * sizeof *p->list, "leankv's list of pages", err)) &&
@@ -247,6 +298,7 @@ static void release(kvd_gpu_method *m)
     (void)cudaFreeHost(k->host_leaving);
     (void)cudaFreeHost(k->seen);
     free(k->known);
+    free(k->record);
     free(k);
 }
 
@@ -279,32 +331,51 @@ static int make_scratch(leankv *k, kvd_err *err)
     return kvd_device_zero(k->arrived, slices * kv * sizeof *k->arrived, what, err);
 }
 
+/* Sets the bits of keys [0] and of values [1], at each precision. */
+static void bits_of(const kvd_plan *plan, int of[2][KVD_LEANKV_LEVELS])
+{
+    static const char *const key[2][KVD_LEANKV_LEVELS] = {{"k", "lk"}, {"v", "lv"}};
+    for (int side = 0; side < 2; side++)
+        for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
+            of[side][l] =
+                (int)value_of(plan->bits->info.parameter, &plan->bits_values, key[side][l]);
+}
+
+static bool balances(const kvd_plan *plan)
+{
+    return value_of(plan->bits->info.parameter, &plan->bits_values, "balance") > 0;
+}
+
+static bool other_axes(const kvd_plan *plan)
+{
+    return plan->dims || plan->maker || plan->channels || plan->layers;
+}
+
 static int set_up(leankv *k, kvd_err *err)
 {
     const kvd_plan *const plan = k->method.plan;
     const kvd_paged_cache *const c = k->method.cache;
-    const kvd_parameter *const b = plan->bits->info.parameter, *const t =
-                                                                   plan->tokens->info.parameter;
-    const kvd_parameter_values *const bv = &plan->bits_values, *const tv = &plan->tokens_values;
-    const int k_bits[] = {(int)value_of(b, bv, "k"), (int)value_of(b, bv, "lk")};
-    const int v_bits[] = {(int)value_of(b, bv, "v"), (int)value_of(b, bv, "lv")};
+    const kvd_parameter *const t = plan->tokens->info.parameter;
+    const kvd_parameter_values *const tv = &plan->tokens_values;
+    int of[2][KVD_LEANKV_LEVELS];
+    bits_of(plan, of);
     kvd_leankv_pool *const p = &k->pool;
     k->th = value_of(t, tv, "th");
     k->tl = value_of(t, tv, "tl");
     k->window = (int32_t)value_of(t, tv, "window");
-    if (plan->dims || plan->maker || plan->channels || plan->layers)
+    if (other_axes(plan))
         return kvd_fail(
             err, "the CUDA engine runs leankv on whole heads, without methods of other axes");
-    if (value_of(b, bv, "balance") > 0)
+    if (balances(plan))
         return kvd_fail(err, "the CUDA engine runs leankv without balance");
-    if (kvd_leankv_layout_make(c->config->d_head, k_bits, v_bits, &p->layout) ||
+    if (kvd_leankv_layout_make(c->config->d_head, of[0], of[1], &p->layout) ||
         c->layer[0].map.group > 8)
         return kvd_fail(
             err,
             "K%dV%d and K%dV%d on heads of %d, %d to a KV head: the CUDA engine runs leankv with keys of "
             "8 or 4 bits, values of 8, 4 or 2, no more at the low level, heads of 32, 64 or 128, up "
             "to 8 to a KV head",
-            k_bits[0], v_bits[0], k_bits[1], v_bits[1], c->config->d_head, c->layer[0].map.group);
+            of[0][0], of[1][0], of[0][1], of[1][1], c->config->d_head, c->layer[0].map.group);
     p->n_layers = c->config->n_layers;
     p->n_kv_heads = c->layer[0].map.n_kv_heads;
     k->room = c->max_len;
@@ -336,6 +407,9 @@ static int open_method(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_
                                  .begin = begin,
                                  .ended = ended,
                                  .entries = entries,
+                                 .mean = mean,
+                                 .lowered = lowered,
+                                 .bits = bits,
                                  .held = held,
                                  .plan_steps = plan_steps,
                                  .attend_steps = attend_steps,
@@ -345,5 +419,22 @@ static int open_method(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_
     return set_up(k, err);
 }
 
-const kvd_gpu_kind kvd_gpu_leankv = {
-    .joins_heads = kvd_gpu_heads_apart, .runs = runs, .open = open_method};
+static bool generates(const kvd_plan *plan)
+{
+    return runs(plan) && !other_axes(plan) && !balances(plan);
+}
+
+static bool fits(const kvd_plan *plan, const kvd_config *c)
+{
+    kvd_leankv_layout layout;
+    int of[2][KVD_LEANKV_LEVELS];
+    bits_of(plan, of);
+    return !kvd_leankv_layout_make(c->d_head, of[0], of[1], &layout) &&
+           c->n_heads / c->n_kv_heads <= 8;
+}
+
+const kvd_gpu_kind kvd_gpu_leankv = {.joins_heads = kvd_gpu_heads_apart,
+                                     .runs = runs,
+                                     .generates = generates,
+                                     .fits = fits,
+                                     .open = open_method};
