@@ -642,12 +642,11 @@ static int read_list(reader *r, const char *path, FILE *f, kvd_err *err)
         return all ? kvd_fail(err, "'%s' holds no JSON list", path)
                    : kvd_fail(err, "'%s', line %d: %s", path, why.line, why.text);
     }
-    for (size_t i = 0; !status && i < json_array_size(all) && (!r->s->most || i < r->s->most);
-         i++) {
-        r->x = json_array_get(all, i);
-        r->number = i + 1;
+    const size_t n = json_array_size(all), last = r->s->most && r->s->most < n ? r->s->most : n;
+    for (r->number = 1; !status && r->number <= last; r->number++) {
+        r->x = json_array_get(all, r->number - 1);
         if (read_item(r, err))
-            status = kvd_in(err, "'%s', entry %zu", path, i + 1);
+            status = kvd_in(err, "'%s', entry %zu", path, r->number);
     }
     json_decref(all);
     return status;
@@ -656,12 +655,11 @@ static int read_list(reader *r, const char *path, FILE *f, kvd_err *err)
 static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
 {
     char *line = NULL;
-    size_t room = 0, items = 0;
+    size_t room = 0, items = 0, most = r->s->most ? r->s->most : SIZE_MAX;
     ssize_t n = 0;
     int status = 0;
     errno = 0;
-    for (size_t number = 1;
-         !status && (!r->s->most || items < r->s->most) && (n = getline(&line, &room, f)) > 0;
+    for (size_t number = 1; !status && items < most && (n = getline(&line, &room, f)) > 0;
          number++) {
         json_error_t why;
         const size_t mark = number == 1 ? kvd_utf8_mark(line, (size_t)n) : 0;
