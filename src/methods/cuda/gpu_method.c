@@ -63,7 +63,7 @@ static const char *other_feature(const kvd_plan *p, const kvd_config *c, unsigne
     return c->sinks && !(computes & KVD_GPU_SINKS) ? "attention sinks"
            : fabsf(scale - 1) > 1e-6f && !(computes & KVD_GPU_SCALE)
                ? "a scale of scores of its own"
-           : rebuilds && c->rope_local_theta > 0 ? "two RoPE bases"
+           : rebuilds && c->rope_local_theta > 0 ? "RoPE that differs between layers"
            : rebuilds && partial                 ? "partial RoPE"
                                                  : NULL;
 }

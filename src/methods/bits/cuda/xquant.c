@@ -411,7 +411,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
                ? kvd_fail(err, "'xquant' in a model with %s: the CUDA engine does not run it",
                           m->qk_norm_whole ? "a norm over all heads of K"
                           : partial        ? "partial RoPE"
-                                           : "two RoPE bases")
+                                           : "RoPE that differs between layers")
                : 0;
 }
 

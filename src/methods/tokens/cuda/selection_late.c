@@ -561,7 +561,7 @@ int kvd_selection_shadow_describe(selection *e, kvd_err *err)
         return kvd_fail(err, "shadowkv,rank=%zu: the CUDA engine has keys of rank up to 768", kept);
     if (partial || m->rope_local_theta > 0)
         return kvd_fail(err, "'shadowkv' in a model with %s: the CUDA engine does not run it",
-                        partial ? "partial RoPE" : "two RoPE bases");
+                        partial ? "partial RoPE" : "RoPE that differs between layers");
     c->hook.wants_pre = !c->hook.wants_raw;
     e->shadow.wide = wide;
     e->shadow.kept = kept;
