@@ -372,7 +372,7 @@ static size_t read_line(FILE *f, double *x, size_t most)
     return n;
 }
 
-/* Compares greedy generation with Transformers (tests/oracle/generate_oracle.py). */
+/* Compares greedy generation with Transformers (tests/oracle/transformers_oracle.py). */
 TEST(none_is_transformers)
 {
     enum { SEQUENCES = 5, N = 24, MOST = 100 };

@@ -51,3 +51,25 @@ for method in kvmerger prefixkv $windows kvcrush,window=8 ems,window=8 elasticca
   then ok "--sweep of $method"; else not_ok "--sweep of $method" "$(cat "$D/rows" "$D/err")"; fi
 done
 if run --target 0.6 --method prefixkv && awk 'END { exit !($2 > 0 && $2 < 1) }' "$D/rows"; then ok "--target of prefixkv"; else not_ok "--target of prefixkv" "$(cat "$D/rows" "$D/err")"; fi
+
+# ---- losses by tests/oracle/whole_model.py, a decoder in NumPy with the caches of docs/methods.md --------------------------
+awk 'BEGIN { s = 1; for (i = 0; i < 2; i++) { for (j = 0; j < 61; j++) { s = (s * 16807) % 2147483647; printf "%s%d", j ? "," : "", s % 8192 } print "" } }' >"$D/ids.csv"
+cat >"$D/oracle" <<'END'
+none 14.2298891
+h2o,heavy=7,recent=6 14.4265526
+d2o,heavy=7,recent=6,beta=0.6 14.5193673
+scissorhands,budget=15,recent=4,history=20,drop=3 14.6357544
+sparsity,th=0.5,tl=0.3,window=7 14.6470500
+hetero,k=5,v=3 14.2368074
+lower+hetero,heavy=7,recent=5,k=6,v=5,lk=4,lv=3 14.2081478
+received+hetero,g=0.4,rise=0.3,k=6,v=6,lk=3,lv=3 14.2610914
+importance+hetero,g=0.2,overlap=0.6,k=6,v=6,lk=3,lv=3 14.2419034
+zipcache,high=5,low=3,share=0.4,block=7 14.2059678
+minicache,start=0.2,t=0.6,gamma=0.05 14.1823084
+xkv,layers=2,rank_k=9,rank_v=11 14.2103468
+strawman,p=0.6 13.8971744
+END
+if $B/bin/kvdim-eval data/models/kvdim-6m --ids "$D/ids.csv" --seq-len 61 --prompt 33 -q --json --method "$(sed 1d "$D/oracle" | cut -d' ' -f1 | paste -sd,)" -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&
+   sed -n 's/^ *"nll": \([0-9.]*\),$/\1/p' "$D/a.json" | paste -d' ' "$D/oracle" - |
+     awk '{ d = $2 - $3; most = /hetero|zipcache/ ? 1e-3 : 2e-5 } NF != 3 || d > most || -d > most { print; wrong = 1 } END { exit wrong || NR != 13 }' >"$D/rows"
+then ok "losses of a decoder in NumPy"; else not_ok "losses of a decoder in NumPy" "$(cat "$D/rows" "$D/err")"; fi

@@ -85,13 +85,13 @@ for f in opt-before opt-after phi3-short falcon-40b qwen2-gqa; do
 done
 
 # ---- Transformers -----------------------------------------------------------------------------------
-# What Transformers gave on a machine that has it (export_oracle.py) against what kvdim-eval gives here.
+# What Transformers gave on a machine that has it (transformers_oracle.py) against what kvdim-eval gives here.
 if [ "$(wc -l <"$D/found")" -eq 8 ] && tail -n +2 tests/data/export_expected.csv | paste -d, - "$D/found" | awk -F, '
      { d = $2 - $4 } $1 != $3 || !($2 > 0) || d > 5e-4 * $2 || -d > 5e-4 * $2 { print; wrong = 1 } { n++ } END { exit wrong || n != 8 }' >"$D/log"
 then ok "as Transformers within 0.05 %"; else bad "as Transformers within 0.05 %" "$(cat "$D/log" "$D/found")"; fi
 if "$PYTHON" -c 'import torch, transformers' 2>/dev/null; then
-  { "$PYTHON" tests/oracle/export_oracle.py $TEXT 512 256 "kvdim-6m-zack=$D/zack" "kvdim-6m-balanced=$D/balanced" "kvdim-6m-fdc=$D/fdc" &&
-    "$PYTHON" tests/oracle/export_oracle.py "$D/ids.csv" 480 40 "opt-before=$D/opt-before" "opt-after=$D/opt-after" "phi3-short=$D/phi3-short" \
+  { "$PYTHON" tests/oracle/transformers_oracle.py perplexity $TEXT 512 256 "kvdim-6m-zack=$D/zack" "kvdim-6m-balanced=$D/balanced" "kvdim-6m-fdc=$D/fdc" &&
+    "$PYTHON" tests/oracle/transformers_oracle.py perplexity "$D/ids.csv" 480 40 "opt-before=$D/opt-before" "opt-after=$D/opt-after" "phi3-short=$D/phi3-short" \
       "falcon-40b=$D/falcon-40b" "qwen2-gqa=$D/qwen2-gqa"; } >"$D/now" 2>"$D/err"
   if paste -d, "$D/now" "$D/found" | awk -F, '{ d = $2 - $4 } $1 != $3 || d > 1e-5 * $2 || -d > 1e-5 * $2 { print; wrong = 1 }
        { n++ } END { exit wrong || n != 8 }' >"$D/log"
