@@ -39,7 +39,7 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
     char *const full = is_dots(name, n) ? realpath(path, NULL) : NULL;
     name = full ? last_part(full, &n) : name;
     memset(m, 0, sizeof *m);
-    /* A model name that is too long is cut between two UTF-8 characters. */
+    /* A model name that is too long is shortened at the end of a UTF-8 character. */
     if (n >= sizeof m->name)
         n = kvd_utf8_first_bad(name, sizeof m->name - 1);
     memcpy(m->name, name, n);

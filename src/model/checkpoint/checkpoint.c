@@ -174,7 +174,10 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* Receives the error of a tensor of unsupported data type. Such a tensor counts as stored. */
+    /*
+     * Receives the error of a tensor of unsupported data type. A tensor of unsupported data type
+     * counts as stored, so the error is ignored here.
+     */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -276,8 +279,8 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
     /*
-     * Number of element types: KVD_F32 to KVD_BF16, then the quantised formats up to KVD_RANDOM,
-     * which are numbered from 1.
+     * Number of element types: the plain types up to KVD_BF16, numbered from 0, then the quantised
+     * formats up to KVD_RANDOM, numbered from 1.
      */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
@@ -503,8 +506,8 @@ int kvd_checkpoint_has(const kvd_checkpoint *c, const char *name)
 }
 
 /*
- * Reports that no tokenizer was found. If the file `model` exists, the message says that
- * SentencePiece tokenizers are not supported.
+ * Reports that no tokenizer was found. If the file `model` (a SentencePiece tokenizer) exists, the
+ * message says that SentencePiece tokenizers are not supported.
  */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {

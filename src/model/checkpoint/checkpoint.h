@@ -31,7 +31,7 @@ typedef struct kvd_checkpoint kvd_checkpoint;
  * kvd_checkpoint_tensor.
  *
  * If a model was saved without its output head, the tensor names in its file lack the family's
- * prefix. Callers use the names with the prefix in this case too.
+ * prefix. Callers always use the names with the prefix.
  *
  * If the output head is tied, both the name of the embedding and that of the head find the one
  * stored tensor. If a file stores both tensors, their values must be equal.
@@ -39,8 +39,8 @@ typedef struct kvd_checkpoint kvd_checkpoint;
 kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
 
 /*
- * Returns a checkpoint that has no file: a model with random weights (random.h), which bf16
- * represents exactly. On failure returns NULL and fills *err.
+ * Returns a checkpoint that has no file: a model with random weights (random.h). bf16 represents
+ * these weights exactly. On failure returns NULL and fills *err.
  *
  * Matrices, embeddings and learned positions are close to normal with variance 1 / columns; gains
  * are 1 and biases 0. Products with such matrices keep the norm of vectors approximately.

@@ -33,8 +33,8 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
 
 /*
  * Finds the model family from the key `model_type` of config.json. If this key is absent, uses the
- * first known name in the list `architectures`. The list `architectures`, if present, must contain
- * the language model of this family.
+ * first known name in the list `architectures`. Fails if the list `architectures` is present but
+ * does not contain the language model of this family.
  */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
@@ -103,7 +103,10 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
         return kvd_fail(err, "'is_causal' is false, only causal attention is supported");
     if (family->read(root, c, err))
         return -1;
-    /* An epsilon of 1 or more would outweigh the mean square of the norm's input. */
+    /*
+     * With an epsilon of 1 or more, the result of a norm would depend on epsilon more than on its
+     * input.
+     */
     if (c->norm_eps >= 1)
         return kvd_fail(err, "the epsilon of the norms is %g, not below 1", c->norm_eps);
     (void)snprintf(c->family, sizeof c->family, "%s", family->name);

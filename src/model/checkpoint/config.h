@@ -8,7 +8,10 @@
 
 #include "common/err.h"
 
-/* In each of these enumerations, the first value (0) is the variant that Llama models use. */
+/*
+ * In each of the enumerations from here on, the first value (0) is the variant that Llama models
+ * use.
+ */
 
 typedef enum { KVD_POSITIONS_ROPE, KVD_POSITIONS_LEARNED } kvd_positions;
 
@@ -33,7 +36,7 @@ typedef enum {
     KVD_ROPE_YARN
 } kvd_rope_scaling;
 
-/* x / rms(x) * gain (RMS), or (x - mean(x)) / std(x) * gain + bias (LAYER). */
+/* Norm of a vector x. RMS: x / rms(x) * gain. LAYER: (x - mean(x)) / std(x) * gain + bias. */
 typedef enum { KVD_NORM_RMS, KVD_NORM_LAYER } kvd_norm;
 
 /* Order of the steps of a layer; x is the residual stream. */
@@ -55,7 +58,10 @@ typedef enum {
      * norm2'(ffn(norm'(x))).
      */
     KVD_ORDER_AROUND,
-    /* Norms only after each block: x += norm2(attention(x)); x += norm2'(ffn(x)). */
+    /*
+     * Norms only after each block; x is the residual stream: x += norm2(attention(x)); x +=
+     * norm2'(ffn(x)).
+     */
     KVD_ORDER_BRANCH
 } kvd_order;
 
@@ -135,9 +141,9 @@ typedef struct {
     double rope_attention_factor;
     /*
      * YaRN leaves RoPE frequencies unchanged that make more than beta_fast turns within the
-     * original context. Frequencies of fewer than beta_slow turns are divided by the factor.
-     * Frequencies between these limits are a linear blend of both. If rope_truncate is true, the
-     * indices of the frequencies at the two limits are rounded to whole numbers.
+     * original context. Frequencies that make fewer than beta_slow turns are divided by the scaling
+     * factor. Frequencies between these limits are a linear blend of both. If rope_truncate is
+     * true, the indices of the frequencies at the two limits are rounded to whole numbers.
      */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
@@ -154,7 +160,7 @@ typedef struct {
      * d_expert. If n_experts is 0, no layer has routed experts.
      */
     int n_experts, n_chosen, d_expert;
-    /* Hidden size of the shared expert, which every token uses; 0 means none. */
+    /* Hidden size of the shared expert, which every token uses. 0: there is no shared expert. */
     int d_shared;
     /* The shared expert's output is multiplied by sigmoid(x w) with a learned vector w. */
     bool shared_gate;
@@ -195,9 +201,10 @@ typedef struct {
      * Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) in its absorbed form. There is
      * one KV head, and the cache holds d_head = rope_dims + latent numbers once per token and
      * layer. A key has rope_dims rotated dimensions, then a latent of `latent` dimensions. The
-     * value has zeros in place of the rotated dimensions, then the same latent. In each query head,
-     * matrices map d_nope dimensions of the query to the latent, and the output from the latent to
-     * d_value dimensions. If `latent` is 0, the model has ordinary keys and values.
+     * value has zeros in place of the rotated dimensions, then the same latent. Each query head has
+     * a matrix that maps d_nope dimensions of the query to `latent` dimensions, and one that maps
+     * the attention output from `latent` to d_value dimensions. If `latent` is 0, the model has
+     * ordinary keys and values.
      */
     int latent, d_nope, d_value;
     /* Rank of the query projection if it is a product of two matrices; 0 if it is one matrix. */

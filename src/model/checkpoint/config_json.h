@@ -14,8 +14,8 @@
 const json_t *kvd_cfg_member(const json_t *object, const char *key);
 
 /*
- * Reads an integer of 1 to KVD_CONFIG_MAX_SIZE into *out. If the key is absent, kvd_cfg_size fails
- * and kvd_cfg_size_or leaves *out unchanged.
+ * Each reads an integer from 1 to KVD_CONFIG_MAX_SIZE into *out. If the key is absent, kvd_cfg_size
+ * fails, and kvd_cfg_size_or leaves *out unchanged.
  */
 int kvd_cfg_size(const json_t *root, const char *key, int *out, kvd_err *err);
 int kvd_cfg_size_or(const json_t *root, const char *key, int *out, kvd_err *err);
@@ -48,7 +48,10 @@ int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
  * n_heads. Fails if n_heads is not a multiple of n_kv_heads, or n_heads * d_head is too large.
  */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
-/* Sets d_head to d_model / n_heads, and checks the heads as kvd_cfg_heads does. */
+/*
+ * Sets d_head to d_model / n_heads, and checks the numbers of heads and dimensions as kvd_cfg_heads
+ * does.
+ */
 int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 
 /*
@@ -80,7 +83,8 @@ int kvd_cfg_refuse_set(const json_t *root, const char *key, kvd_err *err);
 int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 
 /*
- * Sets a sliding window of `window` tokens in all layers except every `pattern`-th, counted from 1.
+ * Sets a sliding window of `window` tokens in all layers except number `pattern`, 2 * `pattern`,
+ * and so on, where the first layer has number 1.
  */
 int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err);
 
@@ -91,7 +95,7 @@ int kvd_cfg_window_pattern(kvd_config *c, int window, int pattern, kvd_err *err)
  */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
-/* Bits of the argument `types` of kvd_cfg_rope. */
+/* RoPE scalings that a model family supports: bits of the argument `types` of kvd_cfg_rope. */
 enum {
     KVD_CFG_ROPE_ALL = (1 << KVD_ROPE_YARN << 1) - 1,
     KVD_CFG_ROPE_PARTIAL = 1 << KVD_ROPE_YARN << 1,
@@ -100,7 +104,7 @@ enum {
 
 /*
  * Reads the base rope_theta (10000 if absent) and the scaling of RoPE from rope_parameters,
- * rope_scaling or the top level. The model's sizes must have been read before.
+ * rope_scaling or the top level of config.json. The model's sizes must have been read before.
  *
  *   original  default of the key original_max_position_embeddings; 0: required. YaRN's
  *             default is max_position_embeddings, as in the Hugging Face library
@@ -138,8 +142,8 @@ typedef struct {
 int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
 
 /*
- * Reads which layers have no routed experts: those in mlp_only_layers, and those whose number,
- * counted from 1, is not a multiple of decoder_sparse_step.
+ * Reads which layers have no routed experts: those listed in mlp_only_layers, and those whose
+ * number (the first layer is 1) is not a multiple of decoder_sparse_step.
  */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
@@ -151,7 +155,10 @@ int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_er
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);
 
-/* Sets rope_theta if config.json does not give it. Must be called after kvd_cfg_rope. */
+/*
+ * Sets the base of RoPE to `theta` if config.json has no key rope_theta. Must be called after
+ * kvd_cfg_rope.
+ */
 void kvd_cfg_theta_or(const json_t *root, double theta, kvd_config *c);
 
 #endif

@@ -80,8 +80,8 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
 }
 
 /*
- * Reads the fraction of rotated dimensions; their number is rounded down, as in the Hugging Face
- * library.
+ * Reads the fraction of dimensions that RoPE rotates, and sets their number, rounded down as in the
+ * Hugging Face library.
  */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
@@ -140,7 +140,7 @@ static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_
         {"mscale", YARN},
         {"mscale_all_dim", YARN},
         {"truncate", YARN},
-        {"finetuned", YARN}, /* a note in published files, without effect */
+        {"finetuned", YARN}, /* key of published files that has no effect on the computation */
     };
     const char *key;
     const json_t *value;

@@ -230,9 +230,9 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
 }
 
 /*
- * Fills *place for a matrix in a tensor that stores several matrices one after another.
- * place->first becomes the index of the tensor's row at which the matrix begins. place->stored_rows
- * becomes the number of rows of the whole tensor.
+ * Fills *place with the position of a matrix in a tensor that stores several matrices one after
+ * another: place->first becomes the row of the tensor at which the matrix begins,
+ * place->stored_rows the number of rows of the whole tensor.
  */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)

@@ -23,8 +23,8 @@ typedef enum {
     KVD_PART_K,
     KVD_PART_V,
     /*
-     * Gain of the norm of Q: [d_head], common to all heads of a layer. With qk_norm_whole, [n_heads
-     * * d_head]. For the norm of K, [n_kv_heads * d_head].
+     * Gain of the norm of Q: [d_head], common to all heads of a layer. If qk_norm_whole is set,
+     * each head has its own gains: [n_heads * d_head], and for the norm of K [n_kv_heads * d_head].
      */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
@@ -37,7 +37,7 @@ typedef enum {
     KVD_PART_NORM_DOWN, /* norm of the output of the feed-forward block */
     /*
      * Matrix [n_experts][d_model] that scores the routed experts. Layers with a router have no
-     * GATE, UP and DOWN.
+     * weights KVD_PART_GATE, KVD_PART_UP and KVD_PART_DOWN.
      */
     KVD_PART_ROUTER,
     KVD_PART_SHARED_GATE,
@@ -87,8 +87,8 @@ typedef enum {
 } kvd_part;
 
 /*
- * Arrangement of a weight matrix's rows in its stored tensor. KVD_ROWS_ALL: the tensor holds no
- * other matrix.
+ * Arrangement of a weight matrix's rows in its stored tensor. With KVD_ROWS_ALL, the matrix is the
+ * whole tensor.
  */
 typedef enum {
     KVD_ROWS_ALL,
@@ -116,7 +116,7 @@ typedef struct {
     kvd_part_rows rows;
     /*
      * Returns true if a model of configuration *c has a tensor of this name. If the pointer is
-     * NULL, every model of the family has it.
+     * NULL, every model of the family has the tensor.
      */
     bool (*when)(const kvd_config *c);
 } kvd_stored;
@@ -146,8 +146,8 @@ typedef struct {
     const kvd_stored *stored;
     size_t n_stored;
     /*
-     * Name of a tensor in each layer of old files. It is not read, because its values follow from
-     * the configuration. NULL if there is none.
+     * Name of a tensor that old files contain in every layer. It is not read, because its values
+     * follow from the configuration. NULL if the family has no such tensor.
      */
     const char *ignored_layer;
     /*
@@ -156,8 +156,9 @@ typedef struct {
      */
     const char *ignored;
     /*
-     * True if one tensor of a safetensors file stores a matrix of all experts of a layer
-     * (shards.h). If config.json has the key quantization_config, the tensor holds blocks of MXFP4.
+     * True if one tensor of a safetensors file stores the same matrix (such as the gate matrix) of
+     * all experts of a layer, one after another (shards.h). If config.json has the key
+     * quantization_config, the tensor holds blocks of MXFP4.
      */
     bool experts_together;
 } kvd_family;
@@ -177,7 +178,8 @@ enum { KVD_PART_NAME = 128 };
 
 /*
  * Location of a weight in its stored tensor. The weight is stored in blocks of `block` rows,
- * `stride` rows apart: its row i is row first + (i / block) * stride + i % block of the tensor.
+ * `stride` rows apart: row i of the weight is row first + (i / block) * stride + i % block of the
+ * tensor.
  */
 typedef struct {
     char name[KVD_PART_NAME];
@@ -209,8 +211,9 @@ bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, 
 
 /*
  * Finds which weight, or bias, the stored tensor `tensor` holds. If the tensor holds several
- * weights, *part is the first of them. A tied output head is found under its own name. Returns
- * false if a model of this configuration has no such tensor.
+ * weights, *part is the first of them. A tied output head that a file stores is found under the
+ * head's name, not as the embedding. Returns false if a model of this configuration has no such
+ * tensor.
  */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);

@@ -41,7 +41,7 @@ static size_t append(char *line, size_t size, size_t n, const char *text)
 
 /*
  * If the address whose access failed is in a mapped file, ends the program with one line that names
- * the file. Otherwise restores the earlier handler of SIGBUS.
+ * the file. Otherwise restores the earlier handler of SIGBUS, which then gets the signal.
  */
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
@@ -65,7 +65,10 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     char line[4608];
     const size_t size = sizeof line - 1;
     size_t n = 0;
-    /* A newline ends the progress line that the terminal may show. */
+    /*
+     * A newline ends the progress line that the terminal may show, so that the message begins on a
+     * new line.
+     */
     if (on_terminal)
         line[n++] = '\n';
     n = append(line, size, n, program_invocation_short_name);

@@ -183,7 +183,11 @@ static int take_value(reader *r, value *v, kvd_err *err)
     if (v->type == LIST) {
         if (take_u32(r, "a list's type", &v->item, err) || take(r, 8, "a list's length", &n, err))
             return -1;
-        if (n > left(r)) /* an item takes at least one byte, so n cannot exceed the bytes left */
+        /*
+         * An item takes at least one byte of the file, so a list with more items than bytes left is
+         * an error.
+         */
+        if (n > left(r))
             return cut(r, "a list", err);
         v->n = (size_t)n;
         v->at = r->at;
@@ -489,8 +493,8 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
     /*
-     * Smallest numbers of bytes that a named value and the description of a tensor take in the
-     * file.
+     * Smallest number of bytes in the file of a named value (VALUE_BYTES) and of a tensor's
+     * description (TENSOR_BYTES).
      */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};

@@ -42,7 +42,7 @@ int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
 /* Finds a text, which may contain any bytes and is not zero-terminated. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
-/* Iterator over the items of a list value. A zeroed iterator is at its end. */
+/* Iterator over the items of a list value. An iterator of all zeros is at the end of its list. */
 typedef struct {
     const unsigned char *at;
     uint32_t type;
@@ -53,8 +53,9 @@ int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 /*
- * Each function stores the next item of the list in its outputs and returns true. At the end of the
- * list it returns false. The items must have the type that the function's name gives.
+ * Each of the functions kvd_gguf_next_* stores the list's next item in its outputs and returns
+ * true. At the end of the list it returns false. The items must have the type that the function's
+ * name gives.
  */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
@@ -73,7 +74,8 @@ int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
 /*
  * A model in a GGUF file: its configuration, and its tensors under their Hugging Face names
- * (family.h). Matrix rows that the conversion to GGUF reordered are read in their original order.
+ * (family.h). The conversion to GGUF changes the order of some matrix rows; they are read in their
+ * original order.
  */
 
 typedef struct kvd_gguf_model kvd_gguf_model;

@@ -65,8 +65,8 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
 }
 
 /*
- * Copies an integer to the key `to` of config.json. If the GGUF file lacks the value, does not set
- * the key.
+ * Copies the integer `key` of the GGUF file to the key `to` of the config.json that is being built.
+ * If the GGUF file has no such value, does nothing.
  */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
@@ -123,7 +123,7 @@ static bool is(const builder *b, const char *arch)
 
 /*
  * Fails for features that kvdim does not support, such as a model in several files. Scale factors
- * and softcaps of 0 or 1 are accepted, because they change nothing.
+ * and softcaps that have no effect (0 or 1) are accepted.
  */
 static int refuse(const builder *b, kvd_err *err)
 {
@@ -336,8 +336,8 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
 
 /*
  * Copies the description of the routed experts. GGUF files do not tell whether the probabilities of
- * the chosen experts are divided by their sum. As in llama.cpp, they are divided for every
- * architecture except qwen2moe.
+ * the chosen experts are divided by their sum. As in llama.cpp, the probabilities are divided for
+ * every architecture except qwen2moe.
  */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
@@ -549,7 +549,10 @@ int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err)
     if (kvd_config_parse(kvd_gguf_path(g), text, strlen(text), c, err) == 0) {
         c->experts_apart = true;
         status = check_rotated(&b, c, err) ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
-        /* The conversion to GGUF has already added 1 to the gains of the norms. */
+        /*
+         * The gains in the GGUF file already include the 1 that the forward pass would otherwise
+         * add.
+         */
         c->norm_plus_one = false;
     }
 done:

@@ -15,8 +15,8 @@ typedef struct {
      */
     bool column;
     /*
-     * If the GGUF tensor holds the matrices of n_experts experts, `expert` is the index of this
-     * weight's expert. For other tensors, n_experts is 0.
+     * If the GGUF tensor holds the matrices of n_experts experts, `expert` is the index of the
+     * expert to which this weight belongs. For other tensors, n_experts is 0.
      */
     size_t expert, n_experts;
 } entry;
@@ -193,7 +193,10 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Starts the model of an open GGUF file. Takes ownership of `file`, which may be NULL. */
+/*
+ * Allocates the model of an open GGUF file, still without tensors. Takes ownership of `file`, which
+ * may be NULL.
+ */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)
@@ -280,8 +283,8 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
     /*
-     * If the key has a value of another type, the function reports that the file has a tokenizer.
-     * Reading the tokenizer then fails with a message.
+     * If the key has a value of another type, this function returns that the file has a tokenizer,
+     * and the error is ignored. Reading the tokenizer then fails with a message.
      */
     kvd_err ignored;
     const char *s;

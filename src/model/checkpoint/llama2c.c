@@ -25,8 +25,8 @@ typedef struct {
 enum { N_PARTS = 14 };
 
 /*
- * Writes to p[] the kinds of tensors in the order of the file. Numbers of elements cannot overflow,
- * because every size is at most KVD_CONFIG_MAX_SIZE.
+ * Writes to p[] which weights the file holds, in the order of the file. Numbers of elements cannot
+ * overflow, because every size is at most KVD_CONFIG_MAX_SIZE.
  */
 static int list_parts(const kvd_config *c, part *p)
 {

@@ -25,8 +25,8 @@ static float float_of_bf16(uint32_t bits)
 }
 
 /*
- * Writes n pairs of adjacent elements of a random tensor, from pair `first` on. Pair i is elements
- * 2 i and 2 i + 1.
+ * Writes n pairs of adjacent elements of a random tensor, from pair `first` on. Pair i consists of
+ * the elements 2 i and 2 i + 1.
  */
 static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n, float *out)
 {
@@ -41,9 +41,9 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 #if defined(__x86_64__)
 
 /*
- * Each 32-bit word of the Philox state is in the lower half of a 64-bit lane, from which the
- * instruction vpmuludq reads. The compiler's own code for the plain loop has twice as many
- * instructions.
+ * Each 32-bit word of the Philox state is in the lower half of a 64-bit lane, because the
+ * instruction vpmuludq reads its operands there. The compiler's own code for the plain loop has
+ * twice as many instructions.
  */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)

@@ -39,7 +39,10 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /* Name in the JSON text that kvd_safetensors.header keeps. */
+    /*
+     * Name of the tensor. It points into the JSON text in kvd_safetensors.header, which exists as
+     * long as the file is open.
+     */
     const char *name;
     const stored_dtype *dtype;
     int rank;

@@ -39,8 +39,8 @@ kvd_safetensors *kvd_safetensors_parse(const char *name, const void *bytes, size
 void kvd_safetensors_close(kvd_safetensors *s);
 
 /*
- * Access to the tensors by index. Tensors are sorted by name (strcmp). Their names are valid until
- * kvd_safetensors_close.
+ * These functions access tensors by an index. Tensors are sorted by name (strcmp). Their names are
+ * valid until kvd_safetensors_close.
  */
 size_t kvd_safetensors_count(const kvd_safetensors *s);
 const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
@@ -69,10 +69,10 @@ int kvd_safetensors_stored_of(const kvd_safetensors *s, const char *name, kvd_te
 const char *kvd_safetensors_metadata(const kvd_safetensors *s, size_t i, const char **value);
 
 /*
- * Writes one safetensors file, tensor after tensor, without buffering. The header comes first, so
- * all names, dtypes and shapes must be given before the data. As in the reference writer, the
- * header is padded to a multiple of 8 bytes, and tensors with larger elements come first, so that
- * every tensor is aligned.
+ * This interface writes one safetensors file, tensor after tensor, without buffering. The header
+ * comes first, so all names, dtypes and shapes must be given before the data. As in the reference
+ * writer, the header is padded to a multiple of 8 bytes, and tensors with larger elements come
+ * first, so that every tensor is aligned.
  */
 
 /* Returns the name of the data type in a safetensors file: "F32", "F16" or "BF16". */

@@ -27,8 +27,9 @@ bool kvd_path_ends_with(const char *path, const char *end);
 int kvd_path_exists(const char *path, kvd_err *err);
 
 /*
- * Stores `path` in *found if the file exists and *found is still NULL. Takes ownership of `path`.
- * If `path` is NULL, the caller has filled *err, and the function returns -1.
+ * Stores `path` in *found if the file exists and *found is still NULL. The function takes ownership
+ * of `path`: it frees the string if it does not store it. If `path` is NULL, the caller has filled
+ * *err, and the function returns -1.
  */
 int kvd_path_take_existing(char *path, char **found, kvd_err *err);
 
@@ -59,9 +60,9 @@ typedef struct {
 int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err);
 
 /*
- * Opens the files in `folder` that the index model.safetensors.index.json names, and fills *s as
- * kvd_shards_open_file does. Fails if a tensor is in two files, or if the index and the files
- * disagree.
+ * Opens the files in `folder` that the index model.safetensors.index.json names, and fills *s, as
+ * kvd_shards_open_file does for one file. Fails if a tensor is in two files, or if the index and
+ * the files disagree.
  */
 int kvd_shards_open_index(kvd_shards *s, const char *folder, const char *index_path, kvd_err *err);
 void kvd_shards_release(kvd_shards *s);
@@ -82,7 +83,7 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 /*
  * In files such as those of gpt-oss, one tensor holds the same matrix (such as the gate matrix) of
  * all experts of a layer. Readers find each expert's matrix under a name that contains the expert's
- * index N:
+ * index N. It has `in` columns and `out` rows:
  *
  *   "x.experts.N.y.weight"  is matrix N of "x.experts.y" [n_experts][in][out], or of
  *                           "x.experts.y_blocks" [n_experts][out][in / 32][16] (U8) and

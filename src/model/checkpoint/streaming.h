@@ -28,8 +28,9 @@ typedef struct {
 
 /*
  * Starts a thread that reads the pages of weights part[0] .. part[n - 1] into memory. Before the
- * call, *p must be zeroed or passed to kvd_prefetch_wait. `part` must stay valid until the next
- * kvd_prefetch_wait. If the system cannot start a thread, nothing is read ahead.
+ * call, *p must be all zeros, or kvd_prefetch_wait must have been called for it. `part` must stay
+ * valid until the next kvd_prefetch_wait. If the system cannot start a thread, nothing is read
+ * ahead.
  */
 void kvd_prefetch_start(kvd_prefetch *p, const kvd_weight *part, size_t n);
 /* Waits until all tensors are read. Returns at once if no thread was started. */

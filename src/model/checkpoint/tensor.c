@@ -8,8 +8,9 @@
 #include "common/half.h"
 
 /*
- * Elements per quantised block of the small and the large formats. HALF is half a small block.
- * GROUPS is the number of groups of 16 elements in a large block.
+ * Number of elements of a quantised block: SMALL in the small formats (such as Q8_0), LARGE in the
+ * K formats (such as Q4_K). HALF is half a small block. GROUPS is the number of groups of 16
+ * elements in a large block.
  */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
@@ -99,8 +100,8 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 
 /*
  * Dequantises a Q2_K block. Its bytes are: 16 bytes, each with a 4-bit scale and a 4-bit minimum
- * for 16 weights; 64 bytes of 2-bit codes; the float16 factors d (of the scales) and m (of the
- * minima).
+ * for 16 weights; 64 bytes of 2-bit codes; the float16 factor d, which multiplies the scales, and
+ * the float16 factor m, which multiplies the minima.
  */
 static void read_q2_k(const unsigned char *b, float *out)
 {
@@ -113,8 +114,9 @@ static void read_q2_k(const unsigned char *b, float *out)
 }
 
 /*
- * Dequantises a Q3_K block. Its bytes are: bit 2 of the 3-bit codes (32 bytes), bits 0 and 1 of the
- * codes (64 bytes), 6-bit scales (12 bytes), the float16 factor d of the scales.
+ * Dequantises a Q3_K block. Its bytes are: 32 bytes with the highest bit of each 3-bit code; 64
+ * bytes with the two lower bits of each code; 12 bytes of 6-bit scales; the float16 factor d, which
+ * multiplies the scales.
  */
 static void read_q3_k(const unsigned char *b, float *out)
 {

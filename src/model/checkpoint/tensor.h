@@ -119,8 +119,8 @@ typedef struct {
 const char *kvd_tensor_type_name(const kvd_tensor *t);
 
 /*
- * Returns the bytes that n elements take in the file, 0 for random weights. For a quantised tensor,
- * n must be a multiple of the block size.
+ * Returns the number of bytes that n elements take in the file; for random weights it is 0. For a
+ * quantised tensor, n must be a multiple of the block size.
  */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 

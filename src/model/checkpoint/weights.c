@@ -118,7 +118,10 @@ static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
     kvd_quantise_group(out, n, 1, w->bits, out);
 }
 
-/* Reads whole quantisation groups, even if they begin or end outside the requested range. */
+/*
+ * Reads elements from `first` on to `out`. It reads whole quantisation groups, even if they begin
+ * or end outside the requested range.
+ */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     float group[KVD_WEIGHT_GROUP];

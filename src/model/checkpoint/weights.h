@@ -46,7 +46,10 @@ size_t kvd_weight_at(const kvd_weight *w, size_t row, size_t col);
  */
 const void *kvd_weight_stored(const kvd_weight *w, kvd_dtype type);
 
-/* Returns the aligned float32 elements in the mapped file, or NULL if they need a conversion. */
+/*
+ * Returns the address of the weight's float32 elements in the mapped file, or NULL if they are not
+ * aligned or need a conversion.
+ */
 const float *kvd_weight_in_place(const kvd_weight *w);
 
 /* Writes elements first .. first+n-1 to out, row by row. Uses threads if n is large. */

@@ -11,9 +11,9 @@
 
 /*
  * Computes attention of one head for the queries of tokens first .. first+rows-1; q and out point
- * to the first of these tokens, k and v to token 0. No query sees a key before token `from`.
- * `scores` [rows][lds] is scratch; on return, element j of row i is the probability that query i
- * gives to key from + j, for j < width.
+ * to the first of these tokens, k and v to token 0. No query sees a key before token `from`,
+ * because of the window. `scores` [rows][lds] is scratch; on return, row i holds the probabilities
+ * that query i gives to the keys, beginning with key `from`.
  */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,

@@ -18,7 +18,10 @@ typedef struct {
     const kvd_config *config;
     int layer;
     size_t n_sequences;
-    /* Sequence s is tokens offset[s] .. offset[s+1]-1; offset[n_sequences] is n_tokens. */
+    /*
+     * Sequence s consists of tokens offset[s] .. offset[s + 1] - 1. The last element,
+     * offset[n_sequences], is n_tokens.
+     */
     const size_t *offset;
     size_t first_sequence; /* index in the corpus of sequence 0 of the batch */
     size_t n_tokens;
@@ -26,8 +29,8 @@ typedef struct {
     const float *k; /* K after RoPE: [n_tokens][n_kv_heads][d_head] */
     const float *v; /* [n_tokens][n_kv_heads][d_head] */
     /*
-     * Q and K before RoPE, in the shapes of q and k; NULL unless the hook set wants_pre. Without
-     * RoPE, q_pre and k_pre point to q and k.
+     * Q and K before RoPE, in the shapes of q and k. They are NULL unless the hook has set
+     * wants_pre. In models without RoPE, q_pre and k_pre point to q and k.
      */
     const float *q_pre;
     const float *k_pre;
@@ -120,11 +123,11 @@ void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
 /*
- * An attention hook that observes another one. For every layer it calls `record` with Q, K and V,
- * then the hook `inner`, then `output` with the attention output of `inner`. `output` may be NULL.
- * hook.wants_pre and hook.wants_input are initialised from `inner`. The caller sets wants_pre to 1
- * if `record` reads Q and K before RoPE, and wants_input to 1 if it reads the input of the
- * projections. The first error ends the run.
+ * Attention hook that records the input and output of another hook, `inner`. For every layer it
+ * calls `record` with Q, K and V, then the hook `inner`, then `output` with the attention output of
+ * `inner`. `output` may be NULL. hook.wants_pre and hook.wants_input are initialised from `inner`.
+ * The caller sets wants_pre to 1 if `record` reads Q and K before RoPE, and wants_input to 1 if it
+ * reads the input of the projections. The first error ends the run.
  */
 typedef struct {
     kvd_attention hook;

@@ -38,8 +38,8 @@ struct kvd_backward {
     float *final_gain, *final_bias, *project_out;
     float *layer;
     /*
-     * Buffer for slab_rows rows of the output head in float32; NULL if the file stores the head in
-     * float32.
+     * Buffer for slab_rows rows of the output head, converted to float32; NULL if the file already
+     * stores the head in float32.
      */
     float *slab;
     size_t slab_rows;
@@ -384,7 +384,10 @@ static void through_softcap(const float *value, size_t n, float softcap, float *
         dx[i] *= 1.0F - value[i] / softcap * (value[i] / softcap);
 }
 
-/* Computes d_embedded [rows][d_embed] = d_logits [rows][vocab] times the output head. */
+/*
+ * Computes d_embedded [rows][d_embed], the gradient of the output head's input: d_logits
+ * [rows][vocab] times the matrix of the head.
+ */
 static void head_back(kvd_backward *w, size_t rows)
 {
     const float *const in_place = kvd_weight_in_place(&w->head);
@@ -408,7 +411,7 @@ static void head_back(kvd_backward *w, size_t rows)
 
 /*
  * Adds the losses of tokens first .. first + rows - 1 to *loss, and writes the gradient of the last
- * layer's output to w->dx. A token with target UINT32_MAX has no loss.
+ * layer's output for these tokens to w->dx. A token with target UINT32_MAX has no loss.
  */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, const uint32_t *target,
                       double *loss, kvd_err *err)
@@ -462,8 +465,8 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
 {
     const size_t n = b->offset[b->n_sequences];
     /*
-     * The buffer w->position is reused for the target tokens. Positions are needed only by the
-     * check of the batch, which has ended.
+     * The buffer w->position is reused for the target tokens. The positions in it were needed only
+     * for the check of the batch, which is complete.
      */
     uint32_t *const target = w->position;
     for (size_t i = 0; i + 1 < n; i++)
@@ -512,9 +515,9 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
 }
 
 /*
- * Turns dx from the gradient of the layer's output into the gradient of its input. If `last` is
- * true, this is the lowest layer whose gradients are needed, and the contribution of attention to
- * dx is not computed.
+ * On entry dx is the gradient of the layer's output, on return that of its input. If `last` is
+ * true, no gradients of lower layers are needed, and the contribution of attention to dx is not
+ * computed.
  */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {

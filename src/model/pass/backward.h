@@ -49,8 +49,8 @@ typedef struct {
     const float *q, *o, *dq, *d_o;
     /*
      * Input X of the projections to Q, K and V: [n_tokens][d_model]. For one sequence, the gradient
-     * of W_K is k_raw^T X, and that of W_V is v^T X. Both are stored as [n_kv_heads
-     * d_head][d_model].
+     * of W_K is k_raw^T X (with the member k_raw, the gradient of the projected keys), and that of
+     * W_V is v^T X. Both are stored as [n_kv_heads d_head][d_model].
      */
     const float *in;
 } kvd_gradients;

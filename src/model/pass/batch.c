@@ -16,8 +16,8 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
 }
 
 /*
- * Returns true if the RoPE tables need both sets of LongRoPE's frequencies: for short sequences,
- * and for sequences longer than the original context.
+ * Returns true if the RoPE tables need both of LongRoPE's sets of frequencies, of which one is for
+ * sequences up to the original context and the other for longer ones.
  */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {

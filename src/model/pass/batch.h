@@ -47,15 +47,17 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
  * with a sliding window may have their own sets.
  */
 size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
-/* Fills the RoPE tables, [kvd_batch_rope_rows][d_head / 2] each. */
+/*
+ * Fills the RoPE tables `cosine` and `sine`, each of the shape [kvd_batch_rope_rows][d_head / 2].
+ */
 void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *sine);
 
 /* Returns the first row of the RoPE tables that this layer reads. */
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
 /*
- * Returns the row of the RoPE tables for position 0 of a sequence of `whole` tokens, counted from
- * the row kvd_batch_rope_layer of the layer. If LongRoPE uses its second set of frequencies for
+ * Returns the index of the RoPE row for position 0 of a sequence of `whole` tokens, relative to the
+ * first row of its layer (kvd_batch_rope_layer). If LongRoPE uses its second set of frequencies for
  * this length, the result is max_len, else 0.
  */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);

@@ -12,8 +12,8 @@
 #include "model/pass/vector.h"
 
 /*
- * WORTH_THREADS is the number of elements from which a second thread saves more than it costs.
- * CHUNK is the number of elements that a thread processes at a time.
+ * From WORTH_THREADS elements of an array on, a second thread saves more time than it costs. CHUNK
+ * is the number of elements that a thread processes at a time.
  */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
 
@@ -83,8 +83,8 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
         threads = 1;
 
     /*
-     * A thread copies each of its rows of x and of W once. This chooses the division into by_row x
-     * by_column rectangles that copies the fewest rows.
+     * A thread copies each of its rows of x and of W once. The following loop chooses how to divide
+     * the result into by_row x by_column rectangles such that the fewest rows are copied.
      */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
@@ -152,8 +152,8 @@ static double llama3_frequency(const kvd_config *c, double frequency)
 }
 
 /*
- * Returns where in the list of RoPE frequencies a frequency makes `turns` full turns within the
- * original context: a real number between indices.
+ * Returns the index, as a real number, of the RoPE frequency that makes `turns` full turns within
+ * the original context.
  */
 static double pair_of(const kvd_config *c, double turns)
 {
@@ -291,7 +291,10 @@ void kvd_swiglu(float *gate, const float *up, size_t n)
 
 KVD_CLONES static void geglu_tanh_chunk(float *restrict gate, const float *restrict up, size_t n)
 {
-    /* 2 sqrt(2 / pi): GELU's tanh form equals x / (1 + exp(-twice (x + ...))). */
+    /*
+     * GELU's tanh form equals x / (1 + exp(-twice * (x + 0.044715 x^3))), where twice = 2 sqrt(2 /
+     * pi).
+     */
     const float twice = 1.59576912f;
 #pragma omp simd
     for (size_t i = 0; i < n; i++) {
@@ -334,7 +337,10 @@ static void gelu_chunk(float *x, size_t n)
 
 KVD_CLONES static void gelu_tanh_chunk(float *restrict x, size_t n)
 {
-    /* 2 sqrt(2 / pi): GELU's tanh form equals x / (1 + exp(-twice (x + ...))). */
+    /*
+     * GELU's tanh form equals x / (1 + exp(-twice * (x + 0.044715 x^3))), where twice = 2 sqrt(2 /
+     * pi).
+     */
     const float twice = 1.59576912f;
 #pragma omp simd
     for (size_t i = 0; i < n; i++)
@@ -376,7 +382,10 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /* If exp(sink - top) overflows, 1 / sum is 0, and every key rightly gets probability 0. */
+        /*
+         * If the sink is so large that the exponential overflows, 1 / sum is 0, and every key
+         * correctly gets the probability 0.
+         */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd

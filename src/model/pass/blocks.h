@@ -43,9 +43,10 @@ void kvd_scale(float *x, size_t n, float factor);
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
 /*
- * Fills the tables `cosine` and `sine` [n_positions][d_head/2]. seq_len matters for LongRoPE only,
- * which has other angles in long sequences. `local` selects the frequencies of layers with a
- * sliding window (kvd_rope_local). Dimensions that RoPE does not rotate have cosine 1 and sine 0.
+ * Fills the tables `cosine` and `sine` [n_positions][d_head/2]. seq_len, the length of the
+ * sequence, matters only for LongRoPE, which has other angles in long sequences. `local` selects
+ * the frequencies of layers with a sliding window (kvd_rope_local). Dimensions that RoPE does not
+ * rotate have cosine 1 and sine 0.
  */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
@@ -58,8 +59,8 @@ bool kvd_rope_local(const kvd_config *c, int layer);
 
 /*
  * Returns RoPE frequency i, the angle per position: theta^(-2i/dims) without scaling, for i <
- * d_head/2. Returns 0 for dimensions that RoPE does not rotate. `local` and seq_len are as in
- * kvd_rope_tables.
+ * d_head/2. Returns 0 for dimensions that RoPE does not rotate. `local` selects the frequencies of
+ * layers with a sliding window; seq_len is the length of the sequence.
  */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 

@@ -13,12 +13,16 @@
 
 enum {
     PIECE = 1024,
-    BLOCK = 256, /* largest number of token rows per thread in the output projection */
+    /* Largest number of token rows of a thread in the output projection of attention */
+    BLOCK = 256,
     MATRICES = KVD_N_ALL_PARTS - KVD_PART_EXPERT_GATE,
     WEIGHTS = 2 * MATRICES,
 };
 
-/* One use of an expert: a token row, and the factor p on the expert's output for this row. */
+/*
+ * One use of an expert: a token row, and the factor p by which the expert's output for this row is
+ * multiplied.
+ */
 typedef struct {
     size_t row;
     float p;
@@ -32,8 +36,8 @@ struct kvd_experts {
     float *copy;
     float *normed; /* input of the experts: [max_tokens][d_model] */
     /*
-     * Values of latent attention, scratch of the output projection: [max_tokens][n_heads *
-     * d_value], or NULL.
+     * [max_tokens][n_heads * d_value] Scratch memory of the output projection in models with latent
+     * attention (values before that projection), otherwise NULL.
      */
     float *values;
     float *logits;
@@ -174,8 +178,8 @@ void kvd_experts_free(kvd_experts *e)
 }
 
 /*
- * Chooses the experts of one token. A logit that is NaN is never chosen. If too few other logits
- * are left, the factors are NaN.
+ * Chooses the experts of one token. A logit that is NaN is never chosen. If fewer than n_chosen
+ * logits are not NaN, the factors on the experts' outputs are NaN.
  */
 static void choose(const kvd_experts *e, const float *logit, const float *bias, size_t *expert,
                    use *uses)
@@ -504,9 +508,9 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 }
 
 /*
- * Turns the gradients of the factors of one token's experts into gradients of its router logits, in
- * place. With chosen_add_up, the factors of a token add up to 1: they are the softmax over the
- * logits of the chosen experts only.
+ * Replaces, in place, the gradients of the factors on the outputs of one token's experts by the
+ * gradients of the token's router logits. If chosen_add_up is set, the factors of a token add up to
+ * 1: they are the softmax over the logits of the chosen experts only.
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)

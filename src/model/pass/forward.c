@@ -18,8 +18,8 @@ enum {
     HEAD_SLAB = 16 * 1024 * 1024,
     /*
      * Largest and smallest number of token rows that a thread processes at a time. The BLAS copies
-     * all weights again for each such block: with 256 rows this cost is negligible, with 32 rows it
-     * halves the speed.
+     * all weights anew for each block of rows: with 256 rows this cost is negligible, with 32 rows
+     * it halves the speed.
      */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
@@ -47,7 +47,7 @@ struct kvd_forward {
     size_t slab_rows;
     size_t slab_first;
 
-    /* Weights and biases outside the layers, such as the final norm, or NULL. */
+    /* Weights [0] and biases [1] that belong to no layer, such as the final norm, or NULL. */
     float *once[N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
     /*
@@ -65,7 +65,10 @@ struct kvd_forward {
     size_t work_size;
     size_t work_n;
     float *work;
-    /* Input of the output head after projection to d_embed: narrow_n floats; NULL if not needed. */
+    /*
+     * Buffer of narrow_n floats for the input of the output head after its projection to d_embed;
+     * NULL if the model has no such projection.
+     */
     float *narrow;
     size_t narrow_n;
 };
@@ -554,8 +557,8 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 }
 
 /*
- * Returns the input of the output head: `hidden` itself, or its projection if the model has one
- * before the head. On failure returns NULL and fills *err.
+ * Returns the input of the output head: `hidden` itself, or, if the model has a projection before
+ * the head, the projected `hidden`. On failure returns NULL and fills *err.
  */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {

@@ -30,7 +30,8 @@ void kvd_forward_free(kvd_forward *f);
 
 /*
  * Computes the bytes that a forward pass needs: *weights for weights in float32, *activations for
- * all other arrays with dense attention. Set `pre` if the attention hook reads Q and K before RoPE.
+ * all other arrays with dense attention. `pre` must be true if the attention hook reads Q and K
+ * before RoPE.
  */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
@@ -99,8 +100,8 @@ int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
     /*
-     * Callback, or NULL, that may change the keys before RoPE (k_pre) and the values (v) of a
-     * layer, both [n][n_kv_heads][d_head].
+     * Callback, or NULL, that a test uses to change the keys before RoPE (k_pre) and the values (v)
+     * of a layer, both [n][n_kv_heads][d_head].
      */
     void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
     void *ctx;

@@ -89,8 +89,8 @@ static double cap(double x, double softcap)
 
 /*
  * Computes the norm of rows of d elements: y = x / sqrt(mean(x^2) + eps) * gain + bias. Unless
- * `rms` is true, the mean of x is subtracted from x first. If the model does not have the norm
- * `part`, y = x.
+ * `rms` is true, the mean of x is subtracted from x first. If the model has no weights `part` for
+ * this norm, y = x.
  */
 static int norm_eps(const state *s, kvd_part part, size_t layer, bool rms, double eps,
                     const double *x, size_t rows, size_t d, double *y, kvd_err *err)
@@ -466,10 +466,10 @@ static int gated(const state *s, size_t layer, kvd_part gate, const double *y, s
 }
 
 /*
- * Fills p [n][n_experts], the factors on the experts' outputs, which are 0 for experts that a token
- * does not use. If the model has no groups of experts, the experts with the largest logits are
- * used. The factors are the softmax over all experts or, with chosen_add_up, over the chosen
- * experts.
+ * Fills p [n][n_experts], the factors on the experts' outputs, where experts that a token does not
+ * use have the factor 0. Unless the model divides experts into groups, the experts with the largest
+ * logits are used. The factors are the softmax over all experts or, with chosen_add_up, over the
+ * chosen experts.
  */
 static int route(const state *s, size_t layer, const double *y, double *p, kvd_err *err)
 {

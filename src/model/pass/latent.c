@@ -33,7 +33,7 @@ size_t kvd_latent_scratch(const kvd_config *c)
 
 /*
  * Computes queries: in every head the dimensions that RoPE will rotate come first, then the other
- * dimensions times W_UK.
+ * dimensions multiplied by W_UK, which maps them to the latent.
  */
 static void queries(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,
                     float *scratch, float *q)

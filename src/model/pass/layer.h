@@ -25,7 +25,10 @@ typedef struct {
  */
 enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
 
-/* Fills part [KVD_LAYER_WEIGHTS] and checks the shapes. Returns 0, or -1 with *err. */
+/*
+ * Finds the weights of a layer in the checkpoint, stores them in part [KVD_LAYER_WEIGHTS], and
+ * checks their shapes. Returns 0, or -1 with *err.
+ */
 int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err);
 
 /* Returns how many elements of the layer's weights the file does not store as float32. */
@@ -75,9 +78,9 @@ void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part
                        size_t in, size_t out, float *y, int add);
 
 /*
- * Applies the norms of Q and K, and RoPE, to the projections out->q and out->k
- * [rows][heads][d_head]. If out->q_pre and out->k_pre are not NULL, copies Q and K before RoPE to
- * them.
+ * Applies the norms of Q and K (if the model has them) and RoPE to out->q and out->k
+ * [rows][heads][d_head], which hold the projections. If out->q_pre and out->k_pre are not NULL,
+ * copies Q and K before RoPE to them.
  */
 void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows,
                     const kvd_layer_qkv *out);
@@ -108,9 +111,9 @@ void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_p
                           size_t rows, float *out, float *x);
 
 /*
- * Computes the steps of a layer after attention, up to the layer's output: x [rows][d_model] is its
- * input, then its output; o [rows][n_heads][d_head] is the attention output. scratch
- * [rows][kvd_layer_scratch].
+ * Computes the steps of a layer after attention, up to the layer's output: x [rows][d_model] holds
+ * the layer's input on entry and its output on return; o [rows][n_heads][d_head] is the attention
+ * output. scratch [rows][kvd_layer_scratch].
  */
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o,
                                 size_t rows, float *scratch, float *x);
@@ -122,7 +125,7 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
  *
  * The p_e are the softmax of the router's logits. The n_chosen experts with the largest p_e are
  * chosen; ties go to the lower index. With chosen_add_up, the p_e of the chosen experts are divided
- * by their sum. DeepSeek models choose by groups (routing.h).
+ * by their sum. DeepSeek models first choose groups of experts (routing.h).
  *
  * The weights of one expert at a time are converted to float32. Experts that no token of the batch
  * chose are not read.

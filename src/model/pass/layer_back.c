@@ -118,8 +118,8 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 }
 
 /*
- * The gate enters the activation as x s(u), where s is the sigmoid and u = 1.59576912 (x + 0.044715
- * x^3). Its derivative is s + x s (1 - s) du/dx.
+ * The activation of a gate value x is x s(u), where s is the sigmoid and u = 1.59576912 (x +
+ * 0.044715 x^3). Its derivative is s + x s (1 - s) du/dx.
  */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
@@ -176,8 +176,9 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
 }
 
 /*
- * Multiplies dscore [keys] by 1 - (s / softcap)^2, where s is the capped score. `product` [keys]
- * holds the products q . k, from which s is computed.
+ * On entry dscore [keys] holds the gradients of capped attention scores s, on return those of the
+ * scores before the softcap: multiplies by 1 - (s / softcap)^2. `product` [keys] holds the products
+ * q . k, from which s is computed.
  */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
@@ -189,8 +190,9 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
 
 /*
  * On entry dprob [keys] is dp, the gradient of the attention probabilities p. On return dprob is
- * the gradient of q . k: scale * p * (dp - c), where c is the sum of p * dp over the keys. c equals
- * o . d_o, the product of the attention output with its gradient.
+ * the gradient of the products q . k, which attention multiplies by `scale`: scale * p * (dp - c),
+ * where c is the sum of p * dp over the keys. c equals o . d_o, the product of the attention output
+ * with its gradient.
  */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
@@ -405,7 +407,10 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     case KVD_ORDER_BRANCH:
         behind_branch_norms_back(c, w, x, o, rows, scratch, dx, d_o);
         break;
-    /* x1 = x + W_O o; output = x1 + ffn(norm(x1)) */
+    /*
+     * The layer computes x1 = x + W_O o and output = x1 + ffn(norm(x1)), where o is the attention
+     * output.
+     */
     case KVD_ORDER_BEFORE:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, second, x1, rows, y);
@@ -413,7 +418,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
         kvd_layer_normalise_back(c, x1, w->w[second], rows, dy, dx);
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         break;
-    /* output = x + W_O o + ffn(norm(x)) */
+    /* The layer computes output = x + W_O o + ffn(norm(x)), where o is the attention output. */
     case KVD_ORDER_PARALLEL:
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         normalise(c, w, second, x, rows, y);

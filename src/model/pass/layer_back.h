@@ -1,8 +1,8 @@
 /*
  * Gradients of one layer of any model family (layer.h) on a block of tokens, in float32. Several
- * threads may call these functions on different blocks at the same time, between kvd_blas_serial
- * and kvd_blas_restore; each call then runs on the calling thread. dy is the gradient of a loss
- * with respect to a function's output, dx with respect to its input.
+ * threads may call these functions on different blocks at the same time if they have called
+ * kvd_blas_serial (and later kvd_blas_restore), so that each call runs on its own thread only. dy
+ * is the gradient of a loss with respect to a function's output, dx with respect to its input.
  */
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
@@ -92,8 +92,8 @@ typedef struct {
 } kvd_layer_back_qkv;
 
 /*
- * Fills the outputs of *g. Adds the gradient with respect to the layer's input x through Q, K and V
- * to dx [rows][d_model]. dx may be NULL.
+ * Fills the outputs of *g. Adds to dx [rows][d_model] the part of the gradient of the layer's input
+ * x that comes from Q, K and V. dx may be NULL.
  */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);

@@ -32,8 +32,8 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
 }
 
 /*
- * Returns the value by which DeepSeek ranks a group of experts: its largest value, or the sum of
- * its two largest if `two` is true.
+ * Returns the value by which DeepSeek ranks a group of experts: the largest value of an expert in
+ * the group or, if `two` is true, the sum of the two largest.
  */
 static double value_of_group(const double *value, size_t n, bool two)
 {

@@ -2,12 +2,12 @@
  * The order in which a router chooses experts, and the grouped routing of DeepSeek-V2
  * (arXiv:2405.04434, section 2.2) and DeepSeek-V3 (arXiv:2412.19437, section 2.1.2).
  *
- * The score of an expert is its softmax probability (V2), or the sigmoid of its logit (V3). The
- * rank of an expert depends on a value: the score in V2, the score plus a learned bias in V3. The
- * rank of a group of experts depends on its largest value in V2, on the sum of its two largest
- * values in V3. The n_chosen best experts of the groups_chosen best groups are used. The factor on
- * an expert's output is its score without the bias, divided by the sum over the chosen experts if
- * chosen_add_up, times expert_scale.
+ * The score of an expert is its softmax probability (V2), or the sigmoid of its logit (V3). Experts
+ * are ordered by a value: in V2 the score, in V3 the score plus a learned bias. Groups of experts
+ * are ordered in V2 by the largest value in the group, in V3 by the sum of the two largest. The
+ * n_chosen best experts of the groups_chosen best groups are used. The factor on an expert's output
+ * is its score without the bias, divided by the sum over the chosen experts if chosen_add_up, times
+ * expert_scale.
  */
 #ifndef KVD_MODEL_PASS_ROUTING_H
 #define KVD_MODEL_PASS_ROUTING_H
@@ -45,7 +45,7 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
  * Chooses the experts of one token, for models whose expert_groups is not 0, with router logits
  * [n_experts]; bias [n_experts] may be NULL. Writes the n_chosen indices to `expert`, best first,
  * and the factors on the experts' outputs to `factor`. Ties go to the lower index. If a logit is
- * NaN, the factor of its expert or all factors are NaN.
+ * NaN, either all factors are NaN or only that of the logit's expert.
  */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, size_t *expert,
                       float *factor);

@@ -7,8 +7,8 @@
 
 /*
  * KVD_CLONES compiles a function for the baseline, AVX2 and AVX-512; the loader picks one version.
- * The function must contain the loop and no OpenMP parallel region, because the compiler would
- * compile the body of the region only once.
+ * The function must contain the loop itself, and no OpenMP parallel region: the compiler makes the
+ * body of such a region a separate function and compiles it for the baseline only.
  */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
@@ -31,7 +31,10 @@
  */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
-    /* 1.5 * 2^23: the low bits of x / ln 2 + round_to_int hold the integer n of x = n ln 2 + r. */
+    /*
+     * The number 1.5 * 2^23 rounds a float that is added to it: the low bits of x / ln 2 +
+     * round_to_int hold the integer n of x = n ln 2 + r.
+     */
     const float round_to_int = 12582912.0f;
     /*
      * Clamps x to [-88, 89] with bit masks, which keep NaN. The operator `?:` would also do, but

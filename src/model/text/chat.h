@@ -33,7 +33,7 @@ typedef struct {
      * reasoning, so such a format is only correct for one turn.
      */
     bool one_turn;
-    bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
+    bool end_eos; /* true: the text `stop` is the eos_token of tokenizer_config.json */
     /*
      * A chat template has this format if it contains all strings of `has` and none of `lacks`.
      * Before the comparison, escapes \n in the template become line feeds, double quotes become
@@ -64,9 +64,9 @@ const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 /* One turn of a conversation, as strings that are tokenized separately, in this order. */
 typedef struct {
     /*
-     * Texts before the user's message, each maybe empty: beginning-of-text token (first turn),
-     * system message (first turn) or the text after the previous answer, and the text that begins a
-     * user's message.
+     * The three texts before the user's message, any of which may be empty: [0] the
+     * beginning-of-text token (first turn only); [1] the system message (first turn) or the text
+     * after the previous answer; [2] the text that begins a user's message.
      */
     const char *before[3];
     const char *text; /* user's message, `len` bytes inside the caller's text */

@@ -26,8 +26,8 @@ struct kvd_corpus {
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
     /*
-     * For each of the n_texts texts the number of sequences of earlier texts, then the number of
-     * all sequences.
+     * n_texts + 1 numbers: element i is the number of sequences that come from texts before text i;
+     * the last one is the number of all sequences.
      */
     size_t n_texts, *text_first;
     char hash[40];
@@ -43,8 +43,8 @@ typedef struct {
     size_t n_window;
     kvd_ids ids;
     /*
-     * Number of tokens that were left out. This happens when a window of at least 2 tokens cannot
-     * end exactly at max_tokens.
+     * Number of tokens that were left out at the end, because a window of at least 2 tokens does
+     * not fit into what remains of max_tokens.
      */
     size_t passed_over;
     /*
@@ -126,8 +126,8 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
 }
 
 /*
- * Writes the current window as a sequence of at most as many tokens as max_tokens still allows.
- * Tokens after these stay in the buffer as the beginning of the next window.
+ * Writes the current window as a sequence of at most as many tokens as max_tokens still allows. The
+ * tokens that do not fit stay in the buffer and begin the next window.
  */
 static int cut(cutter *k, kvd_err *err)
 {
@@ -197,8 +197,8 @@ static int push_document(cutter *k, kvd_err *err)
 
 /*
  * Tokenizes `text` and appends the ids to the window. `text` is a document or, if `start` is true,
- * the beginning of one. The first *pushed ids of the document are skipped, because earlier calls
- * have appended them.
+ * the beginning of a document. The first *pushed ids of the document are skipped, because earlier
+ * calls have appended them.
  */
 static int push_text(cutter *k, const char *text, size_t len, bool start, size_t *pushed,
                      kvd_err *err)
@@ -211,7 +211,10 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* The ids of a beginning of the document must be the first ids of every longer beginning. */
+    /*
+     * Fails if the tokenizer contradicts itself: the ids of the beginning of a document must also
+     * be the first ids of a longer beginning.
+     */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -220,7 +223,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
 }
 
 /*
- * Estimates the bytes of text from which the tokens that are missing to max_tokens can be made.
+ * Estimates how many bytes of text yield the tokens that are still missing to reach max_tokens.
  * Most tokens have 3 to 5 bytes; the estimate is larger.
  */
 static size_t likely_bytes(const cutter *k)
@@ -272,8 +275,8 @@ static int end_text(cutter *k, const char *path, kvd_err *err)
 }
 
 /*
- * Refuses a field that no text has. If one field is given for several texts, it is enough that one
- * of these texts has fields.
+ * Refuses a field that no text has. If one field is given for several texts, the field is accepted
+ * if one of these texts has fields.
  */
 static int check_fields(const kvd_corpus_spec *s, kvd_err *err)
 {
@@ -338,7 +341,10 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* Returning -1 stops the CSV reader. k->full distinguishes this stop from an error. */
+    /*
+     * Returning -1 stops the CSV reader. The flag k->full tells the caller that this is not an
+     * error.
+     */
     return k->full ? -1 : 0;
 }
 

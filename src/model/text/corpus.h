@@ -29,8 +29,8 @@ typedef struct {
      */
     const char *field;
     /*
-     * Replaces `field` by a value for each of the n_text texts; NULL means that `field` applies to
-     * all.
+     * If not NULL, fields[i] is the value of `field` for text i of the n_text texts. NULL: `field`
+     * applies to all texts.
      */
     const char *const *fields;
     /* True: the special tokens that the tokenizer adds to a document, such as BOS, are left out. */

@@ -27,7 +27,7 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    /* For CSV files: column[i] is the index of the column whose header is name[i]. */
+    /* For CSV files: column[i] is the column number of field number i, whose header is name[i]. */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
@@ -80,8 +80,8 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
 
 /*
  * Passes one document to the callback. Returns 0, 1 to stop, or -1 with *err. Error messages name
- * the document by `unit` and `where`, such as "line 3". If unit is NULL, the caller adds that name
- * to the message.
+ * the document by `unit` and `where`, such as "line 3". If `unit` is NULL, the message does not
+ * name the document, and the caller adds its name.
  */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
@@ -286,7 +286,10 @@ bool kvd_documents_have_fields(const char *path)
     return ends_with(path, ".jsonl") || ends_with(path, ".json") || ends_with(path, ".csv");
 }
 
-/* Refuses files that would be read as one plain document with all their field names and markup. */
+/*
+ * Fails for files whose ending shows a format with fields or markup, which would be read as one
+ * plain document, with the field names and markup in it.
+ */
 static int check_ending(const char *path, kvd_err *err)
 {
     static const struct {

@@ -16,7 +16,9 @@ enum { MAX_TOKENS = 1 << 24 };
  */
 typedef struct {
     const char *name;
-    /* Regular expression of a word; NULL means GPT-2's pattern. */
+    /*
+     * Regular expression that matches one word (piece of text for BPE); NULL means GPT-2's pattern.
+     */
     const char *pattern;
     bool nfc, whole_words, bos;
 } word_kind;
@@ -44,7 +46,7 @@ enum { N_WORD_KINDS = sizeof word_kinds / sizeof word_kinds[0] };
 typedef struct {
     const kvd_gguf *g;
     const word_kind *words; /* NULL for a SentencePiece tokenizer */
-    const char **token;     /* n texts, not zero-terminated */
+    const char **token;     /* texts of the n tokens, not zero-terminated */
     size_t *len;
     size_t n;
     kvd_vocab vocab;
@@ -80,8 +82,8 @@ static int read_tokens(source *s, kvd_err *err)
 }
 
 /*
- * Fails if a list of the GGUF file does not have one entry per token. `status` is the result of
- * looking up the list; 1 (no such list) is accepted.
+ * Fails if a list of the GGUF file does not have one entry per token. `status` is what the search
+ * for the list returned; 1 (no such list) is accepted.
  */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)

@@ -24,7 +24,7 @@ typedef struct {
 
 struct kvd_tokenizer {
     char *name;
-    /* Tokenizer of llama2.c, else NULL. The members below are used by all other tokenizers. */
+    /* Tokenizer of llama2.c, else NULL. If it is NULL, the members after it are used. */
     kvd_llama2c *llama2c;
     kvd_normalizer *normalizer;
     kvd_pretokenizer *pretokenizer;
@@ -33,7 +33,7 @@ struct kvd_tokenizer {
     kvd_template around;
     kvd_token_decoder *decoder;
     size_t size;
-    /* N_IDLE pointers: buffers of encode that no thread uses now, or NULL. */
+    /* N_IDLE pointers to buffers of encode that no thread uses at present, or NULL. */
     _Atomic(encode_work *) *idle;
 };
 
@@ -329,8 +329,8 @@ static int encode(const kvd_tokenizer *t, const char *text, size_t len, bool ope
     int rc;
     if (open && bad < len && kvd_utf8_bad_width(text + bad, len - bad) == len - bad)
         /*
-         * The incomplete character at the end of the text is ignored, because its other bytes may
-         * follow.
+         * The incomplete character at the end of the text is ignored, because later text may
+         * contain the rest of its bytes.
          */
         len = bad;
     if (bad < len)

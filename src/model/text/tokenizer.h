@@ -70,8 +70,8 @@ int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, b
                          kvd_ids *ids, kvd_err *err);
 
 /*
- * Tokenizes the beginning of a document, which may end inside a character. Appends only the ids
- * that are certain whatever text follows, maybe none.
+ * Tokenizes the beginning of a document, which may end inside a character. Appends only those ids
+ * that do not depend on the text that follows; there may be none.
  */
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);

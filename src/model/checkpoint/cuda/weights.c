@@ -151,8 +151,9 @@ typedef struct {
 } cut;
 
 /*
- * Converts elements first .. first+n-1 to c->type. Elements are counted from the beginning of the
- * whole matrix, not of the rectangle. `scratch` has room for n floats.
+ * Reads elements first .. first + n - 1 of the weight and converts them to the element type of the
+ * device array. Elements are counted from the beginning of the whole matrix, not of the rectangle.
+ * `scratch` has room for n floats.
  */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
@@ -255,8 +256,8 @@ typedef struct {
 } piece;
 
 /*
- * Assigns one array in the arena (the device memory of all weights) to the concatenation of n
- * pieces of weight matrices. Stores the array's address in *to, or NULL if the model has none of
+ * Reserves one array in the arena (the device memory of all weights) for n pieces of weight
+ * matrices, one after another. Stores the array's address in *to, or NULL if the model has none of
  * the n matrices.
  */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
@@ -475,8 +476,8 @@ struct kvd_gpu_expert_stream {
     walk place;
     char *slot[SLOTS];
     /*
-     * Per slot (device buffer of one expert): event recorded after the last work that reads the
-     * slot.
+     * For each slot (device buffer of one expert): event recorded after the latest work that reads
+     * the slot.
      */
     cudaEvent_t used[SLOTS];
     cudaEvent_t copied;

@@ -37,7 +37,10 @@ typedef struct {
     int first_shared, n_shared;
 } kvd_gpu_share;
 
-/* Device arrays with the weights of one expert, with n hidden units on this GPU. */
+/*
+ * Device arrays with the weights of one expert. `n` in the shapes is the number of its hidden units
+ * on this GPU.
+ */
 typedef struct {
     /* Gate matrix followed by up matrix: [2 n][d_model]. */
     void *gate_up;
@@ -49,7 +52,10 @@ typedef struct {
 
 /* Weights of latent attention (model/pass/latent.h). Every GPU holds all heads. */
 typedef struct {
-    /* First matrix of a factored query projection: [q_rank][d_model], or NULL. */
+    /*
+     * First of the two matrices whose product is the query projection (latent attention):
+     * [q_rank][d_model], or NULL.
+     */
     void *q_down;
     float *norm_q_down; /* gains of the norm after q_down: [q_rank], or NULL */
     /*
@@ -75,9 +81,9 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
                      kvd_err *err);
 
 /*
- * Weights of one layer on one GPU. Matrices are [outputs][inputs] row-major, as checkpoints store
- * them. A pointer is NULL if the model has no such weights. n_heads and n_kv_heads in shapes are
- * the numbers of heads on this GPU.
+ * Weights of one layer on one GPU. Matrices are [outputs][inputs] row-major, as in checkpoints. A
+ * pointer is NULL if the model has no such weights. n_heads and n_kv_heads in shapes are the
+ * numbers of heads on this GPU.
  */
 typedef struct {
     /* Projections of Q, K and V: [(n_heads + 2 n_kv_heads) * d_head][d_model]. */
@@ -97,11 +103,14 @@ typedef struct {
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
     /*
      * Norms of attention [0] and of the feed-forward block [1]. A norm is applied to the input of
-     * its block. With KVD_ORDER_AFTER it is applied to the sum of the block's output and the
-     * residual stream.
+     * its block. In models of order KVD_ORDER_AFTER it is applied to the sum of the block's output
+     * and the residual stream.
      */
     float *norm[2], *norm_bias[2];
-    /* Norms of the outputs of attention [0] and of the feed-forward block [1]. */
+    /*
+     * Norms applied to the outputs, before they are added to the residual stream, of attention [0]
+     * and of the feed-forward block [1].
+     */
     float *branch[2], *branch_bias[2];
     /*
      * Gains of the norms of Q and K: [d_head], common to all heads. With qk_norm_whole, [n_heads *

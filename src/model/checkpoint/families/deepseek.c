@@ -21,9 +21,9 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
 }
 
 /*
- * Reads the sizes of latent attention. The model gets one KV head: the latent with its rotated key.
- * The key num_key_value_heads, which counts the heads that the latent is expanded to, is only
- * checked.
+ * Reads the sizes of latent attention. The model then has one KV head, whose key is the latent
+ * together with the rotated key. The key num_key_value_heads, which is the number of heads to which
+ * the latent is expanded, is only checked.
  */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
@@ -76,8 +76,9 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the grouped routing of experts. n_group 0 or absent means one group. Fails if a group has
- * fewer than `least` experts.
+ * Reads the grouped routing of experts. `groups` and `chosen` are the keys' defaults for the number
+ * of groups and of chosen groups; n_group 0 or absent means one group. Fails if a group has fewer
+ * than `least` experts.
  */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
@@ -100,8 +101,8 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * Reads the keys that V2 and V3 share. Defaults of absent keys, as in the Hugging Face library:
- * `shared` for n_shared_experts, `dense` for first_k_dense_replace, `scale` for
+ * Reads the keys that V2 and V3 share. An absent key gets its default, as in the Hugging Face
+ * library: `shared` for n_shared_experts, `dense` for first_k_dense_replace, `scale` for
  * routed_scaling_factor.
  */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,

@@ -13,7 +13,10 @@ static int read_kv_heads(const json_t *root, bool grouped, kvd_config *c, kvd_er
         return -1;
     c->n_kv_heads = c->n_heads;
     if (!grouped && single)
-        /* In the config.json of Falcon 7B, num_kv_heads states the number of query heads. */
+        /*
+         * In the config.json of Falcon 7B, num_kv_heads is the number of query heads and not that
+         * of KV heads, which is 1.
+         */
         c->n_kv_heads = 1;
     else if (grouped && kvd_cfg_size_or(root, "num_kv_heads", &c->n_kv_heads, err))
         return -1;

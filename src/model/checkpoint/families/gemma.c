@@ -146,7 +146,10 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /* In the multimodal model, these keys are at the top level of config.json. */
+    /*
+     * In the multimodal model, the keys of the output head and of the tokens are at the top level
+     * of config.json.
+     */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 

@@ -6,8 +6,7 @@
 #include "model/checkpoint/families/families.h"
 
 /*
- * Reads the sliding window. Without the key layer_types, every second layer has the window,
- * beginning with the first.
+ * Reads the sliding window. If the key layer_types is absent, layers 0, 2, 4, ... have the window.
  */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {

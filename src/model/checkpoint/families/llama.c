@@ -183,8 +183,8 @@ const kvd_family kvd_family_mistral3 = {
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     /*
-     * ORIGINAL: the Hugging Face library's default of original_max_position_embeddings. ROPE: a bit
-     * for each RoPE variant that Phi-3 models use.
+     * ORIGINAL: the Hugging Face library's default of original_max_position_embeddings. ROPE: the
+     * RoPE variants that Phi-3 models use, one bit each.
      */
     enum {
         ORIGINAL = 4096,

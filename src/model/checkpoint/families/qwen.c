@@ -6,8 +6,8 @@
 #include "model/checkpoint/families/families.h"
 
 /*
- * Reads the sliding window. Without the key layer_types, layers number max_window_layers and above
- * have it.
+ * Reads the sliding window. If the key layer_types is absent, layers with numbers from
+ * max_window_layers on have the window.
  */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {

@@ -6,7 +6,10 @@
  */
 #include "model/pass/cuda/layer.h"
 
-/* Computes the products of n tokens with the router's matrix, which score the experts. */
+/*
+ * Computes the router's logits: the products of n tokens with the router's matrix, which are scores
+ * of the experts.
+ */
 static int score(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     kvd_gpu_expert_buffers *const e = &w->experts;
@@ -55,8 +58,8 @@ static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in
 }
 
 /*
- * Adds the outputs of the routed experts. With streaming, the host reads the next expert while the
- * device computes earlier ones.
+ * Adds the outputs of the routed experts. If the experts' weights are streamed from the host, the
+ * host reads the next expert while the device computes earlier ones.
  */
 static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
 {
@@ -119,7 +122,7 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
 }
 
 /*
- * Adds the outputs of the experts of n tokens. The tokens are processed in parts of most_few
+ * Adds the outputs of the experts of n tokens. The tokens are processed in parts of w->most_few
  * tokens. Unless `add` is NULL, also adds the vector `add` to each row of the residual stream.
  */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
@@ -152,7 +155,8 @@ static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_
                        "routed experts", err))
         return -1;
     /*
-     * The other GPUs set the residual stream to 0, so that the sum over the GPUs contains it once.
+     * The other GPUs set the residual stream to 0, so that the sum over the GPUs contains the
+     * residual stream only once.
      */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",

@@ -20,9 +20,9 @@ enum { ROUTE_THREADS = 64, LIST_THREADS = 512, ROW_THREADS = 128 };
 enum {
     FEW_WARPS = 8,
     FEW_THREADS = 32 * FEW_WARPS,
-    FEW_CTAS = 3, /* largest number of CTAs on one SM */
+    FEW_CTAS = 3, /* number of CTAs for which one SM has room (registers are limited accordingly) */
     FEW_BLOCKS = KVD_FEW_TOKENS / 8,
-    PAIRS = 8, /* (token, expert) pairs that a thread of few_plan_kernel loads at once */
+    PAIRS = 8, /* number of (token, expert) pairs that a thread of few_plan_kernel loads together */
     TILE = 16,
     SLAB = 64,
     SUM_PITCH = 9 /* floats per row of partial sums in shared memory, one of them padding */
@@ -448,7 +448,7 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
 
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
-/* Returns the element of a tile's product, summed over the warps in a fixed order. */
+/* Returns one element (token, row) of a tile's product, summed over the warps in a fixed order. */
 __device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
 {
     float s = 0;
@@ -481,8 +481,9 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
 
 /*
  * If UP is true, computes the hidden units (`hidden`) of the experts from x, else their outputs
- * (`out`) from `hidden`. A CTA takes every gridDim.x-th tile of all groups. It loads the first
- * slabs of its next tile before it adds up the sums of the current tile.
+ * (`out`) from `hidden`. The tiles of all groups are numbered together, and a CTA computes every
+ * gridDim.x-th of them. It loads the first slabs of its next tile before it adds up the sums of the
+ * current tile.
  */
 template <bool UP>
 __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
@@ -504,7 +505,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* Waits for `hidden`, on which the groups and weights loaded above do not depend. */
+    /* Waits until `hidden` is complete. The groups and weights loaded above do not depend on it. */
     if (!UP)
         follow();
     if (item >= items)

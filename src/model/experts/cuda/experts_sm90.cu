@@ -1,6 +1,6 @@
 /*
  * Products of routed experts with many tokens, by wgmma. One launch computes the gate and up
- * products of all experts with the activation, a second one the down products.
+ * products of all experts and applies the activation, a second one the down products.
  *
  * A tile has up to 128 tokens of an expert and 256 rows of its matrix W. Two warpgroups have 64
  * tokens each. A CTA takes every gridDim.x-th tile. Tokens (operand A) and W (operand B) are copied
@@ -23,8 +23,9 @@ enum {
     ROWS = 256, /* rows of W in a tile; for gate and up, 128 rows of each matrix */
     STEP = 64,  /* columns of a stage */
     STAGES = 4,
-    AHEAD = STAGES - 2, /* stages that are loaded in advance */
-    CORE = 128,         /* bytes of a core matrix */
+    /* Number of stages (ring entries of 64 columns) that are loaded in advance */
+    AHEAD = STAGES - 2,
+    CORE = 128, /* bytes of a core matrix */
     /*
      * Number of bytes from a core matrix to the core matrix of the next 8 columns, padded against
      * bank conflicts.
@@ -46,9 +47,10 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
 }
 
 /*
- * Loads that this thread makes, in the order of the CTA's tiles and their steps. A warp loads 16
- * tokens and 32 rows of W in each step, four rows at a time. 8 lanes read the 128 contiguous bytes
- * of a row and write them to 8 core matrices.
+ * Position in the sequence of loads that this thread makes. They follow the order of the CTA's
+ * tiles and, within a tile, of its steps (64 columns each). A warp loads 16 tokens and 32 rows of W
+ * in each step, four rows at a time. 8 lanes read the 128 contiguous bytes of a row and write them
+ * to 8 core matrices.
  */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
@@ -87,7 +89,10 @@ template <bool UP> struct loads {
             begin(a, tiles);
     }
 
-    /* Starts the loads of the next step into `stage`, if any step is left. */
+    /*
+     * Starts this thread's loads of the next step (64 columns) into `stage` of the ring, if any
+     * step is left.
+     */
     __device__ __forceinline__ void start(const kvd_gpu_few_experts &a, uint32_t stage,
                                           uint32_t tiles, uint32_t items, int steps)
     {
@@ -166,9 +171,9 @@ __global__ void __launch_bounds__(THREADS, 1)
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             fence_proxy_async();
             /*
-             * After the barrier, the stage has arrived for all threads. By then both warpgroups
-             * have finished the products of the stage two before this one, so the code below may
-             * load into its memory.
+             * After the barrier, the stage has arrived for all threads. Both warpgroups have then
+             * also finished the products of the stage before the previous one, so the code below
+             * may load into its memory.
              */
             __syncthreads();
             const uint32_t at = ring + stage * STAGE_BYTES;

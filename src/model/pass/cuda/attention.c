@@ -9,8 +9,8 @@
 static const char what[] = "attention";
 
 /*
- * Returns the bytes of scratch per attention score: 4 for a float32 score, plus 2 for the
- * probability unless `type` is float32.
+ * Returns the bytes of scratch memory for each attention score: 4 for the float32 score and, if
+ * `type` is not float32, 2 more for the probability.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -43,7 +43,10 @@ typedef struct {
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
-    /* Which matrices of the batch (KVD_AT_...) are the factors a and b and the result c. */
+    /*
+     * The product c = a b of two matrices of the batch; a, b and c are indices KVD_AT_... of
+     * matrices.
+     */
     int a, b, c;
     size_t lda, ldb, ldc;
     cudaDataType c_type;
@@ -77,8 +80,8 @@ static int multiply(const call *x, const product *p, const kvd_attention_units *
 
 /*
  * Computes attention for a block of queries of n units; a unit is one query head of one sequence.
- * cuBLAS sees row-major matrices as their transposes: scores^T [keys][rows] = K Q^T and out^T
- * [d][rows] = V^T P^T, with the probabilities P.
+ * cuBLAS is column-major, so it computes the transposes of the row-major results: scores^T
+ * [keys][rows] = K Q^T and out^T [d][rows] = V^T P^T, with the probabilities P.
  */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_attention_units *units,
                         size_t n, kvd_err *err)
@@ -108,9 +111,9 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_atten
 }
 
 /*
- * Returns the addresses of the matrices for one block of queries in several neighbouring sequences
- * of `len` tokens each. `at` is the first token of the first of these sequences, as an index in the
- * batch.
+ * Returns where the matrices of attention (Q, K, V, scores, output) are in memory, for one block of
+ * queries in several adjacent sequences of `len` tokens each. `at` is the index in the batch of the
+ * first token of the first of these sequences.
  */
 static kvd_attention_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {

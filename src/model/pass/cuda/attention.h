@@ -15,8 +15,8 @@
 /*
  * The input of attention for one layer of one batch, with the heads that this GPU holds. The hook
  * queues its work on `stream`; the forward pass overwrites the arrays in later work on that stream.
- * Tokens of q, k and v are ld elements apart, and tokens of q_pre and k_pre are ld_pre elements
- * apart; the heads of a token follow one another.
+ * In q, k and v, two adjacent tokens are ld elements apart, in q_pre and k_pre ld_pre elements. The
+ * heads of a token follow one another.
  */
 typedef struct {
     const kvd_config *config; /* whole model */
@@ -35,8 +35,8 @@ typedef struct {
     const size_t *start, *whole;
     kvd_dtype type; /* type of Q, K and V: KVD_F32 or KVD_BF16 */
     /*
-     * Q, K and V after RoPE. With wants_raw they are the output of the QKV projection, without
-     * bias, norm and RoPE.
+     * Q, K and V after RoPE. If hook.wants_raw is set, they are the output of the QKV projection,
+     * without bias, norm and RoPE.
      */
     const void *q, *k, *v;
     size_t ld;
@@ -81,7 +81,8 @@ struct kvd_gpu_attention {
 
 /*
  * Exact attention on one device and one stream, by kernels or by cuBLAS. The hook does not wait for
- * the device, except for the copy of the last batch's lengths if the lengths differ.
+ * the device, except if the lengths of this batch differ from those of the last one; it then waits
+ * for the copy of the last batch's lengths.
  *
  * The attention kernels of kernels/cuda require bf16, d_head a multiple of 16 up to 256, at most
  * KVD_HEADS_MAX heads, and no softcap. The kernels also require that Q, K and V of a token follow

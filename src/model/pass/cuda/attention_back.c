@@ -10,9 +10,9 @@
 static const char what[] = "gradient of attention";
 
 /*
- * Returns the bytes of scratch per attention score. The score and the gradient of its probability
- * take 8 bytes in float32. Unless `type` is float32, the probability and the gradient of the score
- * take 4 more bytes in `type`.
+ * Returns the bytes of scratch memory for each attention score: 8 for the score and the gradient of
+ * its probability, both float32. If `type` is not float32, 4 more for the probability and the
+ * gradient of the score in `type`.
  */
 static size_t per_score(kvd_dtype type)
 {
@@ -48,7 +48,7 @@ typedef struct {
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
-    /* Which matrices (KVD_BACK_...) are the factors a and b and the result c. */
+    /* The product c = a b of two matrices; a, b and c are indices KVD_BACK_... of matrices. */
     int a, b, c;
     size_t lda, ldb, ldc;
     int add;
@@ -83,7 +83,8 @@ static int multiply(const call *x, const product *p, const kvd_back_units *units
 /*
  * Computes the gradients of a block of queries for n units. A unit is a KV head of one sequence
  * together with one of the query heads that share it. S are the scores, P the probabilities and O
- * the output; dX is the gradient of X. cuBLAS sees row-major matrices as their transposes:
+ * the output; dX is the gradient of X. cuBLAS is column-major, so it computes the transposes of the
+ * row-major results:
  *   S^T [keys][rows] = K Q^T     dP^T [keys][rows] = V dO^T
  *   dQ^T [d][rows] = K^T dS^T    dK^T [d][keys] += Q^T dS    dV^T [d][keys] += dO^T P
  */

@@ -24,8 +24,8 @@ enum { KVD_AT_K, KVD_AT_Q, KVD_AT_SCORES, KVD_AT_V, KVD_AT_PROB, KVD_AT_OUT, KVD
  * Offsets are in bytes.
  *
  * Matrix m of head h of sequence s is at base[m] + s * sequence[m] + h * head[m]. For K and V, h
- * counts KV heads, which `group` query heads share. Scores and probabilities are scratch for the
- * units from `first` on; those of unit u are at base[m] + (u - first) * head[m].
+ * counts KV heads, which `group` query heads share. Scores and probabilities are in scratch memory,
+ * which begins with unit `first`: those of unit u are at base[m] + (u - first) * head[m].
  */
 typedef struct {
     char *base[KVD_AT_MATRICES];
@@ -67,7 +67,10 @@ enum {
     KVD_BACK_MATRICES
 };
 
-/* The matrix of KV head h of sequence s is at base + s * sequence + h * head, in bytes. */
+/*
+ * Place of a matrix that every KV head of every sequence has: that of KV head h of sequence s is at
+ * base + s * sequence + h * head, in bytes.
+ */
 typedef struct {
     char *base;
     size_t sequence, head;
@@ -76,7 +79,7 @@ typedef struct {
 /*
  * A unit is one KV head of one sequence, with one of the query heads that share it: unit u is KV
  * head u % n_heads of sequence u / n_heads, where n_heads is the number of KV heads. The scratch
- * matrices of unit `first` and the units after it follow one another.
+ * matrices of the units follow one another, beginning with those of unit `first`.
  */
 typedef struct {
     kvd_back_place at[KVD_BACK_MATRICES];

@@ -151,8 +151,8 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
 
 /*
  * The backward pass checks gradients for values that are not finite. Returns the number (stage) of
- * its first check, which is of the gradient of the last layer's output. Checks are numbered in the
- * order of execution, after those of the forward pass.
+ * the first of these checks, which checks the gradient of the last layer's output. Checks are
+ * numbered in the order of execution, after those of the forward pass.
  */
 static unsigned stage_behind(const kvd_config *c)
 {
@@ -203,8 +203,8 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
 }
 
 /*
- * Processes token rows first .. first + rows - 1 in the output head: on entry these rows of w->dx
- * hold the input of the head, on return its gradient.
+ * Computes the backward pass of the output head for token rows first .. first + rows - 1. On entry
+ * these rows of w->dx hold the input of the head, on return its gradient.
  */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {

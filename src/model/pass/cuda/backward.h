@@ -54,8 +54,8 @@ typedef struct {
     const float *dq_pre, *dk_pre;
     size_t ld_pre;
     /*
-     * Gradient of K before the norm of K, tokens ld_d elements apart; equal to dk_pre without this
-     * norm.
+     * Gradient of K before the norm of K; two adjacent tokens are ld_d elements apart. If the model
+     * has no norm of K, it equals dk_pre.
      */
     const float *dk_raw;
     cudaStream_t stream;

@@ -65,7 +65,7 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
 
 /*
  * Loads N elements of x and, unless a.add is NULL, adds a.add to them and stores the sums in x. v
- * receives the elements or the sums.
+ * receives the elements of x after the addition.
  */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
@@ -307,8 +307,9 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
 enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
 
 /*
- * Every CTA computes the norm of all rows in shared memory and stores a part of it. Each warp
- * multiplies the normed rows with one row of the router.
+ * Computes the norms of all rows, and their products with the router's matrix, which score the
+ * experts. Every CTA computes all norms in shared memory and writes a part of them to memory. Each
+ * warp multiplies the normed rows by one row of the router's matrix.
  */
 __global__ void __launch_bounds__(ROUTE_THREADS)
     norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
@@ -329,8 +330,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     for (int k = 32 * lane; k < d; k += 32 * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(router + k));
     /*
-     * Until here the kernel reads only the router, which preceding kernels never write. Now it
-     * waits for these kernels.
+     * Until here the kernel reads only the router, which preceding kernels never write. Everything
+     * after this line may read what these kernels write.
      */
     kvd_wait_preceding(NULL);
     double squares = 0;
@@ -479,7 +480,9 @@ extern "C" cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t 
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /* The cast is safe: nothing is added to x, so kvd_gpu_norm does not write x. */
+    /*
+     * The cast from const float * is safe: nothing is added to x, so kvd_gpu_norm does not write x.
+     */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

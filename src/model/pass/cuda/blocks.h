@@ -44,17 +44,17 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const 
 
 /*
  * y [n][d], of `type`, is the norm of x; with KVD_F32 it may be x itself. If `add` [d] is not NULL,
- * it is added to every row of x first, and x keeps the sum. If `gain` is NULL, y receives x without
- * a norm; in that case y may also be NULL. The first row of x that is not finite is recorded in
- * *bad with the check number `stage`.
+ * it is first added to every row of x, in place. If `gain` is NULL, y receives x without a norm; in
+ * that case y may also be NULL. The first row of x that is not finite is recorded in *bad with the
+ * check number `stage`.
  */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 /*
- * Computes kvd_gpu_norm for rows first .. first + n - 1 only; x and y point to row 0. The d values
- * at add + i * add_ld are added to row i of x. If add_ld is 0, the same values are added to all
- * rows. The row in *bad is counted from row 0.
+ * Computes kvd_gpu_norm for rows first .. first + n - 1 only; x and y point to row 0, not to row
+ * `first`. Row i of x is increased by the d values at add + i * add_ld. If add_ld is 0, the same
+ * values are added to all rows. The row in *bad is counted from row 0.
  */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
@@ -63,7 +63,8 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
 
 /*
  * Adds the output of a branch (attention or feed-forward block), after its RMS norm, to the
- * residual stream, and computes the next product's input in the same launch.
+ * residual stream, and computes the norm of the sum, the input of the next matrix product, in the
+ * same launch.
  */
 typedef struct {
     size_t n, d;
@@ -71,7 +72,7 @@ typedef struct {
     float *x;
     const float *branch;      /* output of the branch, [n][d] */
     const float *gain_branch; /* gain of the branch's norm, [d] */
-    const float *gain;        /* gain [d] of the norm of x, or NULL: y is x without a norm */
+    const float *gain;        /* gain [d] of the norm of x; if NULL, y is x without a norm */
     double eps;
     void *y; /* bf16 [n][d] */
     /* The first row that is not finite is recorded in *bad with the check number `stage`. */
@@ -83,8 +84,8 @@ bool kvd_gpu_branch_takes(size_t d);
 cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t stream);
 
 /*
- * The RMS norm of up to 8 rows of the residual stream, and its product with the router of routed
- * experts, in one launch.
+ * Arguments of one launch that computes the RMS norms of up to 8 rows of the residual stream and
+ * multiplies them by the matrix of the router (routed experts).
  */
 enum { KVD_ROUTE_ROWS = 8 };
 typedef struct {
@@ -120,8 +121,8 @@ typedef struct {
     double eps;
     /*
      * Scratch for the factors 1 / rms of Q and of K of each token, [n][2], if one norm covers all
-     * heads of a token's Q (or K); else NULL. In the first case gain_q is [n_heads * d_head] and
-     * gain_k is [n_kv_heads * d_head].
+     * heads of a token's Q (or K); otherwise NULL. If it is not NULL, gain_q is [n_heads * d_head]
+     * and gain_k is [n_kv_heads * d_head].
      */
     float *factor;
     const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
@@ -151,7 +152,7 @@ typedef struct {
 /*
  * Writes queries, keys and values of n tokens to a->qkv. In queries, only the first rope_dims
  * dimensions of each head are written. The other dimensions are computed elsewhere, by a product
- * with W_UK.
+ * with W_UK, the matrix that maps them to the latent.
  */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
@@ -220,9 +221,9 @@ typedef struct {
 cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
 /*
- * Routed experts of a batch whose routing stays on the device, so that a CUDA graph can contain
- * them. Only the weights of the chosen experts are read, once for every group of tokens. Products
- * have bf16 inputs and float32 sums.
+ * Computes the routed experts of a batch without copying the routing to the host, so that a CUDA
+ * graph can contain the computation. Only the weights of the chosen experts are read, once for
+ * every group of tokens. Products have bf16 inputs and float32 sums.
  *
  * The tokens of an expert are divided into groups. A group has up to KVD_MANY_TOKENS tokens if the
  * GPU has compute capability 9 and an expert has more than KVD_FEW_TOKENS tokens on average, else
@@ -243,8 +244,8 @@ typedef struct {
 } kvd_gpu_expert_group;
 typedef struct {
     /*
-     * Input and scratch with the meaning that they have for kvd_gpu_route; `count` and `weight` are
-     * not used. row[i] is the token of (token, expert) pair i.
+     * Input and scratch arrays of the routing, as kvd_gpu_route uses them, except that `count` and
+     * `weight` are not used. row[i] is the token of (token, expert) pair i.
      */
     kvd_gpu_routes routes;
     const kvd_gpu_expert *expert; /* device [n_experts] */
@@ -254,32 +255,37 @@ typedef struct {
     size_t d, ffn;
     float alpha, limit; /* parameters of kvd_gpu_swiglu_clamped; limit 0: SwiGLU */
     /*
-     * True on the first of several GPUs: y is increased, and the biases of the down matrices are
-     * added. False: y is overwritten.
+     * True on the first of several GPUs: the outputs are added to y, and so are the biases of the
+     * down matrices. False: the outputs overwrite y.
      */
     bool first;
     const void *x;    /* input, bf16 [n][d] */
     const float *add; /* [d], or NULL: is also added to every row of y */
     float *y;         /* [n][d]: receives the experts' weighted outputs */
-    /* Scratch: groups [kvd_gpu_few_groups] and their number [1]. */
+    /*
+     * Scratch memory: groups of tokens of one expert, [kvd_gpu_few_groups], and their number [1].
+     */
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;
     uint32_t group_tokens; /* most tokens of a group; set by kvd_gpu_few_experts_add */
-    /* scratch: number of the pair of each token and its j-th expert, [n][n_chosen]. */
+    /* scratch memory: the number of the pair (token, its j-th expert), [n][n_chosen] */
     uint32_t *place;
     void *hidden; /* scratch: bf16 [n * n_chosen][ffn] */
-    float *out;   /* scratch: [n * n_chosen][d] */
+    float *out;   /* scratch memory: outputs of the experts, [n * n_chosen][d] */
 } kvd_gpu_few_experts;
-/* Returns the largest number of groups of n tokens. */
+/*
+ * Returns the largest number of groups (of tokens of one expert) into which n tokens can be
+ * divided.
+ */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
 /*
  * Chooses the experts from the router's product routes.logit, and adds their weighted outputs to y.
- * The same batch gives the same bits.
+ * Equal batches give equal bits.
  */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
 /*
  * Computes `hidden` and `out` of *a on compute capability 9. Groups have up to KVD_MANY_TOKENS
- * tokens, and there are at most most_groups of them. Called by kvd_gpu_few_experts_add.
+ * tokens, and there are at most `most_groups` groups. Called by kvd_gpu_few_experts_add.
  */
 cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
                                   cudaStream_t stream);
@@ -302,7 +308,8 @@ cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, flo
 
 /*
  * Computes y [n][ffn] = g sigmoid(alpha g) (1 + u), where g and u are the first and second half of
- * `in` [n][2 ffn] plus bias [2 ffn] (or NULL), both clamped as in kvd_swiglu_clamped.
+ * `in` [n][2 ffn] plus bias [2 ffn] (or NULL), g clamped to at most `limit`, and u to -limit ..
+ * limit, as in kvd_swiglu_clamped.
  */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,

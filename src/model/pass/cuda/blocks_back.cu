@@ -23,7 +23,7 @@ struct norm_args {
 
 /*
  * Computes the gradient dx of the input x of a norm, where y is the output and g the gain. If a.add
- * is set, the gradient is added to dx.
+ * is set, the gradient is added to the old dx instead of overwriting it.
  *
  * RMS norm: y = x s g with s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  *

@@ -1,7 +1,7 @@
 /*
- * Gradients of the functions of blocks.h on the device (model/pass/layer_back.h is the CPU
- * version). dy is the gradient of a loss with respect to a function's output, dx with respect to
- * its input.
+ * Gradients of the functions that blocks.h computes on the device (model/pass/layer_back.h is the
+ * CPU version). dy is the gradient of a loss with respect to a function's output, dx with respect
+ * to its input.
  *
  * Gradients are float32, and the inputs of products have the element type of the pass, KVD_F32 or
  * KVD_BF16. The functions launch a kernel on the stream and return its error.
@@ -24,8 +24,9 @@ cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, 
                               cudaStream_t stream);
 
 /*
- * Computes the gradient of kvd_gpu_activate from dy [n][ffn] and the same `in` and `bias`.
- * Overwrites `in` with its gradient, of `type`.
+ * Computes the gradient of the input of kvd_gpu_activate from dy [n][ffn], the gradient of its
+ * output, and the same `in` and `bias`. Overwrites `in` with the gradient, in the element type
+ * `type`.
  */
 cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in, const float *bias,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
@@ -69,8 +70,8 @@ cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned 
 /*
  * Computes the gradient of kvd_gpu_softmax for n_rows queries of n_keys keys; rows of all arrays
  * are ld elements apart. prob and its gradient d_prob are float32; prob is 0 for keys that a query
- * does not see. d_scores receives scale prob (d_prob - s) in `type`, where s is the sum of prob
- * d_prob over the row. prob_out receives prob converted to `type`. With KVD_F32, d_scores may be
+ * does not see. d_scores receives scale * prob * (d_prob - s) in `type`, where s is the sum of prob
+ * * d_prob over the row. prob_out receives prob converted to `type`. With KVD_F32, d_scores may be
  * d_prob, and prob_out is not written.
  */
 cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float *d_prob,
@@ -80,9 +81,10 @@ cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float 
 /*
  * Computes the loss -log softmax(logits)[target] of n positions in nats, and its gradient d_logits
  * [n][vocab] in the element type `type`. With KVD_F32, d_logits and `logits` may be one array. If
- * the random numbers u are given (not NULL), the target is drawn from the model first and written
- * to `target`: the first token at which the cumulative probability exceeds u[i]. A position with
- * target UINT32_MAX predicts nothing; its d_logits and loss are 0.
+ * the random numbers u are given (not NULL), the targets are first drawn from the model's
+ * probabilities and written to `target`: that of position i is the first token at which the
+ * cumulative probability exceeds u[i]. A position with target UINT32_MAX predicts nothing; its
+ * d_logits and loss are 0.
  */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,

@@ -29,7 +29,10 @@ typedef struct {
     size_t row, n_tokens;
     size_t n_q8; /* rows of Q in the blocked layout, padding included */
     size_t max_pages;
-    /* 1 if the blocked layout of O has no padding between sequences. */
+    /*
+     * 1 if the blocked layout of O has no padding rows between sequences, so that its rows are the
+     * tokens of the batch.
+     */
     int no_gaps;
 } kvd_dense_run;
 
@@ -39,7 +42,9 @@ typedef struct {
     kvd_dense_run *run;
     size_t n_runs;
     size_t max_sequences, run_sequences, n_sequences;
-    /* Copy of the argument `offset` of the last kvd_dense_lists_upload: [n_sequences + 1]. */
+    /*
+     * [n_sequences + 1] Copy of the argument `offset` of the latest call of kvd_dense_lists_upload.
+     */
     size_t *offset;
     int described;
     void *pinned, *array;
@@ -62,8 +67,8 @@ void kvd_dense_lists_release(kvd_dense_lists *l);
  * offset[s] .. offset[s + 1] - 1. If `offset` equals that of the previous call, does nothing and
  * sets *changed to 0. Otherwise sets *changed to 1.
  *
- * All kernels that read the device arrays must run on the same stream, because this call waits only
- * for the previous copy.
+ * All kernels that read the device arrays must run on the same stream, because this function waits
+ * only for its previous copy, not for kernels on other streams.
  */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);

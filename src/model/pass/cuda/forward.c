@@ -18,7 +18,11 @@ struct kvd_gpu_forward {
      * each.
      */
     uint32_t *rows;
-    kvd_gpu_bad *bad; /* pinned [n_gpus]: first token row that is not finite */
+    /*
+     * Pinned [n_gpus]: on each GPU, the first token row in which a check found a value that is not
+     * finite
+     */
+    kvd_gpu_bad *bad;
     char engine[512];
 };
 

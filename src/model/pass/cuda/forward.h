@@ -33,10 +33,10 @@ typedef struct {
      */
     size_t memory;
     /*
-     * For the serving engine: largest number of decode steps of a batch, or 0. Routed experts of
-     * batches of up to this number of tokens are then computed without waiting for the device.
-     * Larger batches with few tokens per expert are treated in the same way (kvd_gpu_experts_stay).
-     * The experts of a layer count as one timed phase.
+     * For the serving engine: largest number of decode steps of a batch; 0 in other programs.
+     * Routed experts of batches of up to this number of tokens are then computed without waiting
+     * for the device. Larger batches with few tokens per expert are also computed without waiting
+     * (kvd_gpu_experts_stay). The experts of a layer count as one timed phase.
      */
     size_t steps;
     /* True: routed experts that do not fit are an error, and are not streamed. */
@@ -91,10 +91,10 @@ int kvd_gpu_forward_logits(kvd_gpu_forward *f, const float *hidden, size_t n, fl
                            kvd_err *err);
 
 /*
- * Phases of a forward pass that can be timed, in the order of a layer with norms before attention
- * and feed-forward block. KVD_GPU_SUM, the sum over several GPUs, takes place twice: after
- * KVD_GPU_O and after KVD_GPU_DOWN. In layers of KVD_ORDER_PARALLEL it takes place only after
- * KVD_GPU_DOWN.
+ * Phases of a forward pass that can be timed, in the order in which a layer executes them that has
+ * its norms before attention and before the feed-forward block. KVD_GPU_SUM, the sum over several
+ * GPUs, takes place twice: after KVD_GPU_O and after KVD_GPU_DOWN. In layers of KVD_ORDER_PARALLEL
+ * it takes place only after KVD_GPU_DOWN.
  */
 typedef enum {
     KVD_GPU_EMBED,
@@ -114,7 +114,7 @@ const char *kvd_gpu_phase_name(kvd_gpu_phase p);
 
 /*
  * Callback that is called when the work of a phase has been queued on the first GPU's stream.
- * kvd_gpu_forward_watch sets the callback; if `queued` is NULL, it removes the callback.
+ * kvd_gpu_forward_watch sets the callback or, if `queued` is NULL, removes it.
  */
 typedef void (*kvd_gpu_queued)(void *ctx, kvd_gpu_phase p, cudaStream_t stream);
 void kvd_gpu_forward_watch(kvd_gpu_forward *f, kvd_gpu_queued queued, void *ctx);

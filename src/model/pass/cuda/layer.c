@@ -74,7 +74,7 @@ static rows all_rows(size_t n)
  * Splits the n token rows of a batch into two halves if that is faster, and returns the number of
  * parts. The sum over GPUs of one half then runs during products of the other half. With two H200
  * and Llama 3.1 8B, batches of 1024 rows become 13 % slower, batches of 2048 rows 5 % faster. In a
- * captured graph, sums have only one stream, so batches are not split.
+ * captured CUDA graph there is no second stream for the sums, so batches are not split.
  */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
@@ -91,8 +91,8 @@ static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 }
 
 /*
- * Makes the main stream wait for the sum over GPUs of one half of the tokens, or of both halves if
- * `half` is -1.
+ * Makes w->stream, on which products run, wait for the sum over GPUs of one half of the tokens, or
+ * of both halves if `half` is -1.
  */
 static int join(kvd_gpu_worker *w, int half, kvd_err *err)
 {
@@ -159,8 +159,8 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
 /*
  * Multiplies `from` by this GPU's part of an output matrix (O or down). The first GPU adds the
  * product to the residual in w->x. Other GPUs overwrite w->x with the product. If `earlier` is set,
- * w->x already holds a product of this layer, and they add to it. The sum of w->x over the GPUs is
- * the new residual.
+ * w->x already holds another product of this layer, to which the other GPUs add. The sum of w->x
+ * over the GPUs is the new residual.
  */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
@@ -170,9 +170,8 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
 }
 
 /*
- * Adds w->pending to the residual stream: a bias or the output of a block that has not been added
- * yet. Then computes y, the norm of the residual stream or, if gain is NULL, the residual stream
- * itself.
+ * Adds w->pending, if set, to the residual stream. It is a bias or the output of a block. Then
+ * computes y, the norm of the residual stream or, if gain is NULL, the residual stream itself.
  */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
@@ -184,8 +183,8 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
     /*
-     * w->pending is added to all tokens of a batch. After the first half of the tokens it is kept
-     * for the second half.
+     * w->pending is added to all tokens of a batch, so it is kept after the first half of the
+     * tokens.
      */
     if (r.half != 0)
         w->pending = NULL;
@@ -199,8 +198,9 @@ static int layer_norm(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, rows
 }
 
 /*
- * For models with a projection after the embedding: stores the embeddings of the tokens in w->wide,
- * converts them to w->narrow, and projects them into the residual stream.
+ * For models whose embeddings are projected to d_model: stores the embeddings of the tokens in
+ * w->wide as float32, converts them to the element type in w->narrow, and projects them into the
+ * residual stream.
  */
 static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
 {
@@ -252,8 +252,8 @@ static int rotates(const kvd_gpu_worker *w)
 }
 
 /*
- * Writes the input of attention to w->normed, and the input of the feed-forward block to w->second
- * if that block has its own norm of the layer's input.
+ * Writes the input of attention to w->normed. If the feed-forward block has a norm of the layer's
+ * input of its own, writes that block's input to w->second.
  */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
@@ -460,8 +460,8 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
 }
 
 /*
- * Computes w->branch = norm(w->narrow W^T + bias), with w->narrow [n][in]. Sets w->pending, so that
- * the next call of norm() adds w->branch to the residual stream.
+ * Computes w->branch = norm(w->narrow W^T + bias), where w->narrow is [n][in] and W is `matrix`.
+ * Sets w->pending, so that the next call of norm() adds w->branch to the residual stream.
  */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
@@ -540,8 +540,8 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
     if (layer < w->config.n_layers - 1)
         return 0;
     /*
-     * After the last layer, a block's output may still be in w->pending. norm() without a gain adds
-     * it to the residual stream.
+     * After the last layer, w->pending may still hold a block's output. This call of norm(), which
+     * has no gain, only adds it to the residual stream.
      */
     return (w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                    kvd_gpu_join_sums(w, err)

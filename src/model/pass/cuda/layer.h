@@ -4,8 +4,8 @@
  *
  * With several GPUs, each holds the whole residual stream and a part of the matrices. The first GPU
  * adds its products of O (attention output) and down to the residual, the others overwrite theirs,
- * and the sum over the GPUs is the new residual. In large batches, the sum of one half of the
- * tokens runs on a second stream during products of the other half.
+ * and the sum over the GPUs is the new residual. In large batches, the sum over the GPUs for one
+ * half of the tokens runs on a second stream while products of the other half run on the first.
  */
 #ifndef KVD_MODEL_PASS_CUDA_LAYER_H
 #define KVD_MODEL_PASS_CUDA_LAYER_H
@@ -31,11 +31,13 @@ typedef struct {
     /* True if all experts of a layer are timed as one phase, KVD_GPU_DOWN. */
     bool one_phase;
     /*
-     * Result of kvd_gpu_experts_few for this worker. Unless it is 0, `few` has the buffers for the
-     * experts' kernels, and `table` the experts of all layers, device [n_layers][n_experts].
+     * Largest number of tokens for which kvdim's own kernels compute the routed experts
+     * (kvd_gpu_experts_few). Unless it is 0, `few` has the buffers of these kernels, and `table`
+     * the experts of all layers, device [n_layers][n_experts].
      */
     size_t most_few;
-    bool many; /* true if batches of more than most_few tokens take several launches */
+    /* true: batches of more than most_few tokens use these kernels too, in several launches */
+    bool many;
     kvd_gpu_few_experts few;
     kvd_gpu_expert *table;
 } kvd_gpu_expert_buffers;
@@ -58,15 +60,15 @@ typedef struct {
     void *queued_ctx;
 
     /*
-     * All memory of the worker. Elements of the void arrays below have the type of the pass; their
-     * rows are tokens.
+     * Owns all device memory of the worker. The elements of the arrays of type void * below have
+     * the element type of the pass; their rows are tokens.
      */
     kvd_device_memory memory;
     float *x;     /* residual stream: [max_tokens][d_model] */
     void *normed; /* input of the projections: [max_tokens][d_model] */
     /*
-     * Input [max_tokens][d_model] of the feed-forward block, if it has its own norm of the layer's
-     * input; else NULL.
+     * Input [max_tokens][d_model] of the feed-forward block, if the block has a norm of the layer's
+     * input of its own; otherwise NULL.
      */
     void *second;
     /*
@@ -75,7 +77,8 @@ typedef struct {
      */
     float *branch;
     /*
-     * Factors of norms that cover all heads of Q or of K (kvd_gpu_qkv): [max_tokens][2], or NULL.
+     * [max_tokens][2] Factors 1 / rms of norms that each cover all heads of Q or of K
+     * (kvd_gpu_qkv), or NULL.
      */
     float *factor;
     kvd_gpu_expert_buffers experts;
@@ -86,7 +89,7 @@ typedef struct {
      * up projections.
      */
     void *wide;
-    void *narrow; /* attention output, later the output of the activation */
+    void *narrow; /* attention output; later in the layer, output of the activation */
     /*
      * Token ids, positions, and rows of the RoPE tables: max_tokens numbers each, in one device
      * array.
@@ -153,14 +156,16 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
 /*
  * Adds the experts' outputs for the input w->experts.normed to the residual stream. If
  * kvd_gpu_experts_norm returns true, the function also computes that input, the norm of the
- * residual stream, and adds w->pending to the stream. If kvd_gpu_experts_stay returns false, it
- * waits until the router has chosen the experts. The caller must then queue the sum over the GPUs.
+ * residual stream, and adds w->pending to the stream. If kvd_gpu_experts_stay returns false, the
+ * function waits for the device until the router has chosen the experts. The caller must then queue
+ * the sum over the GPUs.
  */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /*
- * Returns the largest number of tokens that one launch of kvdim's kernels for experts (in place of
- * cuBLAS) takes. The number is at least s->steps, and at least 32 tokens per expert. Returns 0 if
- * these kernels do not support the experts. The weights need not be loaded.
+ * Returns the largest number of tokens for which one launch of kvdim's own kernels computes the
+ * experts (instead of cuBLAS products). The number is at least s->steps and, on average, at least
+ * 32 tokens per expert. Returns 0 if these kernels do not support the experts. The weights need not
+ * be loaded.
  */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
@@ -200,7 +205,8 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
 /*
  * kvd_gpu_latent_project computes Q, K and V before RoPE from w->normed into w->qkv.
  * kvd_gpu_latent_values computes values [n][n_heads][d_value] in w->wide from the attention output
- * in w->narrow (model/pass/latent.h). `stage` is the check number for a token that is not finite.
+ * in w->narrow (model/pass/latent.h). `stage` is the number of the check for values that are not
+ * finite.
  */
 int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, unsigned stage,
                            kvd_err *err);
@@ -228,8 +234,8 @@ int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
 /*
- * Returns the number of the check of the residual stream that enters layer `layer`; n_layers means
- * the check before the final norm.
+ * Returns the number of the check of the residual stream that enters layer `layer`; for n_layers,
+ * that of the check before the final norm.
  */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);

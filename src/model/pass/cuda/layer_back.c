@@ -59,8 +59,8 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
 }
 
 /*
- * Adds `bias` (or NULL) to x. Unless y is NULL, y receives the norm of x with gain l->norm[which],
- * or a copy of x if there is no gain or `which` is -1.
+ * Adds `bias` (or NULL) to x. Unless y is NULL, y receives the norm of x with the gain
+ * l->norm[which]. If this gain is NULL or `which` is -1, y receives a copy of x.
  */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
@@ -97,7 +97,7 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
 /*
  * Computes the gradient of the feed-forward block. On entry w->w.wide holds its gate and up
  * projections. dy is the gradient of the block's output, d_in receives the gradient of its input;
- * if `add` is not 0, the gradient is added.
+ * if `add` is not 0, the gradient is added to the old d_in.
  */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)

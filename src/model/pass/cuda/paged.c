@@ -23,8 +23,8 @@ struct kvd_gpu_paged {
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
     /*
-     * Receives Q from the second launch of kvd_append for a layer. Nothing reads this Q, because
-     * the first launch has computed Q. NULL before a layer needs the second launch.
+     * Receives the Q that the second launch of kvd_append for a layer writes and nothing reads,
+     * because the first launch has written Q. NULL until a layer needs the second launch.
      */
     void *q_unused;
     int32_t *table, *next;
@@ -64,8 +64,8 @@ static size_t ceil_div(size_t a, size_t b)
 }
 
 /*
- * Returns the sizes of the buffers. `map` must describe heads with all d_head dimensions, so that
- * the buffers suffice for fewer dimensions too.
+ * Returns the sizes of the buffers. `map` must describe heads that keep all d_head dimensions; the
+ * buffers then suffice for heads with fewer dimensions too.
  */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
@@ -170,8 +170,8 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
 }
 
 /*
- * Fills the page table and the list of tiles for the sequences of launch *r. If they were filled
- * for *r already, only resets the counter of processed tiles.
+ * Fills the page table and the list of attention tiles for the sequences of launch *r. If both were
+ * already filled for *r, only resets the counter of processed tiles.
  */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
@@ -207,8 +207,8 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
 
 /*
  * Stores Q, K and V of a layer. kvd_append applies one matrix to both Q and K, so it is launched
- * twice if a_q and a_k differ. The second launch overwrites the K of the first launch; the Q of the
- * second launch is not used.
+ * twice if the layer has different matrices for Q (a_q) and for K (a_k). The second launch
+ * overwrites the K of the first launch; the Q of the second launch is not used.
  */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)

@@ -1,10 +1,10 @@
 /*
  * Attention of a layer by the bf16 kernels of kernels/cuda. The number of kept dimensions may
  * differ between KV heads. kvd_append multiplies Q, K and V by projection matrices, and stores Q in
- * blocks and K and V in pages (kernels/layout.h). Use an object on one device and one stream. A
- * query attends to the newest map.window tokens, or to all if map.window is 0. kvd_gpu_paged_run
- * does not wait for the device, except for the copy of the last batch's lengths if the lengths
- * differ.
+ * blocks and K and V in pages (kernels/layout.h). A kvd_gpu_paged object must be used on one device
+ * and one stream only. A query attends to the newest map.window tokens, or to all if map.window is
+ * 0. kvd_gpu_paged_run does not wait for the device, except for the copy of the last batch's
+ * lengths if the lengths differ.
  */
 #ifndef KVD_MODEL_PASS_CUDA_PAGED_H
 #define KVD_MODEL_PASS_CUDA_PAGED_H

@@ -15,7 +15,7 @@
 namespace
 {
 
-/* For up to this number of tokens, heads are divided among blocks. */
+/* Up to this number of tokens, the heads of a token are divided among several thread blocks. */
 enum { THREADS = 128, FEW = 32 };
 
 struct geometry {
@@ -91,8 +91,9 @@ __global__ void __launch_bounds__(THREADS)
 
     /*
      * Cosines and sines of the lane's angles. The lane holds x [N] from the first half of a head
-     * and y [N] from the second half. With KVD_ROPE_HALF, angle i rotates (x[i], y[i]). Otherwise
-     * the first N/2 angles rotate neighbouring elements of x, the others of y.
+     * and y [N] from the second half. If RoPE pairs halves (KVD_ROPE_HALF), angle i rotates the
+     * pair (x[i], y[i]). Otherwise the first N / 2 angles rotate adjacent elements of x, the other
+     * angles adjacent elements of y.
      */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
@@ -186,8 +187,8 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
 }
 
 /*
- * Computes the factors of norms that cover all heads. Block (t, 0) computes the factor for Q of
- * token t, block (t, 1) computes the factor for K.
+ * Computes 1 / rms for norms that cover all heads of a token. Block (t, 0) computes the factor for
+ * Q of token t, block (t, 1) the factor for K.
  */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
@@ -206,8 +207,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
 }
 
 /*
- * Finishes heads with any d_head and any number of rotated dimensions. A warp changes a head in
- * place: all lanes read the head for its norm before any lane writes.
+ * Applies norm and RoPE to heads, for any d_head and any number of rotated dimensions. A warp
+ * changes a head in place: all lanes read the head for its norm before any lane writes.
  */
 template <class T>
 __global__ void __launch_bounds__(THREADS)

@@ -52,7 +52,8 @@ struct bf16 {
 
 /*
  * N neighbouring elements, which are loaded or stored together, up to 16 bytes at a time. The
- * address must be a multiple of the N elements' size, or of 16 if that is larger.
+ * address must be a multiple of the size of N elements or, if that size exceeds 16 bytes, a
+ * multiple of 16.
  */
 template <class T, int N>
 struct alignas(N * sizeof(typename T::raw) < 16 ? N * sizeof(typename T::raw) : 16) pack {

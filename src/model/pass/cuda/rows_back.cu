@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(const scores_args a)
     const size_t row = (size_t)blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM, at = row * a.ld;
     if (row >= a.n_rows)
         /*
-         * Returning is safe before the block's barriers, because all threads that handle one row
-         * return together.
+         * Some threads may return before the block's later barriers, because all threads that
+         * handle one row return together.
          */
         return;
     double sum = 0;

@@ -28,9 +28,9 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
 /*
  * Advances *b (zeroed at first) to the next block of queries of a sequence of len tokens. Each
- * query sees the last `window` keys up to its position; 0 means all of them. A block has at most
- * 256 queries, and at most so many that one head has `room` scores, but at least one query. Returns
- * false if no block is left.
+ * query sees the last `window` keys up to its position; 0 means all of them. A block has between 1
+ * and 256 queries. If possible, one head of the block has at most `room` scores. Returns false if
+ * no block is left.
  */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 

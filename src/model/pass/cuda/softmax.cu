@@ -31,13 +31,13 @@ struct softmax_args {
     void *prob;
     size_t ld;
     /*
-     * n_rows is the number of queries of all units (heads of sequences), `rows` that of one unit.
-     * `first`, n_keys and `window` are arguments of kvd_gpu_softmax.
+     * n_rows is the number of queries of all units (heads of sequences), `rows` is the number of
+     * queries of one unit. `first`, n_keys and `window` are arguments of kvd_gpu_softmax.
      */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
     /*
-     * Factors of the score with CAPPED, which is softcap * tanh(inner * product), where inner =
+     * Factors for CAPPED scores. Such a score is softcap * tanh(inner * product), where inner =
      * scale / softcap.
      */
     float softcap, inner;
@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
 }
 
 /*
- * Merges the maxima and sums of exponentials of two parts of a row. Each sum is relative to the
- * maximum of its part.
+ * Merges two parts of a row of scores: `top` becomes the maximum and `sum` the sum of exponentials
+ * over both. Each sum is relative to the maximum of its part.
  */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)

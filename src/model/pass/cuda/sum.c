@@ -48,8 +48,8 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     /*
      * NCCL_NVLS_ENABLE: NVLink multicast is off, because it would take one of the few multicast
      * groups of the host from other processes. NCCL_RUNTIME_CONNECT: all connections are made now,
-     * so that queueing a sum never waits for other GPUs. NCCL_GRAPH_MIXING_SUPPORT: not needed,
-     * because sums in CUDA graphs never run at the same time as other sums.
+     * so that queueing a sum never waits for other GPUs. NCCL_GRAPH_MIXING_SUPPORT: graph mixing is
+     * off, because sums in CUDA graphs never run at the same time as other sums.
      */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -97,9 +97,9 @@ static int lives(int device)
 }
 
 /*
- * Aborts the communicator of one GPU. NCCL aborts the last communicator only after all CUDA graphs
- * with its work are destroyed. If a GPU's CUDA context is lost, the abort would wait forever, so
- * the GPU's communicator is never aborted.
+ * Aborts the communicator of one GPU. The abort of the last communicator completes only after all
+ * CUDA graphs that contain its work are destroyed. If a GPU's CUDA context is lost, the abort would
+ * wait forever, so the GPU's communicator is never aborted.
  */
 static void end(const kvd_gpu_sum *s, member *m)
 {
@@ -166,7 +166,7 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
 
 /*
  * Sends the pieces `out` to other GPUs and receives the pieces `in`. All sends and receives are in
- * one NCCL group, because otherwise two GPUs could wait for each other.
+ * one NCCL group, because in single calls two GPUs could each wait for the other to receive.
  */
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err)

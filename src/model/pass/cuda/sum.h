@@ -56,8 +56,8 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
 /*
  * Registers a callback for CUDA graphs that contain sums of GPU `index`. If an error ends the sums,
- * destroy(ctx) must destroy these graphs, even if they are running. The callers of `destroy` are
- * kvd_gpu_sum_wait for this GPU and kvd_gpu_sum_free.
+ * destroy(ctx) must destroy these graphs, even if they are running. `destroy` is called by
+ * kvd_gpu_sum_wait for this GPU and by kvd_gpu_sum_free.
  */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
 /*

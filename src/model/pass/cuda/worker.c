@@ -37,9 +37,9 @@ static bool on_hopper(void)
 }
 
 /*
- * Returns true if kvdim's own kernels (few and many) compute the experts of large batches. If a
- * model has fewer experts, each has so many tokens that cuBLAS products of one expert after another
- * fill the GPU.
+ * Returns true if kvdim's own kernels (few and many) compute the experts of large batches. It
+ * returns false for few experts: each then has so many tokens that cuBLAS, one expert after
+ * another, keeps the GPU busy.
  */
 static bool takes_many(const kvd_config *c)
 {
@@ -230,7 +230,8 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 }
 
 /*
- * Creates w->sums, the second stream. It has priority, because every GPU waits for the sums on it.
+ * Creates w->sums, the second stream. It has priority, because the other GPUs wait for the sums
+ * that run on this stream.
  */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
@@ -249,8 +250,8 @@ static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 }
 
 /*
- * Sets *streamed if the routed experts do not fit into device memory. Fails if the other weights
- * and the buffers do not fit.
+ * Sets *streamed if the routed experts do not fit into device memory. Fails if the weights without
+ * routed experts and the buffers do not fit.
  */
 static int enough_memory(const kvd_gpu_worker *w, const kvd_checkpoint *c,
                          const kvd_gpu_forward_spec *s, const kvd_gpu_share *share, bool dense,

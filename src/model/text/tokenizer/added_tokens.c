@@ -102,7 +102,10 @@ size_t kvd_vocab_end(const kvd_vocab *v)
     return v->n ? (size_t)v->entry[v->n - 1].id + 1 : 0;
 }
 
-/* Longest added token in bytes; matching takes up to this number of steps per byte. */
+/*
+ * Longest added token in bytes. The search for added tokens takes up to this number of steps per
+ * byte.
+ */
 #define LONGEST 4096
 
 typedef struct {
@@ -122,13 +125,16 @@ typedef struct {
     node *node;
     size_t n, capacity;
     bool starts[256];
-    bool lstrip; /* true if some token in the tree also removes white space before it */
+    bool lstrip; /* true if at least one token in the tree also removes the white space before it */
 } tree;
 
 struct kvd_added_tokens {
     token *token;
     size_t n, capacity;
-    /* tree[0] is matched before the normalizer, tree[1] after it. */
+    /*
+     * tree[0] has the tokens that are matched before the normalizer runs, tree[1] those matched
+     * after it.
+     */
     tree tree[2];
     kvd_regex *word;
 };
@@ -310,8 +316,8 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
 }
 
 /*
- * Returns the longest added token that is a prefix of s, or NULL. Sets *cut to true if a longer
- * token might match but s ends too early to tell.
+ * Returns the longest added token that is a prefix of s, or NULL. If s ends inside a longer token,
+ * so that more text could complete a longer match, sets *cut to true.
  */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)

@@ -34,7 +34,10 @@ struct kvd_bpe {
     uint32_t unk;
     bool byte_known[256];
     uint32_t byte_id[256];
-    /* Initial symbols of BPE for every byte (byte-level BPE), or for every ASCII character. */
+    /*
+     * Initial BPE symbols of single characters: of every byte in byte-level BPE, otherwise of every
+     * ASCII character.
+     */
     unit start[256];
     kvd_pair_set *pairs;
     kvd_merge_model merge;
@@ -402,9 +405,9 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
     if (!len)
         return 0;
     /*
-     * With ignore_merges, a word that is in the vocabulary becomes a single token. Therefore no id
-     * is certain while more characters may follow (open) and the word may still be in the
-     * vocabulary.
+     * With ignore_merges, a word that is in the vocabulary becomes a single token. Therefore, if
+     * more characters may follow (open) and the longer word could be in the vocabulary, no id is
+     * certain yet.
      */
     if (open)
         return m->ignore_merges && len <= m->vocab.longest

@@ -9,8 +9,8 @@
 #define NONE UINT32_MAX
 
 /*
- * If a word has more than PART symbols, kvd_merge_add merges the symbols before the last boundary,
- * so that the list of symbols stays short.
+ * If a word has more than PART symbols, kvd_merge_add merges the symbols before the last boundary
+ * (a place across which no merge is possible), so that the list of symbols stays short.
  */
 #define PART 4096
 
@@ -73,8 +73,8 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
 }
 
 /*
- * Returns true if no token that merges produce contains the last character of `left` followed by
- * the first character of `right`.
+ * Returns true if no merge across the boundary of two symbols is possible: no merged token contains
+ * the last character of `left` followed by the first character of `right`.
  */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
@@ -183,9 +183,9 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
         /*
-         * The candidate is outdated if one of its two symbols has been merged since. It is dropped,
-         * unless the symbols now at these positions merge to the candidate's token, as in Hugging
-         * Face tokenizers.
+         * The candidate is outdated if one of its two symbols has been merged since. An outdated
+         * candidate is dropped, unless the symbols that are now at its two positions also merge to
+         * its token, as in Hugging Face tokenizers.
          */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
@@ -249,8 +249,9 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         if (n && join(w, n, err))
             return -1;
         /*
-         * Symbols are merged early when there are w->full of them. This limit doubles, so that the
-         * total time to search for boundaries is linear in the length of the word.
+         * When a word has w->full symbols, some of them are merged early. This limit doubles each
+         * time, so that the total time to search for boundaries is linear in the length of the
+         * word.
          */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }

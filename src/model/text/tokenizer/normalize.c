@@ -39,7 +39,10 @@ typedef struct {
     uint8_t combining;
 } mark;
 
-/* The last characters of the text so far, whose normal form later characters may still change. */
+/*
+ * Last characters of the text read so far, whose normal form may still change when more characters
+ * follow.
+ */
 typedef struct {
     mark *c;
     size_t n, capacity;
@@ -67,7 +70,8 @@ static int by_class(const void *a, const void *b)
 }
 
 /*
- * Sorts the combining marks of the run by combining class; marks of equal class keep their order.
+ * Sorts the combining marks in the run (the latest characters) by combining class; marks of equal
+ * class keep their order.
  */
 static int order(run *r, kvd_err *err)
 {
@@ -166,8 +170,8 @@ static int add_decomposed(run *r, uint32_t code, bool compose, bool compatible, 
 }
 
 /*
- * Appends a normal form of s, which must be valid UTF-8, to *out: NFC or NFKC if `compose`, else
- * NFD or NFKD; NFKC or NFKD if `compatible`.
+ * Appends a normal form of s, which must be valid UTF-8, to *out. `compose` selects the composed
+ * forms (NFC, NFKC), otherwise the decomposed ones (NFD, NFKD). `compatible` selects NFKC and NFKD.
  */
 static int kvd_normal_form(const char *s, size_t len, bool compose, bool compatible,
                            kvd_buffer *out, kvd_err *err)
@@ -175,8 +179,8 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
     run r = {0};
     int rc = -1;
     /*
-     * The normal form leaves characters below `inert` unchanged, unless a combining mark (U+0300 or
-     * later) follows.
+     * Characters below `inert` do not change in the normal form, unless a combining mark (U+0300 or
+     * later) follows them.
      */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
@@ -188,8 +192,8 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             continue;
         }
         /*
-         * Normalization begins one character before byte i, because the character at byte i may
-         * combine with that character.
+         * Normalization begins one character before byte i, where the first character above `inert`
+         * is, because the two characters may combine.
          */
         size_t from = i;
         if (from > plain)
@@ -421,7 +425,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             break;
         }
         /*
-         * The document's first character is *first bytes of `text`. new_first is the number of
+         * The document's first character is the first *first bytes of `text`. new_first counts the
          * bytes of the result that come from this character.
          */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
@@ -509,8 +513,8 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
     }
     /*
      * `same` is the number of bytes at the beginning of the result that equal the normal form of
-     * the document's first character alone. It is 0 if this character was composed with characters
-     * after it.
+     * the document's first character alone. If this character was composed with characters after
+     * it, `same` is 0.
      */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);

@@ -25,16 +25,16 @@ void kvd_buffer_release(kvd_buffer *b);
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
     /*
-     * Number of leading bytes of the piece that come from the first character of the document,
-     * bytes inserted by normalizers included. Used by the pre-tokenizer Metaspace with
-     * prepend_scheme "first".
+     * Number of bytes at the beginning of the piece that come from the first character of the
+     * document, including bytes that normalizers inserted. The pre-tokenizer Metaspace with
+     * prepend_scheme "first" reads it.
      */
     size_t first;
     uint32_t id;
     bool is_id;
     /*
-     * True if the text of this piece, the last of the list, continues after the bytes that are
-     * known.
+     * True if the text of this piece (the last of the list) may continue, because the text after
+     * the known bytes is not known yet.
      */
     bool open;
 } kvd_piece;
@@ -87,9 +87,9 @@ typedef struct {
     kvd_piece whole;
     kvd_split_behavior behavior;
     /*
-     * `waiting` is true if bytes [begin, end) are not yet written as a piece, because the next
-     * range may belong to the same piece. last_was_match is true if the last range that
-     * kvd_splitter_feed received was a match.
+     * `waiting` is true if bytes `begin` to end - 1 are not yet written as a piece, because the
+     * next range of bytes may belong to the same piece. last_was_match is true if the last range
+     * that kvd_splitter_feed received was a match.
      */
     bool waiting, last_was_match;
     size_t begin, end;

@@ -260,8 +260,8 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
 }
 
 /*
- * A piece written in ByteLevel's alphabet. Byte i of the written text comes from byte number
- * byte[i] of the original text.
+ * A piece written in ByteLevel's alphabet. Byte i of the piece in this alphabet comes from byte
+ * number byte[i] of the original piece.
  */
 typedef struct {
     kvd_buffer text;
@@ -321,8 +321,8 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             done = end;
         }
         /*
-         * If the text of the piece continues (open), the text after the last match is dropped,
-         * because further text may change where the dropped text is cut.
+         * If the text of the piece continues (open), the text after the last match is not cut yet,
+         * because further text may change where it must be cut.
          */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||

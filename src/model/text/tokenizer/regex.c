@@ -5,9 +5,12 @@
 
 #include "model/text/tokenizer/pieces.h"
 
-/* Translates regular expressions from Oniguruma's syntax into PCRE2's, and runs them. */
+/* This file translates regular expressions from Oniguruma's syntax into PCRE2's, and runs them. */
 
-/* Unicode's White_Space, as the inside of a character class; PCRE2's \s also has U+180E. */
+/*
+ * Unicode's White_Space, written as the contents of a character class [...]. (PCRE2's \s also has
+ * U+180E.)
+ */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 /*
@@ -304,15 +307,17 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 
 /*
  * Limits of PCRE2 for one match, which stop patterns of exponential time within a second. HEAP_KIB
- * is for PCRE2's interpreter, which runs if the stack of the JIT overflows.
+ * limits the memory of PCRE2's interpreter, which runs if the stack of PCRE2's compiled code
+ * overflows.
  */
 #define MATCH_LIMIT 10000000
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
 /*
- * Smallest and largest number of start positions that one call of PCRE2 tries. After a slow call
- * the number is reduced, so that a request to stop takes effect within a second.
+ * Smallest and largest number of positions in the text at which one call of PCRE2 tries to begin a
+ * match. After a slow call the number is reduced, so that a request to stop takes effect within a
+ * second.
  */
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
@@ -461,8 +466,8 @@ static int search_literal(kvd_scan *s, size_t *begin, size_t *end)
     const char *hit = memmem(s->text + s->at, left, r->pattern, r->len);
     if (!hit) {
         /*
-         * If more text follows, a match of the pattern (a literal text) may begin in the last
-         * r->len - 1 bytes.
+         * If more text follows, a match may begin in the last r->len - 1 bytes: the pattern is a
+         * literal text of r->len bytes.
          */
         s->known = s->len - (left < r->len - 1 ? left : r->len - 1);
         while (s->known > s->at && s->known < s->len &&
@@ -484,7 +489,8 @@ static double processor_seconds(void)
 
 /*
  * Fails if the search of the text before byte `at` was too slow, or if the program was asked to
- * stop. Otherwise adapts s->window, the number of positions that the next call tries.
+ * stop. Otherwise adapts s->window, the number of start positions that the next call of PCRE2
+ * tries.
  */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {

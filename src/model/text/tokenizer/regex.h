@@ -35,8 +35,8 @@ typedef struct {
     size_t len, at, last_end;
     bool matched_before, open;
     /*
-     * If the text continues after the known bytes (open) and kvd_scan_next has returned 0, no
-     * further match begins before byte `known`.
+     * If the text may continue after the known bytes and kvd_scan_next has returned 0, then no
+     * match begins in the bytes before `known`, whatever text follows.
      */
     size_t known;
     size_t window;

@@ -87,8 +87,8 @@ kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vo
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
 /*
- * Cuts added tokens out of the pieces of text. If `normalized` is true, cuts the tokens that are
- * matched after the normalizer, else the tokens that are matched before it.
+ * Finds added tokens in the pieces of text and makes each a piece of its own. If `normalized` is
+ * true, finds the tokens that are matched after the normalizer, else those matched before it.
  */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
@@ -115,7 +115,7 @@ void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
 /*
  * Returns true if ByteLevel is one of the steps, so that the BPE model works on bytes. Pieces of
- * text keep their bytes; only the model's tables are written in ByteLevel's alphabet.
+ * text keep their bytes; only the vocabulary and merges of the model are in ByteLevel's alphabet.
  */
 bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p);
 
@@ -155,7 +155,8 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
 
 typedef struct {
     /*
-     * If true, the ids of the text are inserted here. If false, the special token `id` is inserted.
+     * If true, this element of the template is the ids of the text. If false, it is the special
+     * token `id`.
      */
     bool is_text;
     uint32_t id;
@@ -215,7 +216,7 @@ int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kv
  *
  * Neighbouring pieces whose concatenation is a piece are joined, highest score first, leftmost on
  * ties. Each byte of a character that is not a piece becomes the id 3 + byte, even if the
- * vocabulary has other pieces at these ids.
+ * vocabulary has a piece other than this byte at that id.
  */
 
 typedef struct kvd_llama2c kvd_llama2c;
@@ -253,8 +254,8 @@ struct json_t;
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 /*
- * Model of the loop of byte-pair encoding, for tokenizer.json and for llama2.c. With a heap of
- * candidates, a word of n symbols takes O(n log n) steps.
+ * Description of a byte-pair encoding for the merge loop, for tokenizer.json and for llama2.c. With
+ * a heap of candidates, a word of n symbols takes O(n log n) steps.
  *
  * A word may be a whole document. Between two characters that are not neighbours in any merged
  * token there is a boundary: merges before and after it do not depend on each other. The memory is
@@ -282,7 +283,7 @@ typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t righ
 
 /*
  * Set of pairs of neighbouring characters that occur in merged tokens. Only hash values are stored,
- * so a pair may wrongly be reported as a member of the set.
+ * so the set may report a pair as a member that is not one.
  */
 typedef struct kvd_pair_set kvd_pair_set;
 
@@ -299,7 +300,10 @@ typedef struct {
      * its two parts.
      */
     const kvd_vocab *vocab;
-    /* Set with at least the pairs of neighbouring characters in all joined symbols. */
+    /*
+     * Set that contains the pairs of neighbouring characters in all joined symbols; it may contain
+     * more.
+     */
     const kvd_pair_set *pairs;
 } kvd_merge_model;
 
@@ -329,7 +333,7 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 /*
  * Joins neighbouring symbols until no two can be joined, and appends the remaining ids. The
  * smallest priority is joined first, leftmost on ties. If `open`, unknown text follows, and the
- * symbols after the last boundary are dropped.
+ * symbols after the last boundary (a place across which no merge is possible) are dropped.
  */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 

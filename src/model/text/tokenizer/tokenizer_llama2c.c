@@ -18,7 +18,7 @@ struct kvd_llama2c {
     kvd_pair_set *pairs;
 };
 
-/* Returns the bits of the score, reordered so that a higher score gives a smaller number. */
+/* Returns the bits of the score, changed so that a higher score gives a smaller unsigned number. */
 static uint32_t priority_of(float score)
 {
     uint32_t bits;
@@ -67,8 +67,8 @@ static int parse_pieces(kvd_llama2c *t, const unsigned char *p, size_t len, size
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err)
 {
     /*
-     * Every piece takes at least nine bytes, so a vocabulary that is too large for the file is
-     * refused before memory is allocated.
+     * Every piece takes at least nine bytes of the file, so a vocabulary that is too large for the
+     * file is rejected before memory is allocated.
      */
     if (vocab_size <= BOS || vocab_size > len / 9) {
         kvd_fail(err, "%zu bytes cannot hold a llama2.c tokenizer of %zu pieces", len, vocab_size);
