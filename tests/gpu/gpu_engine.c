@@ -105,7 +105,24 @@ static const kvd_shape shape[] = {
     {"phi3, partial RoPE", "phi3", "made up",
      "{" SIZES "\"architectures\":[\"Phi3ForCausalLM\"],\"model_type\":\"phi3\","
      "\"original_max_position_embeddings\":1024,\"partial_rotary_factor\":0.75,"
-     "\"sliding_window\":null}"}};
+     "\"sliding_window\":null}"},
+    {"smollm3", "smollm3", "made up",
+     "{" SIZES "\"model_type\":\"smollm3\",\"no_rope_layers\":[1,0]}"},
+    {"exaone4", "exaone4", "made up",
+     "{" SIZES "\"model_type\":\"exaone4\",\"sliding_window\":1024,"
+     "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}"},
+    {"granite", "granite", "made up",
+     "{" SIZES "\"model_type\":\"granite\",\"embedding_multiplier\":3.0,"
+     "\"attention_multiplier\":0.1,\"residual_multiplier\":0.4,\"logits_scaling\":2.0}"},
+    {"cohere2", "cohere2", "made up",
+     "{" SIZES "\"model_type\":\"cohere2\",\"layer_norm_eps\":1e-05,\"logit_scale\":0.5,"
+     "\"sliding_window\":1024,\"sliding_window_pattern\":2}"},
+    {"ernie4_5", "ernie4_5", "made up", "{" SIZES "\"model_type\":\"ernie4_5\"}"},
+    {"glm4_moe", "glm4_moe", "made up",
+     "{" SIZES "\"model_type\":\"glm4_moe\",\"attention_bias\":true,\"use_qk_norm\":true,"
+     "\"moe_intermediate_size\":64,\"n_routed_experts\":12,\"num_experts_per_tok\":3,"
+     "\"n_group\":3,\"topk_group\":2,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
+     "\"routed_scaling_factor\":1.5,\"num_nextn_predict_layers\":0}"}};
 
 static void test_shapes(const request *r)
 {

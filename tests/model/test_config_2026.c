@@ -346,6 +346,26 @@ TEST(test_cohere)
                   "'sliding_window' is null, a cohere2 model needs one");
 }
 
+/* Entries of config.json of zai-org/GLM-4.5-Air */
+static const char glm4_moe[] =
+    "{" SIZES(4) "\"architectures\":[\"Glm4MoeForCausalLM\"],\"model_type\":\"glm4_moe\","
+                 "\"attention_bias\":true,\"first_k_dense_replace\":1,\"head_dim\":128,"
+                 "\"moe_intermediate_size\":48,\"n_group\":1,\"n_routed_experts\":8,"
+                 "\"n_shared_experts\":1,\"norm_topk_prob\":true,\"num_experts_per_tok\":3,"
+                 "\"num_nextn_predict_layers\":1,\"partial_rotary_factor\":0.5,"
+                 "\"routed_scaling_factor\":1.0,\"topk_group\":1,\"use_qk_norm\":false}";
+
+TEST(test_glm4_moe)
+{
+    const kvd_config c = accept(glm4_moe);
+    assert_true(c.d_head == 128 && c.rope_dims == 64 && c.rope_layout == KVD_ROPE_HALF);
+    assert_true(c.bias_qkv && !c.bias_o && !c.qk_norm && !c.latent);
+    assert_true(c.route_sigmoid && c.chosen_add_up && c.extra_layers == 1 && c.d_shared == 48);
+    assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1));
+    refuse_config(glm4_moe, "\"n_group\":1", "\"n_group\":3",
+                  "8 experts do not form 'n_group' 3 groups of at least 2");
+}
+
 /* Entries of config.json of mistralai/Ministral-3-3B-Base-2512 */
 static const char mistral3[] =
     "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"model_type\":\"mistral3\","

@@ -445,6 +445,10 @@ MODELS = {
     "mistral3": ("ministral3", 45, BF16, lambda: mistral3(
         head_dim=6, rope_parameters=dict(YARN, original_max_position_embeddings=64, rope_theta=1e4, llama_4_scaling_beta=0.1, mscale=1.0,
                                          mscale_all_dim=1.0))),
+    # GLM-4.5: the routing of DeepSeek-V3 with ordinary keys, half of which are rotated
+    "glm4-moe": ("glm4_moe", 37, BF16, lambda: small(
+        "Glm4MoeConfig", head_dim=8, attention_bias=True, use_qk_norm=True, moe_intermediate_size=7, n_routed_experts=6, num_experts_per_tok=3,
+        n_group=3, topk_group=2, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.6, num_mtp_layers=0)),
 }
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ static const kvd_family *const families[] = {
     &kvd_family_ernie4_5,   &kvd_family_internlm3,   &kvd_family_smollm3,
     &kvd_family_granite,    &kvd_family_minicpm,     &kvd_family_exaone4,
     &kvd_family_ministral3, &kvd_family_mistral3,    &kvd_family_cohere,
-    &kvd_family_cohere2};
+    &kvd_family_cohere2,    &kvd_family_glm4_moe};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 size_t kvd_family_count(void)

@@ -510,7 +510,9 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
 /*
  * Replaces, in place, the gradients of the factors on the outputs of one token's experts by the
  * gradients of the token's router logits. If chosen_add_up is set, the factors of a token add up to
- * 1: they are the softmax over the logits of the chosen experts only.
+ * 1: they are the softmax over the logits of the chosen experts only. Sigmoid scores s_j of the
+ * chosen experts give the factors expert_scale s_j, or with chosen_add_up the factors expert_scale
+ * s_j / (sum of s).
  */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)
@@ -518,6 +520,15 @@ static void factors_back(const kvd_experts *e, const float *logit, const size_t 
     double mean = 0, top = -INFINITY, sum = 0;
     for (size_t j = 0; j < e->chosen; j++)
         mean += (double)uses[j].p * (double)d_logit[expert[j]];
+    if (e->c->route_sigmoid) {
+        const double common = e->c->chosen_add_up ? mean / e->c->expert_scale : 0;
+        for (size_t j = 0; j < e->chosen; j++) {
+            const double score = 1 / (1 + exp(-(double)logit[expert[j]]));
+            d_logit[expert[j]] =
+                (float)((double)uses[j].p * (1 - score) * ((double)d_logit[expert[j]] - common));
+        }
+        return;
+    }
     if (e->c->chosen_add_up) {
         for (size_t j = 0; j < e->chosen; j++)
             d_logit[expert[j]] = (float)((double)uses[j].p * ((double)d_logit[expert[j]] - mean));

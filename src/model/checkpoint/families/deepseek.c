@@ -1,7 +1,7 @@
 /*
- * Reads configurations of DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437).
- * Latent attention caches one latent and one rotated key per token. V2 chooses experts by softmax
- * probabilities, V3 by sigmoids and a learned bias.
+ * Reads configurations of DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437),
+ * and GLM-4.5. Latent attention of DeepSeek caches one latent and one rotated key per token. V2
+ * chooses experts by softmax probabilities, V3 and GLM-4.5 by sigmoids and a learned bias.
  */
 #include <math.h>
 #include <string.h>
@@ -101,29 +101,20 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
 }
 
 /*
- * Reads the keys that V2 and V3 share. An absent key gets its default, as in the Hugging Face
+ * Reads the routed and shared experts. An absent key gets its default, as in the Hugging Face
  * library: `shared` for n_shared_experts, `dense` for first_k_dense_replace, `scale` for
  * routed_scaling_factor.
  */
-static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
-                       double scale, kvd_config *c, kvd_err *err)
+static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
+                        double scale, kvd_config *c, kvd_err *err)
 {
     const json_t *const first = kvd_cfg_member(root, "first_k_dense_replace");
     int step = 1;
     c->expert_scale = scale;
-    c->norm_eps = 1e-6;
-    if (kvd_cfg_refuse_true(root, "attention_bias", "biases of latent attention are not supported",
-                            err) ||
-        kvd_cfg_refuse_true(root, "mlp_bias", "biases of the feed-forward block are not supported",
-                            err) ||
-        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
-        kvd_cfg_positive_or(root, "rms_norm_eps", &c->norm_eps, err) || read_latent(root, c, err) ||
-        read_scale(root, c, err) || kvd_cfg_routed(root, keys, c, err) ||
+    if (kvd_cfg_routed(root, keys, c, err) ||
         kvd_cfg_size_or(root, "n_shared_experts", &shared, err) ||
         kvd_cfg_size_or(root, "moe_layer_freq", &step, err) ||
-        kvd_cfg_positive_or(root, "routed_scaling_factor", &c->expert_scale, err) ||
-        kvd_cfg_head_and_tokens(root, false, c, err))
+        kvd_cfg_positive_or(root, "routed_scaling_factor", &c->expert_scale, err))
         return -1;
     if (step != 1)
         return kvd_fail(err, "'moe_layer_freq' is %d, only 1 is supported", step);
@@ -135,6 +126,24 @@ static int read_common(const json_t *root, const kvd_routed_keys *keys, int shar
     if ((double)shared * c->d_expert > KVD_CONFIG_MAX_SIZE)
         return kvd_fail(err, "%d shared experts of width %d are too wide", shared, c->d_expert);
     c->d_shared = shared * c->d_expert;
+    return 0;
+}
+
+/* Reads the keys that V2 and V3 share; the defaults are those of read_experts. */
+static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
+                       double scale, kvd_config *c, kvd_err *err)
+{
+    c->norm_eps = 1e-6;
+    if (kvd_cfg_refuse_true(root, "attention_bias", "biases of latent attention are not supported",
+                            err) ||
+        kvd_cfg_refuse_true(root, "mlp_bias", "biases of the feed-forward block are not supported",
+                            err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_positive_or(root, "rms_norm_eps", &c->norm_eps, err) || read_latent(root, c, err) ||
+        read_scale(root, c, err) || read_experts(root, keys, shared, dense, scale, c, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
     return 0;
 }
 
@@ -161,23 +170,57 @@ static int read_v2(const json_t *root, kvd_config *c, kvd_err *err)
     return read_groups(root, 1, 1, 1, c, err);
 }
 
-static int read_v3(const json_t *root, kvd_config *c, kvd_err *err)
+/* Reads the routing by sigmoids and the number of layers for the prediction of more tokens. */
+static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    static const kvd_routed_keys keys = {
-        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 256, 8, 2048};
     const json_t *const next = kvd_cfg_member(root, "num_nextn_predict_layers");
     const bool none = json_is_integer(next) && json_integer_value(next) == 0;
-    bool interleaved = true;
     c->route_sigmoid = c->chosen_add_up = true;
     c->extra_layers = none ? 0 : 1;
     if (check_text(root, "scoring_func", "sigmoid", err) ||
         check_text(root, "topk_method", "noaux_tc", err) ||
         kvd_cfg_bool(root, "norm_topk_prob", &c->chosen_add_up, err) ||
-        kvd_cfg_bool(root, "rope_interleave", &interleaved, err) ||
-        (!none && kvd_cfg_size_or(root, "num_nextn_predict_layers", &c->extra_layers, err)) ||
+        (!none && kvd_cfg_size_or(root, "num_nextn_predict_layers", &c->extra_layers, err)))
+        return -1;
+    return 0;
+}
+
+static int read_v3(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 256, 8, 2048};
+    bool interleaved = true;
+    if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "rope_interleave", &interleaved, err) ||
         read_common(root, &keys, 1, 3, 2.5, c, err) || read_groups(root, 8, 4, 2, c, err))
         return -1;
     c->rope_layout = interleaved ? KVD_ROPE_INTERLEAVED : KVD_ROPE_HALF;
+    return 0;
+}
+
+/*
+ * Reads GLM-4.5 and GLM-4.6, which route as DeepSeek-V3 does but have ordinary keys and values.
+ * RoPE rotates the first half of a head.
+ */
+static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 128, 8, 1408};
+    if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_bool(root, "use_qk_norm", &c->qk_norm, err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 8, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL | KVD_CFG_ROPE_PARTIAL, c, err) ||
+        read_experts(root, &keys, 1, 1, 1, c, err) || read_groups(root, 1, 1, 2, c, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    if (!c->rope_dims && c->d_head % 4)
+        return kvd_fail(err,
+                        "half of a head of %d is no even number of dimensions: give "
+                        "'partial_rotary_factor'",
+                        c->d_head);
+    c->rope_dims = c->rope_dims ? c->rope_dims : c->d_head / 2;
     return 0;
 }
 
@@ -185,6 +228,20 @@ static bool factored(const kvd_config *c)
 {
     return c->q_rank > 0;
 }
+
+/* Rows of a list of stored tensors: the second norm and the feed-forward blocks. */
+#define FEED_FORWARD                                                                               \
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL}, KVD_LLAMA_MLP,            \
+        {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},                                         \
+        {KVD_PART_ROUTER_BIAS, "mlp.gate.e_score_correction_bias", KVD_ROWS_ALL, NULL},            \
+        {KVD_PART_SHARED_GATE, "mlp.shared_experts.gate_proj", KVD_ROWS_ALL, NULL},                \
+        {KVD_PART_SHARED_UP, "mlp.shared_experts.up_proj", KVD_ROWS_ALL, NULL},                    \
+        {KVD_PART_SHARED_DOWN, "mlp.shared_experts.down_proj", KVD_ROWS_ALL, NULL},                \
+        {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, NULL},                     \
+        {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, NULL},                         \
+    {                                                                                              \
+        KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL                        \
+    }
 
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
@@ -196,16 +253,7 @@ static const kvd_stored stored[] = {
     {KVD_PART_NORM_LATENT, "self_attn.kv_a_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_LATENT_UP, "self_attn.kv_b_proj", KVD_ROWS_ALL, NULL},
     {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
-    KVD_LLAMA_MLP,
-    {KVD_PART_ROUTER, "mlp.gate", KVD_ROWS_ALL, NULL},
-    {KVD_PART_ROUTER_BIAS, "mlp.gate.e_score_correction_bias", KVD_ROWS_ALL, NULL},
-    {KVD_PART_SHARED_GATE, "mlp.shared_experts.gate_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_SHARED_UP, "mlp.shared_experts.up_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_SHARED_DOWN, "mlp.shared_experts.down_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EXPERT_GATE, "mlp.experts.#.gate_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EXPERT_UP, "mlp.experts.#.up_proj", KVD_ROWS_ALL, NULL},
-    {KVD_PART_EXPERT_DOWN, "mlp.experts.#.down_proj", KVD_ROWS_ALL, NULL},
+    FEED_FORWARD,
     KVD_LLAMA_ENDS,
 };
 
@@ -225,4 +273,23 @@ const kvd_family kvd_family_deepseek_v3 = {
     KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],
+};
+
+static const kvd_stored glm4_moe_stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
+    {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    FEED_FORWARD,
+    KVD_LLAMA_ENDS,
+};
+
+const kvd_family kvd_family_glm4_moe = {
+    .name = "glm4_moe",
+    .architecture = "Glm4MoeForCausalLM",
+    .read = read_glm4_moe,
+    KVD_LLAMA_NAMES,
+    .stored = glm4_moe_stored,
+    .n_stored = sizeof glm4_moe_stored / sizeof glm4_moe_stored[0],
 };

@@ -35,6 +35,7 @@ extern const kvd_family kvd_family_ministral3;
 extern const kvd_family kvd_family_mistral3;
 extern const kvd_family kvd_family_cohere;
 extern const kvd_family kvd_family_cohere2;
+extern const kvd_family kvd_family_glm4_moe;
 extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
 
