@@ -58,6 +58,12 @@ typedef struct kvd_tradeoff {
     double at, slope;
 } kvd_tradeoff;
 
+/* Parameter `key` has no effect while the value of parameter `by` is in the range lo .. hi. */
+typedef struct kvd_idle_key {
+    const char *key, *by;
+    double lo, hi;
+} kvd_idle_key;
+
 /* Largest number of parameters of a method, and bytes of a text value including the final 0. */
 enum { KVD_PARAMETERS_MAX = 16, KVD_PARAMETER_TEXT = 200 };
 typedef struct kvd_parameter_values {
@@ -91,6 +97,8 @@ typedef struct kvd_method_info {
     const kvd_parameter *parameter;
     /* Parameter that sets the trade-off of bytes against quality; NULL: no such parameter */
     const kvd_tradeoff *tradeoff;
+    /* List that ends with key NULL. NULL: every parameter always has an effect. */
+    const kvd_idle_key *idle;
     /*
      * Name of the parameter whose value is a path (such as "file"), and its description for --help.
      * NULL: no such parameter. The file is recorded as an input of the run. The path may contain

@@ -296,6 +296,23 @@ static int check_rebuilt(const kvd_method *m, kvd_err *err)
     return 0;
 }
 
+/*
+ * Fails if the user changed a parameter that has no effect with the other parameters. The default
+ * value is allowed, because the settings in result files name every parameter.
+ */
+static int check_idle(const kvd_keyed *k, kvd_err *err)
+{
+    for (const kvd_idle_key *idle = k->info->idle; idle && idle->key; idle++) {
+        const int key = kvd_method_find_key(k, idle->key), by = kvd_method_find_key(k, idle->by);
+        const double value = k->values->value[key], other = k->values->value[by],
+                     usual = k->info->parameter[key].value;
+        if ((value < usual || value > usual) && other >= idle->lo && other <= idle->hi)
+            return kvd_fail(err, "%s = %g has no effect with %s = %g: leave it out", idle->key,
+                            value, idle->by, other);
+    }
+    return 0;
+}
+
 static int check(const kvd_method *m, unsigned seen, kvd_err *err)
 {
     if (check_rates(m, seen, err) || check_rebuilt(m, err))
@@ -317,6 +334,9 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
         if (m->plan.bits_values.given[kvd_method_find_key(&all[n - 1], m->plan.bits->low_key[j])])
             return kvd_fail(err, "%s sets entries at the low level, but no member lowers entries",
                             m->plan.bits->low_key[j]);
+    for (int k = 0; k < n; k++)
+        if (check_idle(&all[k], err))
+            return -1;
     for (int k = 0; k < n; k++)
         for (int i = 0; all[k].info->parameter[i].key; i++)
             if (isnan(all[k].values->value[i]))

@@ -394,6 +394,11 @@ TEST(test_method_text)
         {"zack+h2o,q=1",
          "method 'zack+h2o': unknown key 'q', known are p, p.qk, p.v, r, ranks, cut, online, "
          "explicit, heavy, recent, keep_layers"},
+        {"fp8,rows=100", "method 'fp8': rows = 100 has no effect with scale = 0: leave it out"},
+        {"kvtc,block=32,lanes=1",
+         "method 'kvtc': block = 32 has no effect with lanes = 1: leave it out"},
+        {"importance+hetero,layers=2,overlap=0.5",
+         "method 'importance+hetero': overlap = 0.5 has no effect with layers = 2: leave it out"},
         {"uniform,r=0.5",
          "method 'uniform': it takes p, neither r nor ranks: its widths do not depend on the "
          "spectrum"},
@@ -403,6 +408,9 @@ TEST(test_method_text)
         assert_string_equal(err.msg, bad[i][1]);
     }
     assert_int_equal(kvd_method_parse("zack,p=nan", &m, &err), -1);
+    /* Settings of result files name every parameter, also one without an effect. */
+    assert_int_equal(kvd_method_parse("fp8,fp8.scale=0,fp8.rows=4096", &m, &err), 0);
+    assert_int_equal(kvd_method_parse("fp8,scale=1,rows=100", &m, &err), 0);
     assert_int_equal(kvd_method_parse("zack,p=0.5,online=1", &m, &err), 0);
     assert_true(m.dims == &kvd_dims_zack && m.plan.channels == &kvd_channels_online);
     assert_string_equal(m.settings, "online=1");

@@ -26,6 +26,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"bin", 0.1, 4, true, NULL, 0, 0};
+static const kvd_idle_key idle[] = {{"rows", "own", 1, 1}, {NULL, NULL, 0, 0}};
 
 enum { ANCHOR_BITS = 8, ZERO = KVD_CACHEGEN_ZERO, CODES = KVD_CACHEGEN_CODES };
 _Static_assert(sizeof(kvd_rans_table) == KVD_STREAM_TABLE * sizeof(uint16_t), "tables of streams");
@@ -492,6 +493,7 @@ const kvd_bits_method kvd_bits_cachegen = {
             .name = "cachegen",
             .summary = "differences to anchor tokens, coarser in later layers, entropy-coded",
             .parameter = parameters,
+            .idle = idle,
             .tradeoff = &tradeoff,
             .gpu = &kvd_gpu_cachegen,
         },

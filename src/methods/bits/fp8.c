@@ -17,6 +17,7 @@ static const kvd_parameter parameters[] = {
     {"rows", 4096, 64, 1 << 20, true, "number of calibration tokens read for scales"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_idle_key idle[] = {{"rows", "scale", 0, 0}, {NULL, NULL, 0, 0}};
 
 typedef struct {
     kvd_scales scales; /* must be the first member */
@@ -68,6 +69,7 @@ const kvd_bits_method kvd_bits_fp8 = {
             .name = "fp8",
             .summary = "floating-point numbers of 8 bits, E4M3 or E5M2, as serving engines have",
             .parameter = parameters,
+            .idle = idle,
             .gpu = &kvd_gpu_packed,
         },
     .calibrated = calibrated,

@@ -29,6 +29,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"bits", 6, 0.5, true, NULL, 0, 0};
+static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
 /*
  * A group of principal components begins at a multiple of UNIT and has UNIT << k components, k = 0
@@ -664,6 +665,7 @@ const kvd_bits_method kvd_bits_kvtc = {
             .name = "kvtc",
             .summary = "principal components of all heads, bits by dynamic programming, DEFLATE",
             .parameter = parameters,
+            .idle = idle,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_ACTIVATIONS | KVD_NEEDS_PRE_ROPE,
             .gpu = &kvd_gpu_streams,

@@ -21,6 +21,7 @@ static const kvd_parameter parameters[] = {
     {"rows", 4096, 64, 1 << 20, true, "number of calibration tokens read for scales"},
     {NULL, 0, 0, 0, false, NULL},
 };
+static const kvd_idle_key idle[] = {{"rows", "scale", 0, 0}, {NULL, NULL, 0, 0}};
 
 enum { BLOCK = 16 };
 
@@ -82,6 +83,7 @@ const kvd_bits_method kvd_bits_nvfp4 = {
             .name = "nvfp4",
             .summary = "blocks of 16 E2M1 numbers with E4M3 scales (NVIDIA)",
             .parameter = parameters,
+            .idle = idle,
             .gpu = &kvd_gpu_packed,
         },
     .calibrated = calibrated,

@@ -36,6 +36,7 @@ static const kvd_parameter parameters_received[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"g", 0.9, 0.1, false, NULL, 0, 0};
+static const kvd_idle_key idle[] = {{"overlap", "layers", 1, INFINITY}, {NULL, NULL, 0, 0}};
 
 static int check_share(const kvd_parameter_values *v, kvd_err *err)
 {
@@ -149,6 +150,7 @@ const kvd_tokens_method kvd_tokens_importance = {
             .name = "importance",
             .summary = "ZDC's important tokens by softmax denominators",
             .parameter = parameters,
+            .idle = idle,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
             .gpu = &kvd_gpu_zdc,

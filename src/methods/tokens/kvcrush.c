@@ -22,6 +22,7 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 static const kvd_tradeoff tradeoff = {"budget", 0.45, 0.02, true, NULL, 0, 0};
+static const kvd_idle_key idle[] = {{"anchor", "crush", 0, 0}, {NULL, NULL, 0, 0}};
 
 /* Writes the Hamming distance of each token's bits from the reference bits (the anchor). */
 static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *p, size_t n_heads,
@@ -112,6 +113,7 @@ const kvd_tokens_method kvd_tokens_kvcrush = {
             .name = "kvcrush",
             .summary = "snapkv's tokens of a layer, and representatives of the others",
             .parameter = parameters,
+            .idle = idle,
             .tradeoff = &tradeoff,
             .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
             .gpu = &kvd_gpu_evict,
