@@ -271,9 +271,12 @@ TEST(test_similarity)
     kvd_similarity_pair equal_pair = pair;
     equal_pair.delta_ratio = equal_pair.aligned_ratio = equal_pair.energy = equal;
     kvd_result item[] = {similar(labels, tokens, 3, &pair), similar(counts, few, 3, &far_pair),
-                         similar(twice, tokens, 2, &equal_pair)};
+                         similar(twice, tokens, 2, &equal_pair), similar(labels, tokens, 3, &pair)};
+    /* The last file repeats the first one, so none of its values counts. */
+    static char *contents[] = {"xxh3:2", "xxh3:3", "xxh3:4"};
+    item[0].similarity.hash = item[3].similarity.hash = contents;
     item[2].similarity.hash = hashes;
-    const kvd_results r = {item, 3};
+    const kvd_results r = {item, 4};
     static const struct {
         const char *name;
         size_t n;

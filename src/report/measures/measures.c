@@ -183,8 +183,42 @@ static bool superseded(const kvd_results *r, const kvd_result *x)
     return other && of_token_counts(&x->similarity);
 }
 
+/* Returns the index in s of the text that is file a of t, or s->n_files. */
+static size_t index_of(const kvd_similarity *s, const kvd_similarity *t, size_t a)
+{
+    size_t i = 0;
+    while (i < s->n_files && (!s->hash || !t->hash || !*t->hash[a] ||
+                              strcmp(s->hash[i], t->hash[a]) || s->n_tokens[i] != t->n_tokens[a]))
+        i++;
+    return i;
+}
+
 /*
- * Appends the values of a similarity measure (energy-ratio, delta-ratio, ...) for every two texts.
+ * Returns true if a file before file i holds the comparison of the texts a and b in pair x of file
+ * i too.
+ */
+static bool compared_before(const request *q, size_t i, const kvd_similarity_pair *x, size_t a,
+                            size_t b)
+{
+    const kvd_similarity *const s = &q->r->item[i].similarity;
+    for (size_t k = 0; k < i; k++) {
+        const kvd_result *const y = &q->r->item[k];
+        const kvd_similarity *const t = &y->similarity;
+        if (y->kind != KVD_RESULT_SIMILARITY || superseded(q->r, y) ||
+            strcmp(y->model.hash, q->r->item[i].model.hash) != 0)
+            continue;
+        const size_t n = t->n_files, ta = index_of(t, s, a), tb = index_of(t, s, b);
+        for (size_t p = 0; p < t->n_pairs && ta < n && tb < n; p++)
+            if (t->pair[p].pair == x->pair &&
+                fabs(t->pair[p].overlap[ta * n + tb] - x->overlap[a * s->n_files + b]) < 1e-12)
+                return true;
+    }
+    return false;
+}
+
+/*
+ * Appends the values of a similarity measure (energy-ratio, delta-ratio, ...) for every two texts,
+ * and only once if several files hold them.
  * If the name begins with "random-", one of the two texts must be random token ids. Otherwise
  * neither may be.
  */
@@ -203,7 +237,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                 bool ra = kvd_label_random(s->label[a]), rb = kvd_label_random(s->label[b]);
                 double value;
                 if (kvd_one_text(s, a, b) || (want_random ? ra == rb : ra || rb) ||
-                    !kvd_most_tokens(s, a) || !kvd_most_tokens(s, b))
+                    !kvd_most_tokens(s, a) || !kvd_most_tokens(s, b) ||
+                    compared_before(q, i, x, a, b))
                     continue;
                 if (strcmp(what, "delta-ratio") == 0)
                     value = x->delta_ratio[k];
