@@ -42,8 +42,8 @@ typedef struct {
 } statistics;
 
 /*
- * Replaces the scores x [n] by exp(x - *top), where `*top` is the largest score. Returns the sum of
- * the new values, plus exp(*sink - *top) if there is an attention sink.
+ * Replaces the scores x [n] by their softmax, exp(x - *top) / sum, and returns the sum. `*top` is
+ * the largest score. The sum includes exp(*sink - *top) if there is an attention sink.
  */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {

@@ -64,8 +64,8 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
 }
 
 /*
- * Each empty cluster takes the row that is farthest from its centroid, among rows that are not
- * alone in their cluster. Returns the number of rows moved.
+ * Moves to each empty cluster the row with the largest distance from the row's centroid, among rows
+ * that are not alone in their cluster. Returns the number of rows moved.
  */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
@@ -159,7 +159,8 @@ TEST(test_against_plain_lloyd)
     against_plain(129, 3, 128, 5, 2);
     against_plain(1000, 16, 40, 100, 3);
     against_plain(64, 1, 5, 0, 4);
-    against_plain(3000, 4, 2100, 0, 5); /* 3000 rows and 2100 centroids fill several blocks */
+    /* With 3000 rows and 2100 centroids, both are processed in several blocks */
+    against_plain(3000, 4, 2100, 0, 5);
     against_plain(7, 2, 7, 0, 6);
     against_plain(200, 5, 1, 3, 7);
 }
@@ -187,8 +188,8 @@ TEST(test_objective_falls)
         }
         assert_int_equal(total, N);
         /*
-         * The sum of squares of the rows equals that of the centroids (each counted once per row)
-         * plus the squared distances.
+         * The squared norms of the rows sum to the same number as, over all rows, the squared norm
+         * of the row's centroid plus the squared distance from it.
          */
         double of_centroids = 0;
         for (size_t c = 0; c < K; c++)
@@ -215,7 +216,7 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     kvd_rng r;
     kvd_rng_seed(&r, seed, 1);
     kvd_rng_choose(&r, n, distinct, start);
-    /* With as many clusters as distinct rows, each centroid must be one of the rows. */
+    /* With as many clusters as distinct rows, each centroid in C must be one of the rows. */
     assert_int_equal(kvd_kmeans(X, n, d, distinct, start, C, count, &t, &err), 0);
     if (t.last > 0)
         fail_msg("%zu distinct rows of %zu numbers: %.2g of the energy is lost", distinct, d,
@@ -236,9 +237,9 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
 }
 
 /*
- * SGEMM may add the products of different columns in different orders, so equal centroids need not
- * have equal float32 products. In one dimension, rows are often too close for float32 products to
- * tell which centroid is nearer.
+ * SGEMM may add in another order in another column of its result, so equal centroids need not have
+ * equal float32 products. In one dimension, rows are often too close for float32 products to tell
+ * which centroid is nearer.
  */
 TEST(test_distinct_rows_are_found)
 {

@@ -201,8 +201,8 @@ TEST(test_centroids)
             assert_memory_equal(weighted.rows[x][h], again.rows[x][h], n * D * sizeof(float));
             for (size_t c = 0; c < n; c++) {
                 /*
-                 * A weighted centroid is a plain centroid times the square root of the number of
-                 * rows in its cluster.
+                 * The centroids of the weighted data are the plain centroids times the square root
+                 * of the number of rows in its cluster.
                  */
                 double a = 0, b = 0;
                 for (size_t j = 0; j < D; j++) {

@@ -21,9 +21,9 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
 }
 
 /*
- * The Oracle must have exactly the measurements that no other measurement beats. Measurement a
- * beats b if its loss and its cache size are at most as large as those of b, and one of them is
- * smaller.
+ * The points named Oracle must be exactly the measurements that no other measurement beats.
+ * Measurement a beats b if its loss and its cache size are at most as large as those of b, and one
+ * of them is smaller.
  */
 TEST(test_oracle)
 {
@@ -101,8 +101,8 @@ TEST(test_lines)
 }
 
 /*
- * All models share the slope, which is fitted after each model's mean is subtracted from its
- * measurements. A model without measurements gets the mean constant.
+ * All models share the slope of the regression line. It is fitted after each model's mean is
+ * subtracted from its measurements. A model without measurements gets the constant `mean`.
  */
 TEST(test_models)
 {

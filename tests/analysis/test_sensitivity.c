@@ -18,8 +18,9 @@ typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
     /*
-     * Gradients of one component of an attention output. `sum` has, for each token, the sum over
-     * all runs. `square` is the sum of squares over all tokens and runs.
+     * Gradients of one component of an attention output. `sum` has, for each token, the sum of the
+     * gradients of all backward passes. `square` is the sum of squared gradients over all tokens
+     * and passes.
      */
     double sum[N], square;
     kvd_sensitivity *s;
@@ -87,8 +88,8 @@ static void near(double a, double b, double scale)
 }
 
 /*
- * Scores are bilinear in q and k, and outputs are linear in v. Therefore sum q dL/dq = sum k dL/dk
- * and sum o dL/do = sum v dL/dv.
+ * Scores are bilinear in q and k, and outputs are linear in v. Therefore, summed over all tokens, q
+ * dL/dq equals k dL/dk, and o dL/do equals v dL/dv.
  */
 TEST(test_both_sides_agree)
 {
@@ -135,8 +136,9 @@ TEST(test_drawn_gradients_average_out)
     }
     assert_true(of_text == text.square);
     /*
-     * The expected value of the mean is the mean square of single gradients divided by DRAWS. The
-     * limit is 2.5 times this value, because the mean is random.
+     * The expected value of `mean` (mean square of the averaged gradients) is the mean square of
+     * single gradients divided by DRAWS. The limit is 2.5 times this value, because `mean` is
+     * random.
      */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
@@ -198,9 +200,9 @@ TEST(test_bases)
 }
 
 /*
- * Gradients and queries have one common component that is not 0. The loss of removing this
- * dimension must be (1/2) (mean of q^2) (mean of g^2). The loss of removing any other dimension
- * must be 0.
+ * Gradients and queries have one common component that is not 0. The loss of removing the dimension
+ * of this component must be (1/2) (mean of q^2) (mean of g^2). The loss of removing any other
+ * dimension must be 0.
  */
 TEST(test_unit_of_sigma)
 {
@@ -229,8 +231,8 @@ TEST(test_unit_of_sigma)
     assert_int_equal(kvd_sensitivity_bases(x, N, &s, &err), 0);
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
     /*
-     * Every value is 3 and its gradient 0.5, so each query head loses 1/2 * 3^2 * 0.5^2. The heads
-     * of a group add up.
+     * Every value is 3 and its gradient 0.5, so removing the values costs each query head a loss of
+     * 1/2 * 3^2 * 0.5^2. The losses of the heads of a group add up.
      */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
@@ -239,8 +241,8 @@ TEST(test_unit_of_sigma)
 }
 
 /*
- * Two of four directions have losses if they are removed: 4 and 1. If both are coded with the same
- * error theta < 1, a direction with loss x gets log2(x / theta) / 2 bits.
+ * Removing two of the four directions would cost losses, 4 and 1. If both are coded with an error
+ * that costs theta < 1, a direction with loss x needs log2(x / theta) / 2 bits.
  */
 TEST(test_rate_distortion)
 {

@@ -1,8 +1,8 @@
 /*
  * Times kvd_append and kvd_prefill_mma. For kvd_append, also prints the bytes that must be moved
- * and their rate, relative to the copy rate in the same run. The inputs cycle through buffers
- * larger than L2. With the argument `steps`, times kvd_append between the products of a decode step
- * in a CUDA graph instead.
+ * and their rate, relative to the copy rate in the same run. Launches use different buffers in
+ * turn, which together are larger than L2. With the argument `steps`, it instead measures
+ * kvd_append between the products of a decode step in a CUDA graph.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -90,7 +90,7 @@ static void measure_copy(void)
     cudaFree(b);
 }
 
-/* Kept dimensions of 8 KV heads, two lists per case: first of Q and K, then of V. */
+/* For each case, numbers of kept dimensions of 8 KV heads: of Q and K, and of V. */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -350,7 +350,10 @@ static void step_memory_free(step_memory *d)
         cudaFree(all[i]);
 }
 
-/* Queues a layer: the product with W_Q, W_K, W_V, kvd_append, and the products that follow it. */
+/*
+ * Queues one layer: the product with W_Q, W_K, W_V, then kvd_append, and then the remaining
+ * products of the layer.
+ */
 static void step_layer(const step_shape *m, const step_memory *d, const kvd_append_args *append,
                        int layer, int timed, cudaStream_t s)
 {
@@ -442,7 +445,10 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return (double)us[STEP_REPLAYS / 2];
 }
 
-/* Times a layer with `n` requests, whose heads are rotated, or stored with all 128 dimensions. */
+/*
+ * Measures the time of a layer with `n` requests. If `rotated` is not 0, heads are rotated;
+ * otherwise they are stored with all 128 dimensions.
+ */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {

@@ -54,7 +54,10 @@ typedef struct {
     size_t pool_floats, out_floats;
 } bench;
 
-/* With one thread the time is processor time, so that other load on the machine does not count. */
+/*
+ * Returns the time in seconds. With one thread it is processor time, so that other load on the
+ * machine does not count.
+ */
 static double now(void)
 {
     struct timespec t;
@@ -234,7 +237,8 @@ static void print(const bench *b)
         const bench_case *c = &b->cases[i];
         char shape[32], wide[48], spread[32];
         /*
-         * Times are compared within a round, because these were measured shortly after each other.
+         * Times are compared within a round, because the measurements of a round follow each other
+         * closely.
          */
         double of_gemm[ROUNDS] = {0}, of_read[ROUNDS] = {0}, of_base[ROUNDS] = {0};
         if (!base || base->isa != c->isa || base->kv_len != c->kv_len || base->group != c->group)

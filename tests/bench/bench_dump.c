@@ -85,7 +85,8 @@ static int write_dump(bench *b, bool to_disk, double *seconds, kvd_err *err)
     kvd_model_info_set(&a.model, &config, "bench", "xxh3:0", "f32");
     if (kvd_activations_create(&a, b->dump, &b->run, false, err) || kvd_dump_init(&dump, &a, err))
         goto done;
-    if (to_disk && kvd_h5_sync(&a.file, err)) /* reserves the file's space, as kvdim-collect does */
+    /* Writing to disk reserves the file's space before the timing, as in kvdim-collect */
+    if (to_disk && kvd_h5_sync(&a.file, err))
         goto done;
     for (; dump.first_token < b->n_tokens; dump.first_token += BATCH)
         for (int l = 0; l < LAYERS; l++) {

@@ -289,7 +289,7 @@ static void time_attention(kvd_dtype type, size_t n, size_t len, int heads, int 
     }
     a.hook = kvd_gpu_dense_hook(dense);
     const double ms = median_ms(run_attention, &a, stream);
-    double seen = 0; /* number of query-key combinations */
+    double seen = 0; /* number of (query, key) pairs for which a score is computed */
     for (size_t t = 0; t < len; t++)
         seen += (double)(window && t + 1 > (size_t)window ? (size_t)window : t + 1);
     char shape[64];
@@ -321,8 +321,8 @@ static void time_all_attention(void)
         time_attention(KVD_BF16, n, len, 32, 8, 128, 0, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 32, 64, 0, lib, blas, stream);
         /*
-         * This window hides one key from the last query, so that attention is computed by cuBLAS
-         * products.
+         * A window of len - 1 hides one key from the last query, so that attention is computed by
+         * cuBLAS products.
          */
         time_attention(KVD_BF16, n, len, 32, 8, 128, (int)len - 1, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 8, 128, 256, lib, blas, stream);

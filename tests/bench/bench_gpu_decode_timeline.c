@@ -1,10 +1,11 @@
 /*
  * usage: bench_gpu_decode_timeline [CASE]
  *
- * Prints where the time of one decode launch goes, with a cold L2 cache. A line per step has the
- * minimum, median and maximum over the CTAs, in microseconds since the first CTA started. The last
- * lines are times between CUDA events: of the launch with recorded clocks, of the launch without
- * them, and of a launch without work. CASE is a part of the names of the cases to run.
+ * Prints where the time of one decode launch goes, with a cold L2 cache. For each step of the
+ * kernel, a line has the minimum, median and maximum over the CTAs, in microseconds since the first
+ * CTA started. The last lines are times between CUDA events: of the launch that records these
+ * times, of the launch without them, and of a launch without work. CASE is a part of the names of
+ * the cases to run.
  */
 #include <stdint.h>
 #include <stdio.h>

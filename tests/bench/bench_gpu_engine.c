@@ -4,11 +4,11 @@
  *
  * Compares the CUDA engine with the peak rates of the GPU, measured in the same run. For a prompt
  * of CONTEXT tokens (8192), prints the operations of matrix products per second, as a fraction of
- * cuBLAS on an 8192^3 product. For a decode step of 1, 2, 4, 8, 16, 32 and 64 requests, prints the
- * time for reading the weights and the cache at the measured bandwidth, as a fraction of the step's
- * time.
+ * cuBLAS on an 8192^3 product. For a decode step of 1, 2, 4, 8, 16, 32 and 64 requests, prints
+ * which fraction of the step's time would suffice to read the weights and the cache at the measured
+ * bandwidth.
  *
- * The first runs have no compression. Further runs have the kept dimensions in a file with random
+ * The first runs have no compression. Further runs have the kept dimensions of a file, with random
  * projections, or a method such as kivi,bits=4. -gN runs on N GPUs and compares with N times the
  * peak rates of the first GPU. -nN,N,... runs only decode steps of these numbers of requests (at
  * most 64).
@@ -178,7 +178,7 @@ static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_time
     return median(second, STEPS);
 }
 
-/* Returns the number of requests to time after n, or 0 if n was the last one. */
+/* Returns the number of requests that is timed after n requests, or 0 if n was the last one. */
 static size_t next_size(size_t n, size_t factor)
 {
     static const char *at;

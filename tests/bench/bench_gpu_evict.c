@@ -3,7 +3,7 @@
  *
  * Times decode steps of Llama 3.1 8B after 8192 tokens, with token eviction and without. The cached
  * K and V are random numbers, which does not affect times. According to Tables 8 to 11 of the ZACK
- * paper, Keyformer keeps 99 % of the accuracy when 39 to 69 % of the tokens are removed.
+ * paper, the method Keyformer can remove 39 to 69 % of the tokens and keep 99 % of the accuracy.
  */
 #include <stdio.h>
 

@@ -2,8 +2,8 @@
  * usage: bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
  *
  * Times generation on a GPU in bf16 (evaluate/generate). ITEMS prompts of PROMPT random tokens are
- * continued by NEW tokens each, with a published shape and random weights, or a checkpoint's
- * folder.
+ * continued by NEW tokens each. The model is a published shape with random weights, or a checkpoint
+ * in a folder.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,8 @@
  * precision and sparsity (LeanKV Fig. 12), and the management of pages (Fig. 13). Requests have
  * CONTEXT tokens each (8192).
  *
- * Heads keep "equal" fractions of tokens, or "uneven" ones from 0 to twice the mean.
+ * In cases called "equal", all heads keep equal fractions of the tokens; in cases called "uneven",
+ * fractions from 0 to twice the mean.
  */
 #include <stdio.h>
 #include <string.h>
@@ -148,7 +149,7 @@ static void make_case(launch *x, const rival_case *c, int batch, kvd_rng *rng)
     check(cudaMemcpy(p.head, head, heads * sizeof *head, cudaMemcpyHostToDevice), "heads");
     check(kvd_leankv_grow(&p, shared.slot, batch, 0, 1, 1, 0), "grow");
     check(cudaDeviceSynchronize(), "grow");
-    /* this case also serves to time the update of precision levels, which reads positions */
+    /* This case is also used to time the update of precision levels, which reads positions. */
     if (c->low > 0 && !c->uneven)
         set_positions(&p, head, heads);
     *x = (launch){.c = c,
@@ -277,8 +278,8 @@ static void run_batch(kvd_bench *bench, const kvd_attn_map *map, int batch, doub
     const int cached = n;
     /*
      * Adds two measurements: the update of precision levels on a cache with the paper's precisions
-     * K8V4 K4V2, and the update of the page tables of all layers in a step in which no KV head
-     * needs a new page.
+     * K8V4 (important tokens) and K4V2 (other tokens), and the update of the page tables of all
+     * layers in a step in which no KV head needs a new page.
      */
     for (int i = 0; i < cached; i++)
         if (x[i].c && !strcmp(x[i].c->what, "K8V4 K4V2") && !x[i].c->uneven) {

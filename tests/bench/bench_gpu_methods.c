@@ -2,7 +2,7 @@
  * usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
  *
  * Times the CUDA engine with compression methods on a published model shape with random weights:
- * decode steps of 1 and of BATCH requests after CONTEXT tokens that were never computed, and a
+ * decode steps of 1 and of BATCH requests after CONTEXT tokens whose K and V are random, and a
  * prompt of CONTEXT tokens.
  *
  * The fourth argument selects the attention kernels. ours: each head has its own number of kept

@@ -145,7 +145,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /* packed.c sets k_apart to four times (number of outliers + 16). */
+        /* packed.c sets k_apart to 4 * (number of outliers + 16), which is inverted here. */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

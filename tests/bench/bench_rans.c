@@ -1,7 +1,8 @@
 /*
  * Times the entropy coder (rANS) and DEFLATE on one thread, on quantised normal numbers of 64
  * channels. Each channel has its own frequency table and a standard deviation of 0.5 to 1.5 times
- * the printed "width". Sizes are in bits per symbol, and times in nanoseconds per symbol.
+ * the number that is printed as "width". Sizes are in bits per symbol, and times in nanoseconds per
+ * symbol.
  */
 #include <math.h>
 #include <stdio.h>

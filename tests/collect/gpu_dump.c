@@ -116,8 +116,8 @@ static kvd_gpu_share share_of(const test_case *c, int index)
 }
 
 /*
- * Copies n tensors to the device, next to each other in each row as in the forward pass, with NaN
- * around them.
+ * Copies n tensors to the device, next to each other in each row as in the forward pass. Memory
+ * before and after them holds NaN.
  */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)

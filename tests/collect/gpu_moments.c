@@ -185,7 +185,10 @@ static double distance(const kvd_moments *a, const kvd_moments *b)
                 for (size_t j = 0; j < d; j++) {
                     const double scale = sqrt(y[i * d + i]) * sqrt(y[j * d + j]);
                     const double off = fabs(x[i * d + j] - y[i * d + j]);
-                    /* Heads that this GPU does not compute are 0 in both results. */
+                    /*
+                     * If `off` is 0, the heads are equal. This includes heads that this GPU does
+                     * not compute, which are 0 in both results.
+                     */
                     const double relative = off == 0 ? 0 : off / scale;
                     worst = isfinite(relative) ? fmax(worst, relative) : INFINITY;
                 }
@@ -204,7 +207,7 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
 
 /*
  * Makes random weights on the device: W_O [d_model][heads * d], and W_Q, W_K and W_V in one matrix
- * [rows][d_model]. Adds their expected moments to `want`.
+ * [rows][d_model]. Adds the expected moments of these weights to `want`.
  */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
@@ -301,7 +304,7 @@ static void not_finite(void)
     must(!m, c.name);
     layer x = make_layer(&c, &share, 2, 40);
     const uint16_t nan = 0x7fc0;
-    /* Puts a NaN into token 17 of K, head 1, dimension 5. */
+    /* Writes NaN to dimension 5 of K of token 17 in head 1. */
     char *const k = (char *)x.qkv.device + (17 * x.in.ld + 2 * 32 + 5) * 2;
     check(cudaMemcpy(k, &nan, 2, cudaMemcpyHostToDevice), c.name);
     must(kvd_gpu_moments_add(m, &x.in, &err), c.name);

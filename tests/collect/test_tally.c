@@ -1,5 +1,5 @@
 /*
- * Tests of mean attention scores of tokens, and of the sets of unimportant tokens that follow from
+ * Tests of the mean attention scores of tokens, and of the sets of unimportant tokens chosen by
  * them. Expected numbers were computed by hand.
  */
 
@@ -23,7 +23,9 @@ static const float v[N] = {1, 2, 3, 4};
 static const kvd_config config = {
     .n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = 1, .d_head = 1, .d_model = HEADS};
 
-/* Records attention statistics of Q and K above. The caller releases *s. */
+/*
+ * Records attention statistics of the made-up queries and keys `q` and `k`. The caller releases *s.
+ */
 static void record(kvd_attention_stats *s, size_t window)
 {
     static const size_t offset[2] = {0, N};
@@ -88,9 +90,9 @@ TEST(test_window)
 }
 
 /*
- * The two tokens with the lowest mean scores are unimportant. By mean scores as queries, they are
- * tokens 1 and 2 in both layers. By mean scores as keys, they are tokens 1 and 3 in layer 0, and
- * tokens 1 and 2 in layer 1.
+ * The two tokens with the lowest mean scores are unimportant. Ranked by mean scores as queries,
+ * tokens 1 and 2 are unimportant in both layers. Ranked by mean scores as keys, tokens 1 and 3 are
+ * unimportant in layer 0, and tokens 1 and 2 in layer 1.
  */
 TEST(test_sets)
 {

@@ -167,7 +167,10 @@ TEST(test_formulas)
     free(text);
 }
 
-/* ---- tests of files with several tables ------------------------------------------------------ */
+/*
+ * ---- the tests from here on read files with several tables
+ * ------------------------------------------------------
+ */
 
 /* Reads table "b" of a file that holds the first `len` bytes of `text`. */
 static int read_table(const char *text, size_t len, joined *j)

@@ -109,7 +109,7 @@ TEST(test_not_finite)
     }
 }
 
-/* Datasets above 256 bytes are compressed in chunks, and above 16 MiB by all threads. */
+/* Datasets above 256 bytes are compressed in chunks, and datasets above 16 MiB by all threads. */
 TEST(test_sizes)
 {
     static const hsize_t shapes[][3] = {{1, 1, 1},

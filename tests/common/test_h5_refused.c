@@ -240,8 +240,8 @@ TEST(test_read_once)
 }
 
 /*
- * Sizes of the datasets of the file, which has one dataset for each way to store values, and
- * attributes of every type.
+ * Sizes of the datasets of the test file. The file has one dataset for each way in which HDF5
+ * stores values, and attributes of every type.
  */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
@@ -334,7 +334,7 @@ static int read_contents(contents *c)
     return rc ? -1 : 0;
 }
 
-/* A flipped bit must cause an error or be in a byte that no value uses. */
+/* If a bit of the file is flipped, reading must fail, unless no value uses the bit. */
 TEST(test_flipped_bits)
 {
     enum { FLIPS = 200 };

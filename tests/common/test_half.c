@@ -32,7 +32,10 @@ static double value(const format *f, unsigned bits)
            ldexp(mantissa + (1u << f->mantissa_bits), (int)exponent - f->bias - f->mantissa_bits);
 }
 
-/* Rounds to the nearest number of the format, by scaling x until such numbers are integers. */
+/*
+ * Rounds x to the nearest number of the format. It scales x by a power of 2 so that the numbers of
+ * the format are integers.
+ */
 static double nearest(const format *f, double x)
 {
     if (isnan(x) || isinf(x) || x == 0)

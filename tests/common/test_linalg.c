@@ -113,7 +113,10 @@ static void check_basis(const double *X, size_t n, size_t d, const double *sigma
         for (size_t i = 0; i < j; i++)
             assert_true(fabs(C[j * d + i]) <= tol * top * top);
     }
-    /* Projecting X on the first m columns of R must lose exactly the sum of the other sigma^2. */
+    /*
+     * Projecting X on the first m columns of R must lose exactly the sum of the squared singular
+     * values from index m on.
+     */
     const size_t m = (d + 1) / 2;
     double lost = 0, tail = 0;
     for (size_t j = m; j < d; j++)

@@ -74,7 +74,7 @@ TEST(test_groups_of_version_1)
 TEST(test_address_space)
 {
 #ifdef __SANITIZE_ADDRESS__
-    /* the sanitizer maps terabytes of address space, more than the memory limit of this test */
+    /* the sanitizer maps terabytes of address space, which exceeds the memory limit of this test */
     skip();
 #endif
     const kvd_memory_left before = kvd_memory_available();

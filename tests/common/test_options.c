@@ -419,7 +419,10 @@ TEST(test_long_fields)
 
 int main(void)
 {
-    /* Keeps the child process from restarting itself for better BLAS kernels (common/blas.h). */
+    /*
+     * Keeps the programs that this test starts from restarting themselves for better BLAS kernels
+     * (common/blas.h).
+     */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
     return unit_run(NULL, NULL);
 }

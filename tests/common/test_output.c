@@ -254,7 +254,7 @@ TEST(test_outputs_are_distinct)
                            "-o '%s' and --x '%s' would both write '%s': choose another name", at[0],
                            at[i], at[i]);
         assert_string_equal(err.msg, want);
-        /* The order of the two outputs must not matter. */
+        /* The check must give the same result if the two outputs are given in the other order. */
         const kvd_output_name turned[] = {name[2], name[0]};
         assert_int_equal(kvd_output_distinct(turned, 2, &err), -1);
     }
@@ -264,8 +264,8 @@ TEST(test_outputs_are_distinct)
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     assert_int_equal(kvd_output_distinct(plain, 2, &err), 0);
     /*
-     * The temporary file of output o.h5.state, with suffix .new, is the same file as that of output
-     * o.h5, with suffix .state.new.
+     * The temporary file of output o.h5.state, with suffix .new, has the same name as the temporary
+     * file of output o.h5, with suffix .state.new.
      */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};

@@ -77,7 +77,7 @@ TEST(test_replaces)
     run("[ -e x/old ]");
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);
     run("[ \"$(ls x)\" = a ] && [ ! -e x.partial ] && [ ! -e x.lock ]");
-    /* With `replace`, the folder need not exist. */
+    /* With `replace` set, the output folder need not exist before. */
     run("rm -rf x");
     assert_int_equal(kvd_output_folder_begin(&out, path, true, &err), 0);
     assert_int_equal(kvd_output_folder_commit(&out, true, &err), 0);

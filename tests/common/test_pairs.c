@@ -212,8 +212,9 @@ static void times(const double *A, const double *B, int transposed, double *C)
 }
 
 /*
- * Returns || cl^{1/2} E cr^{1/2} ||_F^2 with E = I - left_m right_m^T, where cl and cr are second
- * moments of queries and keys. It is computed as trace(E^T cl E cr), without square roots.
+ * Returns || cl^{1/2} E cr^{1/2} ||_F^2 with E = I - L R^T. cl and cr are second moments of queries
+ * and keys; L and R are the first m columns of `left` and `right`. The norm is computed as
+ * trace(E^T cl E cr), without square roots.
  */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
@@ -267,7 +268,10 @@ TEST(test_balanced_is_the_best_of_its_rank)
     kvd_moments_release(&m);
 }
 
-/* The loss must be the sum over queries and keys of (q . k - q A B^T k)^2. */
+/*
+ * The loss must be the sum over queries and keys of (q . k - q A B^T k)^2, where A and B project
+ * queries and keys.
+ */
 TEST(test_balanced_loss_is_the_error_of_scores)
 {
     kvd_activations a;

@@ -218,7 +218,10 @@ TEST(test_exit)
     }
 }
 
-/* An input must not be taken for another file because its path could not be resolved. */
+/*
+ * A file must not be accepted as an output just because the path of an input, which is the same
+ * file, cannot be resolved.
+ */
 TEST(test_inputs_are_kept)
 {
     char path[256], link[256], inner[256];

@@ -55,7 +55,7 @@ TEST(test_below)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
     /*
-     * n is three quarters of the range of 64 bits. If results were remainders modulo n, those in
+     * n is three quarters of the range of 64 bits. If results were remainders modulo n, results in
      * the lower third would be twice as frequent.
      */
     const uint64_t n = 0xc000000000000000u;
@@ -142,7 +142,10 @@ TEST(test_bootstrap_shape)
     const double num[] = {1, 2, 3, 4, 5, 6, 7, 8}, den[] = {2, 4, 6, 8, 10, 12, 14, 16};
     const double zero[N] = {0}, last_one[N] = {[N - 1] = 1};
     kvd_interval v, w;
-    /* All clusters have the same ratio, so both ends of the interval must equal it. */
+    /*
+     * All clusters have the same ratio, so both ends of the confidence interval must equal this
+     * ratio.
+     */
     assert_int_equal(kvd_bootstrap_ratio(num, den, N, 200, 1, &v, &err), 0);
     near(v.value, 0.5);
     near(v.lo, 0.5);
@@ -160,7 +163,7 @@ TEST(test_bootstrap_shape)
     assert_int_equal(kvd_bootstrap_ratio(num, zero, N, 10, 1, &v, &err), -1);
     assert_string_equal(err.msg, "the ratio 36 / 0 is not a number");
     assert_int_equal(kvd_bootstrap_ratio(num, den, 0, 10, 1, &v, &err), -1);
-    /* A resample without the last cluster has the denominator 0. */
+    /* A resample that misses the last cluster has the denominator 0 and must be left out. */
     assert_int_equal(kvd_bootstrap_ratio(num, last_one, N, 1000, 1, &v, &err), 0);
     near(v.value, 36);
     assert_true(isnan(v.lo) && isnan(v.hi));
@@ -187,7 +190,10 @@ TEST(test_bootstrap_coverage)
         fail_msg("%d of %d intervals hold the truth", inside, TRIALS);
 }
 
-/* The result must be the mean of the strata's ratios, whatever the sizes of the strata. */
+/*
+ * The result must be the mean of the ratios of the strata, each with the same weight, whatever the
+ * sizes of the strata.
+ */
 TEST(test_bootstrap_strata)
 {
     enum { N = KVD_BOOTSTRAP_CLUSTERS };

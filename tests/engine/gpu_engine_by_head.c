@@ -125,8 +125,8 @@ static int run(const load *l, const char *method, int gpus, outcome *o, kvd_err 
 }
 
 /*
- * Returns the median over tokens of the distance of logits x from `want`. The median ignores the
- * few tokens whose logits change because of ties.
+ * Returns the median, over tokens, of the distance between the token's logits in x and in `want`.
+ * The median ignores the few tokens whose logits change because of ties.
  */
 static double off(const load *l, const float *x, const float *want)
 {
@@ -148,9 +148,9 @@ static double held_off(const outcome *a, const outcome *b)
 
 /*
  * Tests one method on two GPUs. `rounding` is the distance between one and two GPUs without a
- * method. `none` has the logits without a method. With the method, the distance may be larger, up
- * to a quarter of the method's effect. If a GPU used another head's data, the distance would be as
- * large as the method's effect.
+ * method. `none` has the logits without a method. With the method, the distance between one and two
+ * GPUs may be larger, up to a quarter of the method's effect on the logits. If a GPU used another
+ * head's data, the distance would be as large as the method's effect.
  */
 static void test(const load *l, const char *method, const outcome *none, double rounding)
 {

@@ -27,8 +27,8 @@ typedef struct {
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
     /*
-     * Index in `id` of the first token of each request. The last output token is not in `id`,
-     * because it never enters the cache.
+     * Index in the array `id` of the first token of each request. The last output token is not in
+     * `id`, because it never enters the cache.
      */
     size_t offset[REQUESTS + 1];
     size_t longest; /* length of the longest request, with its last output token */
@@ -235,7 +235,7 @@ TEST(test_families)
     }
 }
 
-/* Makes projections of which every head keeps a different number of dimensions. */
+/* Makes projections with which every head keeps a different number of dimensions. */
 static void make_dims(const texts *t, const kvd_dims_method *m, kvd_spectrum *s, kvd_dims *dims)
 {
     kvd_err err = {""};
@@ -279,8 +279,8 @@ TEST(test_plans_of_dims)
 }
 
 /*
- * With a 16-bit cache the bounds are wider. A matrix product that adds its terms in another order
- * may round to another 16-bit number.
+ * With a 16-bit cache, the accepted distances of logits are larger. A matrix product that adds its
+ * terms in another order may round to another 16-bit number.
  */
 TEST(test_types_of_the_cache)
 {
@@ -493,7 +493,7 @@ TEST(test_refusals)
     kvd_slice slice = {.slot = 0, .n = 4, .emits = 1};
     kvd_iteration it = {.n_slices = 1, .slice = &slice, .n_tokens = 4};
     assert_int_equal(e->step(e, &it, id, next, NULL, &err), 0);
-    slice.before = 3; /* wrong: the slot holds 4 tokens */
+    slice.before = 3; /* wrong number of earlier tokens: the slot holds 4 */
     assert_int_equal(e->step(e, &it, id, next, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "which holds 4"));
     slice.before = 4;

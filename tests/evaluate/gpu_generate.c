@@ -159,11 +159,14 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const uint32_t *for
 
 /* Differences between generation on the GPU and on the CPU. */
 typedef struct {
-    /* Log probability of the CPU's token minus that of the GPU's token, where they first differ. */
+    /*
+     * Log probability of the CPU's token minus that of the GPU's token, at the first position where
+     * the two differ.
+     */
     double margin;
     /* Mean difference of the log probabilities of the CPU's tokens. */
     double log_p;
-    double bits;      /* relative difference of the cache sizes; 0: must be equal */
+    double bits;      /* accepted relative difference of the cache sizes; 0: they must be equal */
     size_t sequences; /* number of sequences whose tokens differ */
 } limits;
 
@@ -405,8 +408,8 @@ static void compare_several(void)
 }
 
 /*
- * Compares the results of methods on GPU and CPU. If `only` is given, leaves out methods whose text
- * does not contain it.
+ * Compares the results of methods on GPU and CPU. If `only` is given, compares only methods whose
+ * text contains this string.
  */
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
@@ -506,8 +509,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         if (only && !strstr(method[i].text, only))
             continue;
         /*
-         * Rounding may change which page of 64 tokens or which cluster is chosen, and the signs of
-         * sketched keys or of coefficients.
+         * Rounding may change which page of 64 tokens or which cluster is chosen, and the signs
+         * that turboquant stores of keys and vidkv of coefficients.
          */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv");
@@ -595,12 +598,15 @@ static void run_on_engine(void)
 
 /*
  * Compares the engine with the CPU on a model with sinks, a window and routed experts. The window
- * is shorter than every sequence. With a longer window, the CPU would decide for each sequence
- * alone if a method acts on a layer.
+ * is shorter than every sequence. If the window were longer than some sequences, the CPU would
+ * apply methods to the windowed layers of these sequences.
  */
 static void compare_gpt_oss(void)
 {
-    /* Rounding to bf16 can change the choice of an expert, and with it a log probability by 1. */
+    /*
+     * Rounding to bf16 can change the choice of an expert, and the other expert changes a log
+     * probability by up to 1.
+     */
     static const limits most = {.margin = 1, .log_p = 0.05, .bits = 1e-12, .sequences = SEQUENCES},
                         chosen = {.margin = 2, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES};
     static const char *const method[] = {"h2o",

@@ -170,7 +170,7 @@ static void ties_and_extremes(void)
             u[j] = floorf(u[j]);
             v[j] = floorf(v[j]);
         }
-        /* Chooses as next token one of those that share the largest logit. */
+        /* Chooses as the next token one of the tokens whose logits are equal and largest. */
         for (size_t j = 0, best = 0; j < x.vocab; j++)
             if (u[j] > u[best] || (u[j] == u[best] && i % 3 == 0 && j % 2)) {
                 best = j;

@@ -67,7 +67,10 @@ TEST(prompts_as_the_authors)
                              item->turn[0].answer_prefix) > 0);
         if (strcmp(prompt, json_string_value(json_object_get(x, "prompt"))))
             fail_msg("%s: '%s'", item->task, prompt);
-        /* The item's context must end with the document, because a question is appended to it. */
+        /*
+         * The item's context must end with the document, because the question is appended to the
+         * context.
+         */
         const char *const end = strstr(item->context, "two lines.");
         if (!end || strcmp(end, "two lines."))
             fail_msg("%s: the context is '%s'", item->task, item->context);

@@ -111,8 +111,8 @@ TEST(test_none_is_the_reference)
 }
 
 /*
- * Sums of prediction quality must not depend on the batch size, on kept hidden states or on the
- * number of methods per call.
+ * Sums of prediction quality must be the same for every batch size, with and without kept hidden
+ * states, and for every number of methods per call.
  */
 TEST(test_ways_to_the_same_sums)
 {
@@ -370,10 +370,7 @@ static void drop_outcome(outcome *o)
     free(o->reference);
 }
 
-/*
- * Running the prompts once for several methods must give the same results as running whole
- * sequences.
- */
+/* If prompts run once for several methods, the results must equal those of whole sequences. */
 TEST(test_prompts_run_once)
 {
     static const char *const methods[] = {"zack,p=0.5",
@@ -465,8 +462,8 @@ TEST(test_attention_error_by_hand)
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
     /*
-     * Error D of the paper ZDC: mean of |actual - expected| / |expected| over expected values other
-     * than 0.
+     * Error D of the paper ZDC: mean of |actual - expected| / |expected| over the expected values
+     * that are not 0.
      */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
     /* Head 1: 2 is exact and -2 became -3, so the mean is (0 + 1/2) / 2. */
@@ -515,8 +512,8 @@ TEST(test_error_scan)
     kvd_choice_release(&c);
     kvd_dims_release(&d);
     /*
-     * If memory is short, the scan measures one head at a time, which must give the same error
-     * table.
+     * If memory is short, the measurement of the error table processes one head at a time, which
+     * must give the same table.
      */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;

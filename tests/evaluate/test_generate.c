@@ -493,9 +493,9 @@ static void count_progress(void *ctx, double n)
 }
 
 /*
- * Generates two answers per sequence on one cache, with forced questions before them. A second run,
- * in which all tokens are forced, must predict the same tokens. `ended` is the return value of
- * end_early.
+ * Generates two answers per sequence on one cache, with forced questions before them. A second run
+ * gets these tokens as input instead of generating them; at each position it must predict the same
+ * token. `ended` is the return value of end_early.
  */
 static void check_questions(size_t ended)
 {

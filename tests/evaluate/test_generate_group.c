@@ -50,7 +50,7 @@ typedef struct {
     /* Cache sizes and times of the whole call, and their sums over the calls of add_step. */
     kvd_stepwise_account account, stepped;
     size_t steps;
-    kvd_continued_cost cost[PROMPTS]; /* filled by the function run_short only */
+    kvd_continued_cost cost[PROMPTS]; /* filled only by the function run_short */
 } divided;
 
 static int add_step(void *ctx, size_t first, size_t n, const kvd_stepwise_account *account,
@@ -104,8 +104,8 @@ TEST(several_workers_are_one)
 }
 
 /*
- * A generator path (engine or forward pass) that fails in its `fail_at`-th pass. After the failure
- * it can allocate more memory, which `grown` counts.
+ * Generator path (the interface to an engine or forward pass) whose pass number `fail_at` fails.
+ * After the failure it can allocate more memory, which `grown` counts.
  */
 typedef struct {
     kvd_generate_path path;
@@ -174,8 +174,8 @@ static void add_advance(void *ctx, double n)
 }
 
 /*
- * Generates all sequences as one group. The group fails in pass `fail_at`; 0: never. `grown` is the
- * number of times that earlier groups allocated more memory.
+ * Generates all sequences as one group. Pass number `fail_at` of the group fails; 0: no pass fails.
+ * `grown` is the number of times that earlier groups allocated more memory.
  */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
@@ -222,8 +222,8 @@ static void assert_same_groups(const divided *got, const divided *want)
 }
 
 /*
- * After a failed pass, a group begins again with more memory and in several parts. It must have the
- * results of an undisturbed group.
+ * If a pass fails for lack of memory, the group of sequences begins again with more memory and in
+ * several parts. The results must be those of a group without failure.
  */
 TEST(groups_begin_again)
 {

@@ -152,8 +152,8 @@ TEST(test_bytes)
         kvd_plan_close(&plan);
 
         /*
-         * Each of the 11 tokens that the method keeps must have the latent vector of the
-         * uncompressed cache.
+         * The method keeps 11 tokens (2 first and 9 recent ones). Each must have the latent vector
+         * of the uncompressed cache.
          */
         assert_int_equal(open_plan("streaming,sink=2,recent=9", c, &plan, &err), 0);
         free(whole_pass(checkpoint, &plan, id, &got));

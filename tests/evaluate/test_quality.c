@@ -141,7 +141,10 @@ TEST(test_intervals)
     for (int t = 0; t < TRIALS; t++) {
         kvd_quality ref[SEQUENCES] = {0}, q[SEQUENCES] = {0};
         for (int s = 0; s < SEQUENCES; s++) {
-            /* The compressed model fails in one of twenty predictions that were right. */
+            /*
+             * In the simulation, the compressed model fails in one of twenty predictions that were
+             * right.
+             */
             const double p = 0.4 + 0.1 * kvd_rng_normal(&r);
             ref[s].n = q[s].n = 100;
             for (int i = 0; i < 100; i++)

@@ -93,8 +93,8 @@ static size_t count(const char *text, const char *part)
 static const char needle_start[] = "One of the special magic ";
 
 /*
- * Writes a code for a random word: 9 for a number, U for a UUID, K for words with hyphens, V and
- * the length for a variable.
+ * Writes a code for a random word of length n: 9 for a number, U for a UUID, K for words with
+ * hyphens, and V followed by the length for the name of a variable.
  */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
@@ -173,9 +173,9 @@ static void add_needles(shapes *s, const char *text, size_t n)
 }
 
 /*
- * Collects the distinct lines of a prompt with random words replaced by codes. Random texts with
- * many parts are not collected but counted: the needles of an essay, the words of a list (task
- * cwe), the sentences before a coded text (task fwe).
+ * Collects the distinct lines of a prompt with random words replaced by codes. If a random text has
+ * many parts, only their number is kept: the needles of an essay, the words of a list (task cwe),
+ * the sentences before a coded text (task fwe).
  */
 static shapes shapes_of(const char *task, const char *prompt)
 {
@@ -239,8 +239,9 @@ static const char *text_of(const json_t *x, const char *field)
 
 /*
  * Compares the mean length of prompts with that of RULER's prompts. RULER lengthens a prompt in
- * steps until the prompt no longer fits. A step is 500 words of an essay, 25 needles or lines of
- * noise, or 1/32 of the coded text. The mean of kvdim's prompts may be shorter by one step.
+ * steps until the prompt no longer fits. Depending on the task, a step adds 500 words of an essay,
+ * 25 needles or lines of noise, or 1/32 of the coded text. The mean of kvdim's prompts may be
+ * shorter by one step.
  */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
@@ -460,7 +461,10 @@ TEST(frequent_words_are_frequent)
             assert_true(matches("^[a-z]{6}$", answer[k]));
             times[k] = count(b.item[i].context, answer[k]);
         }
-        /* Zipf's law with exponent 2, starting at rank 2: word counts are n / 4, n / 9, n / 16. */
+        /*
+         * Zipf's law with exponent 2, starting at rank 2: the words occur n / 4, n / 9, n / 16, ...
+         * times, so n is 4 times the first count.
+         */
         const double n = 4.0 * (double)times[0];
         assert_true(times[0] > times[1] && times[1] > times[2]);
         assert_float_equal((double)times[1], n / 9, 2);

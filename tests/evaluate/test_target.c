@@ -13,7 +13,8 @@
 
 /*
  * Makes the result of a measurement. x is the value of the searched parameter; a larger x
- * compresses more. `share` is the fraction of the uncompressed model's accuracy that is kept.
+ * compresses more. `share` is the fraction of the uncompressed model's accuracy that is kept, lo ..
+ * hi its confidence interval.
  */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
@@ -39,7 +40,9 @@ TEST(test_monotone)
         "surely kept up to 0.1 (5.0 %), surely lost from 0.4 (20.0 %); 5 points");
 }
 
-/* If accuracy is not monotone, the smallest x that misses the target counts. */
+/*
+ * If accuracy is not monotone in x, the search must return the smallest x that misses the target.
+ */
 TEST(test_not_monotone)
 {
     const kvd_target_sample s[] = {at(0, 1, 1, 1), at(0.1, 0.98, 0.97, 0.992),
@@ -82,11 +85,16 @@ TEST(test_never_missed_and_no_interval)
 }
 
 typedef struct {
-    /* Largest x at which at least 0.99 of the accuracy remains. */
+    /*
+     * Largest value of the searched parameter x with which at least 0.99 of the accuracy remains.
+     */
     double miss;
-    /* Only multiples of this value of x can be measured. */
+    /* The searched parameter x can only be a multiple of this value. */
     double grain;
-    /* Value of x that misses the target although larger values keep it; -1: none. */
+    /*
+     * One value of the searched parameter x that misses the target although larger values do not;
+     * -1: there is none.
+     */
     double dip;
     size_t measured;
     double last[128];
@@ -114,8 +122,8 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
     /*
-     * If texts are measured alone, text 0 misses the target beyond x = miss - 0.2, text 1 beyond x
-     * = miss + 0.2.
+     * If texts are measured separately, text 0 misses the target for x > miss - 0.2, text 1 for x >
+     * miss + 0.2.
      */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
@@ -186,10 +194,10 @@ TEST(test_search_of_texts)
     }
 }
 
-/* ---- search of a method by a made-up score ---- */
+/* ---- the tests from here on search the parameter of a method with a made-up score ---- */
 
 typedef struct {
-    double least; /* smallest value of the parameter at which the score keeps the target */
+    double least; /* smallest value of the parameter at which the score still reaches the target */
     double half;  /* half of the width of the score's confidence interval */
     size_t n;
 } score;
@@ -220,7 +228,10 @@ TEST(test_search_of_a_method)
     assert_int_equal(kvd_target_check_methods(m, text, 4, NULL, &err), 0);
     assert_int_equal(kvd_target_check_methods(m + 3, text + 3, 1, NULL, &err), -1);
     assert_non_null(strstr(err.msg, "--target of nothing"));
-    /* The second method differs only in the value of the searched key. */
+    /*
+     * The second method differs from the first only in the value of the searched key, so both count
+     * as one.
+     */
     for (int i = 0; i < 3; i++)
         assert_int_equal(kvd_method_target_add(t, &n, &m[i], NULL, &err), 0);
     assert_int_equal(n, 2);
@@ -265,8 +276,9 @@ TEST(test_crossing_by_hand)
 enum { SEQUENCES = 60, POINTS = 5 };
 
 /*
- * Simulates the numbers of right predictions of two methods. The accuracy of method b falls half as
- * fast with p as that of a. Both methods share random noise per sequence, which must cancel.
+ * Simulates the numbers of right predictions of two methods for values of p, the fraction of
+ * removed dimensions. The accuracy of method b falls half as fast with p as that of a. Both methods
+ * share random noise per sequence, which must cancel.
  */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)

@@ -22,8 +22,8 @@
 enum { TOKENS = 37 };
 static const double bar =
     /*
-     * Largest accepted relative Frobenius distance of logits, equal to that between our forward
-     * pass and Transformers.
+     * Largest accepted relative Frobenius distance of logits, equal to the accepted distance
+     * between our forward pass and Transformers.
      */
     2e-5;
 
@@ -221,8 +221,8 @@ static void test_family(void **state)
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
         /*
-         * The test would prove nothing if the model with cut heads and the uncut model gave equal
-         * logits.
+         * The test would prove nothing if the model whose heads lost dimensions and the original
+         * model gave equal logits.
          */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
@@ -400,7 +400,9 @@ static void test_refuses(void **state)
     must(make_checkpoint(made, &spec, &err), &err);
     kvd_checkpoint *c = open_model(made);
     kvd_config bare = *kvd_checkpoint_config(c);
-    /* Without RoPE, make_dims cuts both Q/K and V of every head. */
+    /*
+     * For a model without RoPE, make_dims reduces the dimensions of both Q-K and V in every head.
+     */
     bare.positions = KVD_POSITIONS_LEARNED;
     make_dims(&dims, &bare, &kvd_dims_zack, false);
     assert_int_equal(kvd_folded_list_make(&list, c, &dims, &err), -1);

@@ -473,7 +473,10 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/* Writes 150 tokens in batches that are out of order and do not end where checksums end. */
+/*
+ * Writes 150 tokens in batches that are not in ascending order and do not end where the tokens of a
+ * checksum end.
+ */
 static const char *made_long(void)
 {
     enum { LONG = 150 };
@@ -540,8 +543,8 @@ TEST(test_checksums)
     rows_are_refused(path, 0, 64, NULL);
     rows_are_refused(path, 128, 22, NULL);
     /*
-     * One checksum covers several tokens. Damage must be found even if the damaged token is not
-     * read, but another token with the same checksum is.
+     * One checksum covers several tokens. Damage must be found even if only other tokens of the
+     * same checksum are read, not the damaged token.
      */
     rows_are_refused(path, 0, 150, "/v layer 1 head 1 tokens 64 to 127");
     rows_are_refused(path, 0, 65, "/v layer 1 head 1 tokens 64 to 127");

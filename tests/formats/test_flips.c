@@ -1,6 +1,6 @@
 /*
- * Reads files with one flipped bit. The reader must fail, or return the original data because no
- * value uses the bit.
+ * Flips one bit of a file and reads it. The reader must fail, or, if no value uses the bit, return
+ * the original data.
  */
 #include <xxhash.h>
 

@@ -109,16 +109,16 @@ TEST(test_noise)
     near(noise.difference, 0.4);
     near(noise.spread, 1);
     /*
-     * The reported spread (slowest minus fastest repetition) must be that of the method or of the
-     * uncompressed cache, whichever is larger. Here it is that of the uncompressed cache.
+     * The reported spread (slowest minus fastest repetition) must be the larger one of the method's
+     * spread and the uncompressed cache's. Here it is that of the uncompressed cache.
      */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);
     near(noise.difference, 0.05);
     /*
-     * Noise must be reported for the longest length at which the method is slower (200) and for
-     * longer lengths. Noise at length 100 must be ignored.
+     * Only the longest length at which the method is slower than the uncompressed cache (200) and
+     * longer lengths count. The noise at length 100 must be ignored.
      */
     add_runs(r, "h2o", 100, 0.5, 0.9, 2);
     add_runs(r, "h2o", 200, 2.5, 2.5, 2.5);
@@ -127,8 +127,8 @@ TEST(test_noise)
     assert_true(kvd_jct_break_even_noise(r, 9, false, &noise));
     near(noise.length, 300);
     /*
-     * Without several repetitions the spread of the times is unknown, so no noise must be reported
-     * for row 13.
+     * Without several repetitions the spread of the times is unknown, so for the result of row 13
+     * no noise must be reported.
      */
     add_runs(r, "kivi", 100, 0.99, 0.99, 0.99);
     add(r, "gear", 1, 200, 8, 1);

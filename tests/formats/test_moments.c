@@ -269,7 +269,7 @@ TEST(test_hostile_files)
     m.has_pre = false;
     double *q_pre = m.gram[KVD_G_Q_PRE];
     m.gram[KVD_G_Q_PRE] =
-        m.gram[KVD_G_Q]; /* Q before RoPE without K before RoPE must be an error */
+        m.gram[KVD_G_Q]; /* Q before RoPE is present, K before RoPE is not: this must be an error */
     refuse_file(&m, "/gram/k_pre");
     m.gram[KVD_G_Q_PRE] = q_pre;
     kvd_moments_release(&m);

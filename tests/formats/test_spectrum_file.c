@@ -82,8 +82,8 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                                                   kvd_spectrum_R(s, (kvd_pair)p, l, h), &err),
                                  0);
                 /*
-                 * left = 2 O and right = O / 2 with an orthogonal O, so that left right^T is the
-                 * identity.
+                 * left is 2 O and right is O / 2 with an orthogonal matrix O, so that left right^T
+                 * is the identity.
                  */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
@@ -153,14 +153,14 @@ TEST(test_derived)
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
         /*
-         * Normalised singular values are divided by 5, the square root of the number of decomposed
-         * rows.
+         * Normalised singular values are divided by the square root of the number of decomposed
+         * rows, which is 5 here.
          */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
     /*
-     * The squares of the singular values are 16, 9, 4 and 1, times a factor. The factor does not
-     * change the effective rank.
+     * The squares of the singular values are 16, 9, 4 and 1, times a factor. This common factor
+     * does not change the effective rank.
      */
     double entropy = 0;
     for (int i = 1; i <= 4; i++)
@@ -248,8 +248,8 @@ TEST(test_lies_are_refused)
     assert_non_null(strstr(err.msg, "/calibration has prune 1.5, not 0 <= prune < 1"));
     s.calibration.prune = 0;
     /*
-     * This d_head is smaller than the matrices in the file. Reading must not write beyond the
-     * arrays, which have this size.
+     * Here d_head, which is the size of the caller's arrays, is smaller than the matrices in the
+     * file. Reading must not write beyond the arrays.
      */
     s.model.d_head = 5;
     kvd_spectrum small = s;

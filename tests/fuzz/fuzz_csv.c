@@ -10,8 +10,8 @@
 
 typedef struct {
     /*
-     * In the first pass: file to which rows are copied. In the second pass, which reads this copy:
-     * NULL.
+     * In the first pass over the file, the file to which rows are copied. NULL in the second pass,
+     * which reads this copy.
      */
     FILE *copy;
     bool has_head;
@@ -59,8 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
         /*
-         * The copy may have fewer rows, because a row of one empty field is written as an empty
-         * line, which is no row.
+         * The copied file may have fewer rows, because a row of one empty field is written as an
+         * empty line, which is no row.
          */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();

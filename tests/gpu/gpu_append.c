@@ -32,7 +32,10 @@ typedef struct {
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
-    /* Index of the list of request lengths in make_batch; -1 and -2: random lengths. */
+    /*
+     * Which list of request lengths make_batch uses: an index, or -1 or -2 for two kinds of random
+     * lengths.
+     */
     int lengths;
 } scenario;
 
@@ -357,7 +360,7 @@ static void against_reference(fixture *f, int decode)
 
     /*
      * A copy of the pages, in which every checked element is overwritten with the NaN pattern. If
-     * the kernel wrote no other elements, the whole copy has the pattern in the end.
+     * the kernel wrote only those elements, the copy then holds nothing but this pattern.
      */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);

@@ -112,7 +112,8 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
 
 /*
  * Adds to *error the squared distances of one head's outputs from the reference, and to *norm the
- * squared norm, over every `step`-th row. got: outputs [tokens of the batch][heads * d].
+ * squared norm, over every `step`-th row. `got` has the outputs to check, [tokens of the
+ * batch][heads * d].
  */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
@@ -153,7 +154,7 @@ static void head_error(const batch *b, const scenario *c, size_t s, int head, si
     free(v);
 }
 
-/* Returns the largest relative error of any head, without the sequence number `skip`. */
+/* Returns the largest relative error of any head, over all sequences except number `skip`. */
 static double batch_error(const batch *b, const scenario *c, size_t step, size_t skip)
 {
     const size_t e = kvd_dtype_bytes(c->type), all = b->out_elements + GUARD;
@@ -245,8 +246,8 @@ static void test_hook(const scenario *c)
     }
     check(cudaDeviceSynchronize(), "wait");
     /*
-     * Runs each batch a second time before the first run has ended. The second run must not
-     * overwrite scratch memory that the first one still uses.
+     * Launches each batch a second time while the first run may still be in progress. The second
+     * run must not overwrite scratch memory that the first one still uses.
      */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {

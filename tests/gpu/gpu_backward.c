@@ -18,12 +18,12 @@
 
 /*
  * Largest accepted relative distances of gradients. In bf16, weights and both factors of every
- * product are rounded by up to 2^-9, and measured distances are 1 to 9 %.
+ * product are rounded by up to 2^-9, which gave distances of 1 to 9 % in measurements.
  */
 static const double bar[] = {[KVD_F32] = 1e-4, [KVD_BF16] = 0.12};
 /*
- * Accepted distance of gradients if next tokens are drawn from the model. At 654 positions,
- * rounding changes one or two of the drawn tokens, and with them the gradients.
+ * Accepted distance of gradients if the target tokens are drawn from the model. At 654 positions,
+ * rounding changes one or two of the drawn tokens, and so the gradients.
  */
 static const double few_ties = 0.2;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};

@@ -103,8 +103,8 @@ static void test_norm(const norm_case *c)
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
     /*
-     * A layer norm of a row with one element is the bias, because the element minus its mean is 0.
-     * Errors are therefore relative to the row's largest element.
+     * If a row has one element, the element minus its mean is 0, so the layer norm is only the
+     * bias. Errors are therefore relative to the row's largest element.
      */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
@@ -139,8 +139,8 @@ static void test_norm_bad(size_t d)
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
     /*
-     * If several stages find rows that are not finite, the lowest stage number must be reported, in
-     * whatever order they run.
+     * If several checks, which have stage numbers, find rows that are not finite, the lowest stage
+     * number must be reported, in whatever order they run.
      */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");

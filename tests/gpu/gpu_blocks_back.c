@@ -26,7 +26,7 @@ static double term_distance(const array *got, const double *want, const double *
 /*
  * Computes the gradient dx of one row of a norm from the output's gradient dy. `terms` receives,
  * for each element of dx, the sum of the absolute values of its terms, which bounds the rounding
- * error. Each element of dy has an error of at most the element of dy_terms.
+ * error. dy_terms bounds the error of each element of dy in the same way.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -148,8 +148,8 @@ typedef struct {
 
 /*
  * Computes the gradients of a head before RoPE (`pre`) and before the norm (`raw`) from the
- * gradient `d` after RoPE. Both are [2][d]: the d gradients, then d sums of the absolute values of
- * their terms.
+ * gradient `d` after RoPE. Each output is [2][d]: first the d gradients, then for each gradient the
+ * sum of the absolute values of its terms.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
@@ -348,8 +348,8 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             worst = INFINITY;
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
         /*
-         * The loss is computed in float64, so its error must be 1e6 times smaller than the errors
-         * of the gradients.
+         * The loss is computed in float64. Its error is multiplied by 1e6 here, because it must be
+         * that much smaller than the errors of the gradients.
          */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
@@ -358,7 +358,10 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), 1e-30F);
         }
     }
-    /* Arguments of e^x are up to 40 * sharp. Their rounding to float32 limits the accuracy. */
+    /*
+     * The arguments of the exponential function are up to 40 * sharp. Their rounding to float32
+     * limits the accuracy.
+     */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     array_free(&logits);
     array_free(&d);

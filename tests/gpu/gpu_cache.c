@@ -26,8 +26,8 @@ typedef struct {
     /* Kept dimensions per head are unequal multiples of `step`; 0: all heads keep d_head. */
     int step;
     /*
-     * Tensors that keep fewer dimensions. 0: Q, K and V of all heads. 1: only Q and K of KV head 0.
-     * 2: only V of KV head 0.
+     * Tensors whose dimensions are reduced. 0: Q, K and V of all heads. 1: only Q and K of KV head
+     * 0. 2: only V of KV head 0.
      */
     int only;
     int window;
@@ -151,8 +151,8 @@ static int bench_make(bench *b, const scenario *c, kvd_err *err)
     if (c->latents) {
         latents_make(&b->dims, c);
         /*
-         * The test makes the projections itself. `maker` is only set because the cache reads from
-         * it which inputs it needs.
+         * The test makes the projections itself. It sets `maker` only because the cache reads from
+         * the maker which inputs are needed.
          */
         b->plan.maker = &kvd_dims_palu;
     }
@@ -199,8 +199,8 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
 }
 
 /*
- * Runs the GPU cache twice. The second run overwrites the outputs, which are NaN again, and must
- * not depend on state of the first.
+ * Runs the GPU cache twice. Before the second run, the outputs are set to NaN again. The second run
+ * must overwrite them and must not depend on state of the first.
  */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
@@ -229,7 +229,8 @@ static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                                .v = rows + (size_t)(c->n_heads + c->n_kv_heads) * d * bytes,
                                .ld = (size_t)(c->n_heads + 2 * c->n_kv_heads) * d,
                                .k_pre = pre,
-                               .q_pre = rows, /* this cache does not read Q before RoPE */
+                               /* Any valid address: this cache does not read Q before RoPE */
+                               .q_pre = rows,
                                .ld_pre = width_k,
                                .window = (size_t)c->window,
                                .lib = lib,

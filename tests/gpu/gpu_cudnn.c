@@ -198,8 +198,8 @@ static void check(test_case *tc, int verbose)
         if (s->causal)
             reference(s, q, k, v, b, 0, q_len[b], kv_len[b], to);
         /*
-         * Without a causal mask, every query attends to all keys. The reference of query t is then
-         * computed with a causal mask, as if t were the last query.
+         * Without a causal mask, every query attends to all keys. The reference computes query t
+         * with a causal mask, but as the only query, so that it sees all keys.
          */
         for (int t = 0; !s->causal && t < q_len[b]; t++)
             reference(s, q, k, v, b, t, 1, kv_len[b], to);

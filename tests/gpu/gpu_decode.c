@@ -77,7 +77,10 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
-/* Number of runs with a plan, and of runs without one: with 1, 2, 4, 8 and 16 CTAs per task. */
+/*
+ * Number of runs with a work plan (kvd_decode_plan), and of runs without one: with 1, 2, 4, 8 and
+ * 16 CTAs per task.
+ */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
 static int attribute(enum cudaDeviceAttr which)
@@ -103,8 +106,8 @@ static int without_plan(kvd_decode_args *args, int i)
 }
 
 /*
- * Returns 1 if a launch for the first request alone writes the same row as before, and no other
- * row. `o` has the output of all requests.
+ * Returns 1 if a launch for the first request alone writes the row that `o` has for this request,
+ * and no other row. `o` has the output of a launch with all requests.
  */
 static int first_only(kvd_decode_args args, const uint16_t *o)
 {
@@ -126,8 +129,8 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
 
 /*
  * Gives the odd requests of a launch the sinks args.sinks, and the even requests other sinks.
- * Returns 1 if the outputs of each request equal those of a launch in which all requests have its
- * sinks. `o` has the outputs with args.sinks.
+ * Returns 1 if the outputs of each request equal those of a launch in which all requests have this
+ * request's sinks. `o` has the outputs with args.sinks.
  */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
@@ -314,8 +317,8 @@ static int run_case(const test_case *c, int launches, int window, bool sinks)
     const double limit = c->dtype == KVD_BF16 ? 4e-3 : 1e-3;
     int failed = 0;
     /*
-     * The number of thread blocks is varied, which moves the points at which the tokens of a
-     * request are split.
+     * The number of thread blocks is varied, so that the tokens of a request are split at other
+     * points.
      */
     for (int run = 0; run < PLANNED + UNPLANNED; run++) {
         const kvd_schedule schedule = run < 3 ? (kvd_schedule)run : KVD_SCHEDULE_OURS;
@@ -416,8 +419,8 @@ int main(int argc, char **argv)
             failed += run_case(&cases[i], 2, only > 0 ? only : 0, true);
             for (size_t w = 0; argc < 2 && w < sizeof windows / sizeof *windows; w++)
                 /*
-                 * Cases of 5000 tokens or more take seconds each, so they are left out with windows
-                 * below 100.
+                 * Cases of 5000 tokens or more take seconds each, so these cases are left out for
+                 * windows below 100.
                  */
                 if (cases[i].len[0] < 5000 || windows[w] >= 100)
                     failed += run_case(&cases[i], 2, windows[w], w % 2 == 1);

@@ -85,8 +85,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
     /*
-     * Element i is 1 plus the number of the thread block to which half page i is assigned, or 0 if
-     * there is none.
+     * Element i is 0 if half page i is assigned to no thread block, otherwise 1 plus the number of
+     * its thread block.
      */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;

@@ -2,8 +2,8 @@
  * usage: gpu_eigen [small | TIMES.csv]
  *
  * Tests of batched eigenvalue decompositions of Gram matrices on the GPU, compared with LAPACK's
- * dsyevd. "small" runs only small cases, for compute-sanitizer. Into TIMES.csv are written the
- * times of the decomposition, of the call with its copies, and of kvd_gram_svd on the CPU.
+ * dsyevd. "small" runs only small cases, for compute-sanitizer. Writes to TIMES.csv the times of
+ * the decomposition, of the call with its copies, and of kvd_gram_svd on the CPU.
  */
 #include <float.h>
 #include <lapacke.h>
@@ -91,7 +91,7 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* Largest errors over all matrices. check_matrix says by what each error is divided. */
+    /* Largest errors over all matrices. They are relative errors, as check_matrix defines them. */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;
@@ -110,7 +110,8 @@ static void worse(double *a, double b)
  *   lambda    |sigma^2 - LAPACK's sigma^2| / (d eps lambda_max)
  *   sigma     |sigma - LAPACK's sigma| / sigma_max, over sigma above 1e-4 sigma_max
  *
- * Smaller sigma are only as accurate as the root of the eigenvalue, in LAPACK too (linalg.h).
+ * Smaller singular values are roots of inaccurate eigenvalues, in LAPACK too (linalg.h), and are
+ * not compared.
  */
 static void check_matrix(const double *G, size_t d, const double *sigma, const double *R, errors *e)
 {

@@ -76,8 +76,8 @@ typedef struct {
 } softmax_case;
 
 /*
- * Returns the attention sink of a head: a learned score that adds to the softmax sum. The GPU of
- * this test holds the model's heads in the order 1, 2, ..., with head 0 last.
+ * Returns the attention sink of a head: a learned score that adds to the softmax sum. In this test,
+ * the heads on the GPU are the model's heads 1, 2, ..., 0 in this order.
  */
 static float sink_of(size_t head)
 {
@@ -154,8 +154,8 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
     /*
-     * Rounding an exponent near -100 to float32 changes e^x by a factor of 1e-5. Probabilities
-     * below 1e-6 therefore have an absolute bound.
+     * Rounding an exponent near -100 to float32 changes e^x by a factor of 1e-5. For probabilities
+     * below 1e-6, the absolute error is therefore tested instead of the relative error.
      */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)

@@ -28,8 +28,8 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     }
     const setting *const set[] = {&apart, &together, &plain, &pieces};
     /*
-     * If rounding decides that a token is dropped, all later clusters have other borders. Then only
-     * the numbers of tokens can be compared.
+     * If rounding decides that a token is dropped, all later clusters of tokens begin elsewhere.
+     * For such methods, only the numbers of tokens can be compared.
      */
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
@@ -40,8 +40,9 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
         /*
-         * The CPU engine runs whole prompts, so it has no counts for a part of a prompt. Rounding
-         * may change the number of tokens that kvmerger merges, and that mpcache drops.
+         * The CPU engine runs whole prompts, so it has no numbers to compare with if the GPU engine
+         * runs a prompt in parts. Rounding may change the number of tokens that kvmerger merges,
+         * and that mpcache drops.
          */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
@@ -127,9 +128,9 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
 }
 
 /*
- * Returns the number of requests whose cache entries, summed over all heads, are more than the
- * budget or less than 4/5 of the budget. *dropped receives the number of requests that hold fewer
- * entries than tokens.
+ * Returns the number of requests whose cache entries, summed over all heads, exceed the budget or
+ * are less than 4/5 of it. *dropped receives the number of requests that hold fewer entries than
+ * tokens.
  */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)

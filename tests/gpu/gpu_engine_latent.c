@@ -147,7 +147,7 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
 
 /*
  * Makes random projections to latents that `heads` KV heads share. The rank of group g is rank[0]
- * (K) or rank[1] (V), reduced by the product of `less` and g % 3.
+ * (K) or rank[1] (V), minus `less` * (g % 3).
  */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
@@ -266,7 +266,10 @@ static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
     return sum;
 }
 
-/* All prompts have `prompt` tokens, because the reference supports only one prompt length. */
+/*
+ * All prompts have `prompt` tokens, because the reference implementation supports only one prompt
+ * length for all sequences.
+ */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
 {

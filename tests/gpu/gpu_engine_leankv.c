@@ -17,7 +17,7 @@ typedef struct {
 } setting;
 
 typedef struct {
-    float *logits; /* logits of tokens after which a token was emitted, [offset[n]][vocab] */
+    float *logits; /* [offset[n]][vocab] logits at positions where a token was emitted */
     double *held;
     size_t iterations;
     kvd_phase_times sum;
@@ -108,11 +108,10 @@ static apart compare(const load *l, const outcome *x, const outcome *y, int step
 }
 
 /*
- * Returns true if rounding explains the distance `is` between the logits of the two engines.
- * `rounding` is the distance of the engines without the method. `does` is the effect of the method
- * on the logits.
- * A number near the border between two codes may get either code, which causes up to half the
- * effect of quantisation.
+ * Returns true if rounding can explain the distance `is` between the logits of the two engines with
+ * a method. `rounding` is the distance of the engines without the method. `does` is the effect of
+ * the method on the logits. A number near the border between two codes may get either code, which
+ * causes up to half the effect of quantisation.
  */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
@@ -140,8 +139,8 @@ static int plan_of(const char *text, kvd_method *m, kvd_plan *plan, const kvd_co
 }
 
 /*
- * Checks the held bytes. A cache entry takes 2 bytes more on the GPU than on the CPU, because its
- * importance score is float32.
+ * Checks the number of bytes that the caches hold. A cache entry takes 2 bytes more on the GPU than
+ * on the CPU, because its importance score is float32.
  */
 static void check_bytes(const char *name, const outcome *gpu, const outcome *cpu, size_t d,
                         size_t k, size_t v)

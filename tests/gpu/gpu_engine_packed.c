@@ -57,7 +57,10 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
     return open_with_scales(plan, &setup, err);
 }
 
-/* `exact` is true if prompts attend uncompressed on the GPU, as on the CPU. */
+/*
+ * `exact` is true if prompt tokens on the GPU attend to uncompressed K and V, as they do on the
+ * CPU.
+ */
 static int run_with(const load *l, size_t slots, const char *method, int gpu, int graphs,
                     bool exact, outcome *o, kvd_err *err)
 {
@@ -68,8 +71,8 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
         .type = KVD_BF16,
         .n_gpus = 1,
         /*
-         * Random tables of entropy coders do not fit the data, so a page needs room for the longest
-         * possible codes.
+         * Random tables of an entropy coder do not fit the data, so each page gets room for the
+         * longest possible codes.
          */
         .outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0,
         .graphs = graphs,
@@ -217,9 +220,9 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
 }
 
 /*
- * Tests a run in which prompts attend to projected K and V, as in kvdim-jct. Graphs must give the
- * same logits as launches. The bytes must be those of a run whose prompts attend to unprojected K
- * and V.
+ * Tests a run in which prompts attend to projected K and V, as in kvdim-jct. Steps in CUDA graphs
+ * must give the same logits as single launches. The bytes must be those of a run whose prompts
+ * attend to unprojected K and V.
  */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
@@ -243,8 +246,8 @@ static void test_timed(const load *l, size_t slots, const char *method)
 }
 
 /*
- * Tests codes of heads that a dims method projects. If `uneven`, heads keep different numbers of
- * dimensions, otherwise equal numbers.
+ * Tests quantisation of heads that another method has projected. If `uneven` is true, heads keep
+ * different numbers of dimensions, otherwise equal numbers.
  */
 static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
                      size_t n_cases, bool uneven, bool timed)
@@ -314,8 +317,8 @@ static void test_context(const load *l, const char *method)
 }
 
 /*
- * Tests xkv with ranks that keep all numbers. It decomposes K of a prompt as a matrix with a row
- * per token. One prompt has more tokens than a row has numbers, the other prompt has fewer.
+ * Tests xkv with ranks that keep all numbers. The method decomposes K of a prompt, a matrix with
+ * one row per token. One prompt has more rows than columns, the other fewer.
  */
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
@@ -458,7 +461,7 @@ static void test_windows(const request *r, size_t n, bool quick)
     /*
      * The kernels of turboquant with a whole number of bits support heads of up to 128 dimensions.
      * With a fraction of a bit, rounding changes which channels of wide heads with random weights
-     * are chosen, and so all their codes. Both are left out here.
+     * are chosen, and so all their codes. Both variants of turboquant are left out here.
      */
     test_checkpoint(w, wide.name, r, 3, 2, cases, quick ? 1 : 7);
     kvd_checkpoint_close(w);
@@ -470,7 +473,10 @@ static void test_windows(const request *r, size_t n, bool quick)
     kvd_checkpoint_close(c);
 }
 
-/* A made-up model with two KV heads of 128 dimensions, whose components are multiplied by wgmma. */
+/*
+ * A made-up model with two KV heads of 128 dimensions. With this width, the kernels multiply latent
+ * components by wgmma.
+ */
 static const kvd_shape heads_of_128 = {
     "heads of 128", "llama", "made up",
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\","
@@ -495,7 +501,7 @@ static void test_heads_of_128(const request *r, size_t n)
 
 /*
  * Tests many short requests at a time, with room for long ones. The page table has 4096 elements.
- * If an array were too small for it, writing it would change other arrays.
+ * If the array for the page table were too small, writing the table would change other arrays.
  */
 static void test_many(void)
 {
@@ -580,8 +586,8 @@ int main(int argc, char **argv)
                                      {"vidkv,k=1.8,ternary=0", 0.7, 1e-9},
                                      {"zipcache,block=20", 0.6, 1e-9},
                                      /*
-                                      * Tokens with nearly equal saliences may get 8 bits or not,
-                                      * depending on rounding.
+                                      * Rounding decides which tokens with nearly equal saliences
+                                      * get 8 bits.
                                       */
                                      {"zipcache,high=8,low=3,share=0.3,block=70", 0.8, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
@@ -595,10 +601,7 @@ int main(int argc, char **argv)
                                      {"xquant,bits=8,group=32", 0.5, 1e-9},
                                      {"xquant,bits=3,group=8", 0.5, 1e-9},
                                      {"xquant,bits=3,latent=0", 0.5, 1e-9},
-                                     /*
-                                      * the engine's bytes include pruned keys, whose widths are
-                                      * padded
-                                      */
+                                     /* the engine counts pruned keys with padded widths */
                                      {"think,window=16", 0.5, 0.2},
                                      {"think,window=8,p=0.8", 0.5, 0.3},
                                      /* A near tie moves a whole chunk. Exact keys have latents. */

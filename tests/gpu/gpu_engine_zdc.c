@@ -83,8 +83,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
 
 /*
  * Returns the number of unimportant tokens of a prompt in a layer. The fraction of important tokens
- * changes linearly over the layers. If `lent` is true, every layer uses the important tokens of the
- * first layer.
+ * changes linearly over the layers. If `lent` is true, every layer uses the first layer's choice of
+ * important tokens.
  */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
@@ -95,8 +95,8 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 
 typedef struct {
     /*
-     * bytes   number of iterations after which the engine reported wrong bytes of its cache
-     * counts  number of (prompt, layer) with a wrong number of unimportant tokens
+     * bytes: number of iterations after which the engine reported wrong bytes of its cache. counts:
+     * number of pairs (prompt, layer) with a wrong number of unimportant tokens.
      */
     size_t bytes, counts;
 } wrongs;
@@ -107,8 +107,8 @@ typedef struct {
     const setting *set;
     /*
      * 0: every layer chooses its own important tokens. 1: all layers use those of the first layer.
-     * -1: each layer chooses or uses those of an earlier layer, and the engine's numbers are not
-     * checked.
+     * -1: each layer chooses or uses those of an earlier layer, and the engine's numbers of
+     * important tokens are not checked.
      */
     int lent;
     /* Logits of emitted tokens, [outputs][vocab]. */
@@ -210,7 +210,7 @@ typedef struct {
 
 /*
  * Tests a variant of zdc. `whole` has the reference logits for the case that all tokens are
- * important. `bar` is the median distance of the engine's logits from them in this case.
+ * important. `bar` is the median distance of the engine's logits from `whole` in this case.
  */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)

@@ -1,7 +1,7 @@
 /*
  * Tests of zdc with layers=N in the CUDA engine: groups of layers share one choice of important
  * tokens. In all layers after the first of a group, prompt tokens attend to unimportant keys and
- * values with fewer dimensions. Several GPUs divide prompts by tokens and send short rows for
+ * values with fewer dimensions. Several GPUs divide prompts by tokens and send fewer dimensions of
  * unimportant tokens.
  */
 #include <math.h>
@@ -293,8 +293,8 @@ static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool seq
 }
 
 /*
- * Returns the median distance of logits a from b over the emitted tokens. If `prompts` is true,
- * only the first emitted token of each request counts.
+ * Returns the median, over the emitted tokens, of the distance between their logits in `a` and in
+ * `b`. If `prompts` is true, only the first emitted token of each request counts.
  */
 static double median(const load *l, const float *a, const float *b, bool prompts)
 {
@@ -311,8 +311,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
 
 /*
  * Compares the engine's logits with `want`. `whole` has the reference logits for the case that all
- * tokens are important. The engine's distance from `whole` in this case determines the accepted
- * distance.
+ * tokens are important. From the engine's distance from `whole`, if all tokens are important,
+ * follows the accepted distance.
  */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)

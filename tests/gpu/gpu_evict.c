@@ -25,9 +25,9 @@ static double product(const double *a, const double *b, int d)
 }
 
 /*
- * Writes the importance scores of tokens to want [n], for rules that read only the keys [n][d]. The
- * most important keys are the shortest ones or those farthest from the mean direction, depending on
- * the rule.
+ * Writes the importance scores of tokens to want [n], for rules that read only the keys [n][d].
+ * Depending on the rule, the most important keys are the shortest ones, or those that point
+ * farthest from the mean direction.
  */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
@@ -87,9 +87,9 @@ static void rope_release(rope *r)
 }
 
 /*
- * Rotates the RoPE pairs of x [d] by the rotation of row `row`. turn(r, row, pair, side) returns
- * the cosine (side 0) or sine (side 1) of a pair in this rotation. If `sign` is -1, rotates in the
- * opposite direction.
+ * Rotates the pairs of dimensions of x [d] by RoPE, with the rotation of query or key number `row`.
+ * turn(r, row, pair, side) returns the cosine (side 0) or sine (side 1) of a pair in this rotation.
+ * If `sign` is -1, rotates in the opposite direction.
  */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
@@ -135,7 +135,7 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     for (int t = sink; t < n; t++) {
         double key[KVD_WIDTH_MAX], square = 0;
         memcpy(key, keys + t * d, (size_t)d * sizeof *key);
-        /* Applies the inverse of the mean rotation of the later queries to the key. */
+        /* Rotates the key back by the mean rotation of the queries after the prompt. */
         rotate(f->c, of_future, &r, n, -1, key);
         for (int s = sink; s < n; s++) {
             double off = 0;
@@ -312,7 +312,7 @@ static int check_prompt(fixture *f, int b, int g, double *want, const float *mas
     double *const p = need((size_t)n * sizeof *p);
     float *const order = need((size_t)n * sizeof *order);
     for (int t = 0; t < n; t++)
-        /* with KVD_EVICT_FIRST there are no scores: the earlier a token, the higher its rank */
+        /* KVD_EVICT_FIRST has no scores; earlier tokens rank higher */
         if (r->ranking == KVD_EVICT_FIRST)
             want[t] = (double)(order[t] = (float)-t);
         else
@@ -474,7 +474,7 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
 
 /*
  * Checks a decode step of the rule that evicts the oldest tokens. f->position holds the positions
- * that the cached tokens should have.
+ * that are expected of the cached tokens.
  */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
@@ -590,8 +590,8 @@ static void test_noise(void)
 }
 
 /*
- * The quick run covers every rule of eviction, both kernels for prompts, and the decode kernel in
- * clusters of 1 to 8 thread blocks.
+ * The quick run must cover every rule of eviction, both kernels for prompts, and the decode kernel
+ * in clusters of 1 to 8 thread blocks.
  */
 static int is_quick(const char *name)
 {

@@ -2,7 +2,7 @@
  * Tests of eviction on the GPU against the methods' own code on the CPU. For a prompt, the CPU gets
  * the attention probabilities that the device computed. For a step, it gets probabilities in double
  * precision. Kept tokens must be equal. If a number is so close to a threshold that rounding
- * decides, the KV head is counted and no longer compared.
+ * decides, the KV head is not compared from then on, but only counted as such a case.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -79,8 +79,8 @@ typedef struct {
     uint16_t *pool; /* device */
     size_t wrong, rounded, compared, dropped;
     /*
-     * Number of merged tokens, number of tokens into which others were merged, and number of rows
-     * of the latter that differ between CPU and device.
+     * Number of merged tokens, number of tokens into which others were merged, and number of these
+     * target tokens whose rows differ between CPU and device.
      */
     size_t merged, rows, rows_off;
     size_t merged_before; /* device's number of merged tokens after the prompts */
@@ -229,8 +229,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 
 /*
  * Writes the levels that the method gives the tokens of prompt b, computed from the device's
- * probabilities [n_heads][n_q8]: `last` is their sum over the last rows, `mass` their sum over all
- * rows.
+ * probabilities [n_heads][n_q8]: `last` is the sum of the probabilities over the last queries,
+ * `mass` the sum over all queries.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
@@ -416,7 +416,7 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
         head_rows rows = rows_of(r, b, g, all, level[g], h->n);
         forget(r, h, level[g]);
         /*
-         * A run is merged into the row of its pivot before the rows that stay are moved, so the
+         * Runs are merged into the rows of their pivots before the remaining rows are moved, so
          * rows are still at their old positions.
          */
         for (size_t i = 0; i < h->n; i++)

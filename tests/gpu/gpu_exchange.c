@@ -159,8 +159,8 @@ enum { QUERIES, PAGES, OUTPUT };
 
 /*
  * Returns a 16-bit value that encodes where a number belongs. `a` is the index of a query head,
- * page or token, as `kind` says. `b` is the index of the number within this query head, page or
- * token.
+ * page or token, depending on `kind`. `b` is the index of the number within this query head, page
+ * or token.
  */
 static uint16_t mark(int kind, size_t a, size_t b)
 {

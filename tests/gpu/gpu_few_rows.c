@@ -106,8 +106,8 @@ static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
     /*
-     * Kernels of these kinds round to bf16 several times: the normalised rows, the gate and up
-     * products of gated kinds, and the result. Their errors are larger.
+     * Kernels that store or gate their result round to bf16 several times: the normalised rows, the
+     * gate and up products, and the result. Their errors are larger.
      */
     const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
@@ -230,8 +230,9 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
 
 /*
  * Runs prompts, then steps of both requests, with weights of 4 bits and with weights of 16 bits
- * that have the decoded values. Prompts must give the same bits, because their products have the
- * same operands. *most receives the largest relative distance of the logits of steps.
+ * that have the decoded values. Prompts must give the same bits, because prompts are multiplied by
+ * the same decoded weights in both cases. *most receives the largest relative distance of the
+ * logits of steps.
  */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {

@@ -18,8 +18,8 @@
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
 /*
  * Accepted distance of mixture-of-experts models in bf16. If two experts have nearly equal router
- * logits, rounding may send a token to the other expert. The median over tokens must stay within
- * the usual bound.
+ * logits, rounding may send a token to the other expert. The median distance over tokens must stay
+ * within the bound for other models.
  */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
@@ -273,8 +273,8 @@ static void test_cpu(const char *path, kvd_dtype type)
 }
 
 /*
- * A run that stops early must give the same bits for the layers that it computes. Logits computed
- * in several calls must equal those of one call.
+ * A run that stops early must give the same bits for the layers that it computes. Also, logits
+ * computed in several calls must equal those of one call.
  */
 static void test_last_layer(void)
 {

@@ -163,8 +163,8 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
 }
 
 /*
- * Writes a non-finite output into an element that no later product reads. The pass must detect it
- * nevertheless.
+ * Writes a value that is not finite to an element of the output that no later product reads. The
+ * forward pass must detect it nevertheless.
  */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {

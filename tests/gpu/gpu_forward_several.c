@@ -115,8 +115,8 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
 }
 
 /*
- * If an attention hook fails on one GPU, the run must end on all GPUs, and the pass must refuse
- * further runs.
+ * If an attention hook fails on one GPU, the run must end on all GPUs, and later runs of the same
+ * forward pass must fail.
  */
 static void test_failure(const char *family, int n_gpus, int many)
 {

@@ -38,7 +38,8 @@ typedef struct {
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
     /*
-     * Host copies of the members of kvd_latent_restore_args. They are NULL except in test_finished.
+     * Host copies of the members of kvd_latent_restore_args. Only the function test_finished sets
+     * them; in other tests they are NULL.
      */
     const int32_t *position;
     const float *bias, *gain;
@@ -213,7 +214,7 @@ typedef struct {
     int zeros;
 } restored_head;
 
-/* Returns the position of row t of request b. Rows after the last one have position t. */
+/* Returns the position of row t of request b. Rows after the last token have position t. */
 static int position_of(const problem *p, int b, int t)
 {
     return p->position && t < p->c->kv_len[b] ? p->position[b * MAX_PAGES * 64 + t] : t;
@@ -276,7 +277,10 @@ static restored_head check_restored(const problem *p, const uint16_t *got, int b
     return h;
 }
 
-/* Returns the matrices of one side as [rank / 8][kv * d][8], in device memory. */
+/*
+ * Returns the matrices that restore K (side 0) or V (side 1), as [rank / 8][kv * d][8] in device
+ * memory.
+ */
 static uint16_t *joint_matrix(const problem *p, int side)
 {
     const int rank = p->c->rank[side], wide = p->c->kv * p->c->d;
@@ -292,7 +296,7 @@ static uint16_t *joint_matrix(const problem *p, int side)
 
 /*
  * Tests the kernels that rebuild K and V from latents. All CPU threads compute the references,
- * because one would take minutes.
+ * because one thread would take minutes.
  */
 static void test_restored(const problem *p, const kvd_latent_restore_args *a, const char *what)
 {
@@ -339,7 +343,7 @@ static void test_joint(const problem *p)
 
 /*
  * Tests rows with explicit positions, and biases and norms of K. Rows with a negative position must
- * stay as they are.
+ * not be changed.
  */
 static void test_finished(problem *p)
 {
@@ -370,7 +374,7 @@ static void test_finished(problem *p)
     test_restored(p, &a, "positions, biases and norms");
     p->bias = p->gain = NULL;
     p->position = NULL;
-    /* Later tests read the pages. */
+    /* Restores the pages once more, because later tests read them. */
     a = restored(p);
     check(kvd_latent_restore(&a, NULL), "restore");
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
@@ -416,8 +420,8 @@ static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
     /*
-     * If true, there are gaps between the latents of a row, and the table `source` says where each
-     * latent is.
+     * If true, there are gaps between the latents of a row, and the table `source` has the position
+     * of each latent.
      */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
@@ -612,7 +616,10 @@ static void test_leading(void)
         for (int i = 0; i < D; i++)
             for (int j = 0; j < WIDE; j++) {
                 uint16_t want = 0;
-                /* column j is eigenvector D - 1 - j, because eigenvalues are in rising order */
+                /*
+                 * column j of the result is eigenvector D - 1 - j, because eigenvalues are in
+                 * rising order
+                 */
                 if (j < basis[m].width)
                     kvd_from_f32(KVD_BF16, v + m * D * D + (D - 1 - j) * D + i, &want, 1);
                 wrong += also[(m * D + i) * WIDE + j] != want;

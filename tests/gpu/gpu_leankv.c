@@ -36,7 +36,7 @@ static void check_masses(fixture *f)
 typedef struct {
     /*
      * codes   number of tokens with wrong quantised keys or values
-     * levels  number of tokens at a wrong precision level that rounding does not explain
+     * levels  number of tokens at a wrong precision level, except where rounding explains it
      * counts  number of wrong thresholds between precision levels, and of heads with a wrong number
      *         of tokens
      */
@@ -133,8 +133,8 @@ typedef struct {
     section x;
     const float *q, *k, *v; /* queries [group][d], key and value of the new token [d] */
     /*
-     * Attention that each of the n cached tokens and, last, the new token received: mean over query
-     * heads, [n + 1].
+     * [n + 1] Attention, averaged over the query heads, that each of the n cached tokens and (last
+     * element) the new token received.
      */
     double *received;
 } head_step;
@@ -167,8 +167,8 @@ static void attend_in_double(const fixture *f, head_step *h, int j, double *out,
 
 /*
  * Computes Algorithm 1 of LeanKV for one KV head. to [n + 1] receives the KVD_LEVEL_* of each
- * cached token, the new token last. If the score of a token is near a threshold, its level is 0,
- * which means that the test accepts any level.
+ * cached token, the new token last. If the score of a token is near a threshold, the level 0 is
+ * written, with which the test accepts any level.
  */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
@@ -398,8 +398,8 @@ static void check_steps(fixture *f, char *page)
             free(x.item);
         }
     /*
-     * Key codes are stored with an offset of 1024, whose subtraction in float32 changes an
-     * attention score by about 1e-4.
+     * Key codes are stored with an offset of 1024. Subtracting this offset in float16 changes an
+     * attention score by about 1e-4, hence the bound for r.score.
      */
     test_result(
         r.out < 1e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&

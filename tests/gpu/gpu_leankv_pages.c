@@ -1,7 +1,7 @@
 /*
  * Tests of the page allocator for LeanKV's cache, compared with a model on the host. The page table
- * of a head must have room for one partly filled page of each precision, which the paper's tables
- * lack (docs/readings.md L-14).
+ * of a head must have room for one partly filled page of each precision, which the tables in the
+ * paper do not have (reading L-14 in docs/readings.md).
  */
 #include <string.h>
 
@@ -234,7 +234,10 @@ static void test_random(void)
             continue;
         if (what == 0) {
             model_give_back(m, list, n);
-            /* Random operation 1 reserves pages for prompts in the chosen slots, in one layer. */
+            /*
+             * Random operation 1 reserves pages in one layer for the prompts in the slots that were
+             * drawn before.
+             */
         } else if (what == 1) {
             const int layer = (int)(kvd_rng_uniform(&rng) * LAYERS);
             for (int i = 0; i < n; i++)
@@ -300,8 +303,8 @@ static void test_short(void)
     check(cudaMemcpy(&s, p.state, sizeof s, cudaMemcpyDeviceToHost), "state");
     check(cudaMemcpy(head, p.head, sizeof head, cudaMemcpyDeviceToHost), "heads");
     /*
-     * The first call of kvd_leankv_grow takes 135 of 149 pages: 3 pages for each of 45 heads. The
-     * second call asks for 90 pages and fails.
+     * The first call of kvd_leankv_grow takes 135 of the 149 free pages: 3 pages for each of 45
+     * heads. The second call asks for 90 pages and fails.
      */
     test_result(
         s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&

@@ -1,7 +1,7 @@
 /*
  * Tests of quantised caches on the GPU (methods/bits/cuda/packed_*.cu), compared with the method on
- * the host. Restored keys and values must be equal bit for bit, or up to the rounding of RoPE for
- * codebooks of unequal steps.
+ * the host. Restored keys and values must be equal bit for bit, or for codes with quantisation
+ * levels at unequal steps, up to the rounding of RoPE.
  */
 #include <math.h>
 #include <string.h>
@@ -120,7 +120,7 @@ static size_t place(const bench *w, int side, int g, int t, int i)
            kvd_blocked_index((size_t)t % KVD_PAGE_TOKENS, (size_t)i, (size_t)padded(w, side, g));
 }
 
-/* Sets padding to 0 in `rows` [n][N_KV][each][d]. */
+/* Sets the padding of rows [n][N_KV][each][d] to 0, where `each` is the number of tokens. */
 static void clear_padding(const bench *w, int side, size_t n, int each, float *rows)
 {
     const size_t d = (size_t)w->t->d;
@@ -409,8 +409,8 @@ static void make_device(bench *w)
         make_classes(w, slots);
     if (a->form.low_rank) {
         /*
-         * In cases with an odd number of steps there is memory for the sums of three CTAs, which
-         * then divide the rows of a prompt. In other cases there is none.
+         * In cases with an odd number of steps, there is memory for the sums of three CTAs, among
+         * which the rows of a prompt are then divided. In other cases there is no such memory.
          */
         a->gear.partial_room = (size_t)(w->t->steps % 2 * 2 * N * N_KV) * 2 * 4 * KVD_GEAR_PART;
         a->gear.partial = on_device(NULL, a->gear.partial_room * sizeof *a->gear.partial);
@@ -497,8 +497,8 @@ static void run_prompts(bench *w)
 }
 
 /*
- * Makes the page numbers of pages that hold only tokens older than the window invalid, so that an
- * access to such a page fails.
+ * Makes the page numbers of some pages invalid, so that an access to such a page fails: the pages
+ * that hold only tokens older than the window.
  */
 static void free_pages(bench *w, int step)
 {
@@ -558,8 +558,8 @@ static double received(const bench *w, int b, int g, int t)
 }
 
 /*
- * Adds the probabilities of a step to the sums of the probabilities that tokens received. Returns
- * the largest relative error of a sum on the device. Later steps continue with the device's sums.
+ * Adds the attention probabilities of a step to the sums that the tokens have received. Returns the
+ * largest relative error of a sum on the device, and continues with the device's sums.
  */
 static double receive(bench *w, int step)
 {
@@ -592,8 +592,8 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
 }
 
 /*
- * Codes and decodes n tokens x [n][b->d] of request `of`. The caller must set all members of `b`
- * except n, x and the data of the tokens.
+ * Codes and decodes n tokens x [n][b->d] of request `of`. The caller must set the members of `b`,
+ * except n, x and the arrays with data of the tokens.
  */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
@@ -602,8 +602,8 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     const int block = blocks ? w->a.k_block : n,
               prompt = block ? w->t->length[of] / block * block : 0;
     /*
-     * index of the first coded token: blocks of a prompt that no later token attends to are not
-     * coded
+     * Index of the first coded token. Blocks of a prompt that are older than the window of every
+     * later token are not coded.
      */
     const int first = blocks ? first_seen(w, w->t->length[of]) / block * block : 0;
     double *const seen = need((size_t)(n + 1) * sizeof *seen);
@@ -920,8 +920,8 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
     /*
-     * Kernels of floating-point codes use probabilities in bfloat16, which has a mantissa of 8 bits
-     * only.
+     * Kernels of codes with levels and of floating-point codes compute less exactly: for example,
+     * probabilities in bfloat16 have a mantissa of 8 bits only.
      */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
     /*

@@ -110,7 +110,8 @@ static void run(const test *c, int n_clusters)
             sine[t * HALF + i] = (float)sin(angle);
         }
     /*
-     * Unwritten elements are NaN, and entries of the page table after a request's end are invalid.
+     * Elements that nothing writes are NaN. Entries of the page table after a request's last page
+     * are invalid.
      */
     memset(pool, 0xff, pool_bytes);
     for (int b = 0; b < c->batch; b++)

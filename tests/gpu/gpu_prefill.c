@@ -34,7 +34,7 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    int d_qk, d_v; /* kept dimensions; 0: unequal over the heads */
+    int d_qk, d_v; /* kept dimensions; 0: each head keeps a different number */
     int tile_rows, listed, n_ctas;
     double sharpness; /* factor of the queries; large values make the softmax sharp */
     int lengths[MAX_BATCH][2];
@@ -153,7 +153,7 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
                 tile[j] = (kvd_prefill_tile){b, h, row, left < c->tile_rows ? left : c->tile_rows};
             }
     int32_t *first = need((size_t)(c->n_ctas + 1) * sizeof *first);
-    /* Element n_ctas is the end of the last CTA's tiles. The last CTA gets no tiles. */
+    /* first[n_ctas] is the end of the tiles of the last CTA. The test gives this CTA no tiles. */
     for (int i = 0; i <= c->n_ctas; i++)
         first[i] = i >= c->n_ctas - 1 ? n_tiles : n_tiles * i / c->n_ctas;
     const int32_t zero = 0;

@@ -2,8 +2,8 @@
  * usage: gpu_prefill_plan [-t]
  *
  * Tests of the kernels that divide prefill attention into tiles of query rows. Every query row of
- * every request and head must be in exactly one tile. With the schedule `ours`, costly tiles of a
- * head come before cheap ones. -t also prints the time of planning.
+ * every request and head must be in exactly one tile. With the schedule `ours`, the tiles of a head
+ * must be in the order of decreasing cost. -t also prints the time that the division takes.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -136,8 +136,8 @@ static int static_lists_whole(const layer *l, const lists *r)
 }
 
 /*
- * Returns true if a head's tiles with many keys come before those with fewer keys. The scheduler
- * sorts by rounded costs, so a tile may have slightly more keys than the preceding one.
+ * Returns true if the tiles of each head are in the order of decreasing numbers of keys. The
+ * scheduler sorts by rounded costs, so a tile may have slightly more keys than the preceding one.
  */
 static int ours_falls(const layer *l, const lists *r)
 {

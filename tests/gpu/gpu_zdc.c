@@ -15,8 +15,8 @@
 
 /*
  * Makes random values `lse`, the log-sum-exp of attention scores, which determine the importance of
- * tokens. They are mixed with the values of the preceding layer, which have the weight `alike` (0
- * to 1).
+ * tokens. These values are averaged with those of the preceding layer, which have the weight
+ * `alike` (0 to 1), so that the layers choose similar tokens.
  */
 static void draw(const fixture *f, float *lse, double alike)
 {
@@ -59,7 +59,7 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
 
 /*
  * Returns true if two successive layers choose nearly the same important tokens, so that the later
- * layer must use the earlier choice.
+ * layer must use the earlier layer's choice.
  */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
@@ -142,8 +142,8 @@ static size_t cell(const fixture *f, int b, int g, int side, int store, int page
 }
 
 /*
- * Returns the index of element i of token t's K or V row as the prompt wrote it, before the row is
- * moved to the pages of important or of other tokens.
+ * Returns the index of element i of token t's K or V row in the pages that the prompt wrote, before
+ * the row is moved to the pages of important or of other tokens.
  */
 static size_t source_at(const fixture *f, int b, int g, int side, int t, int i)
 {
@@ -193,8 +193,8 @@ static void fill_store(fixture *f)
 }
 
 /*
- * Returns arguments for the last layer, except the places of tokens and the stores, which the
- * caller must set.
+ * Returns arguments of kvd_zdc_move for the last layer. The caller must still set the places of the
+ * tokens and the stores.
  */
 static kvd_zdc_move_args move_args(const fixture *f)
 {
@@ -585,7 +585,9 @@ static void make_channels(channels *x, const channels_case *c)
     free(k);
 }
 
-/* Returns the number of first columns of keys whose channel the method does not keep. */
+/*
+ * Returns how many of the first columns of the keys hold a channel that the method does not keep.
+ */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;

@@ -87,7 +87,10 @@ TEST(test_pytorch)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /* The last two cases have scores of large variance, which makes rounding errors larger. */
+        /*
+         * The last two cases, from i = 3 on, have scores of large variance, which makes rounding
+         * errors larger.
+         */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
         case_release(&c);
     }
@@ -166,8 +169,8 @@ TEST(test_sharp)
 
 /*
  * Two keys have the scores 0 and -x and the values 0 and 1. The output is w / (1 + w) with w =
- * exp(-x). The error may be 2.5 * 2^-23: one unit in the last place for w, and half a unit each for
- * the sum, reciprocal and product.
+ * exp(-x). The error may be 2.5 units in the last place (2.5 * 2^-23): one unit for w, and half a
+ * unit each for the sum, the reciprocal and the product.
  */
 TEST(test_exponential)
 {
@@ -192,7 +195,8 @@ TEST(test_exponential)
         assert_int_equal(kvd_attention_cpu(&heads, &batch, (kvd_cpu_isa)isa, q, k, v, out, &err),
                          0);
         for (size_t i = 0; i < N; i++) {
-            const float score = log2_e * k[2 * i + 1]; /* rounded as in the kernel */
+            /* Rounded to float32, as the CPU kernel rounds it */
+            const float score = log2_e * k[2 * i + 1];
             const double w = exp2((double)score), right = w / (1 + w);
             if (score >= -126)
                 assert_true(fabs((double)out[i] - right) < 3e-7 * right);
@@ -209,7 +213,8 @@ TEST(test_exponential)
 }
 
 /*
- * Columns of zeros in Q and K must not change the outputs. Columns of V must not affect each other.
+ * Columns of zeros in Q and K must not change the outputs. A column of V must affect only its own
+ * column of the output.
  */
 TEST(test_zero_columns)
 {
@@ -382,7 +387,10 @@ TEST(test_infinite)
     case_make(&c, 1, 1, D, (int[]){D}, (int[]){D}, 1, (int32_t[]){2}, (int32_t[]){N}, 1, 21);
     for (size_t j = 0; j < 2 * D; j++)
         c.q[j] = fabsf(c.q[j]);
-    /* first a whole key block with scores of -inf, then single keys */
+    /*
+     * The scores of the first 110 keys (a whole key block) are -inf, and later those of every
+     * seventh key.
+     */
     for (size_t t = 0; t < N; t++)
         if (t < 110 || t % 7 == 0)
             c.k[t * D + t % D] = -INFINITY;
@@ -394,7 +402,8 @@ TEST(test_infinite)
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
             set_threads(threads);
-            float *out = run(&c, isa); /* all scores are -inf, so softmax is 0 / 0 */
+            /* All scores are -inf, so softmax is 0 / 0 and the output must be NaN */
+            float *out = run(&c, isa);
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
             free(out);
@@ -403,7 +412,8 @@ TEST(test_infinite)
         for (size_t i = 0; i < D; i++)
             c.k[t * D + i] = t == 150 && i == 0 ? INFINITY : 0.5f;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
-        float *out = run(&c, isa); /* a score is +inf, so softmax is inf - inf */
+        /* A score is +inf, so softmax is inf - inf and the output must be NaN */
+        float *out = run(&c, isa);
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));
         free(out);

@@ -320,7 +320,7 @@ TEST(test_refused)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* 2^31 rows times 2^31 columns overflow although neither factor does. */
+    /* 2^31 rows and 2^31 columns are valid, but their product overflows, which must be an error. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

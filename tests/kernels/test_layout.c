@@ -130,7 +130,10 @@ TEST(test_blocked_index)
             assert_true(at < N * D && !seen[at]++);
             if (t < 8 && i < 8)
                 assert_int_equal(at, t * 8 + i);
-            /* Groups of 8 tokens with all their columns are contiguous, at any width. */
+            /*
+             * For any width, the elements of a group of 8 tokens with all their columns must be
+             * contiguous.
+             */
             assert_int_equal(at / (8 * D), t / 8);
         }
 }
@@ -173,7 +176,10 @@ static void pack_q(int dtype)
                 }
     }
     for (size_t i = 0; i < n; i++)
-        /* The comparison above has read every element and replaced it by the NaN pattern. */
+        /*
+         * The comparison replaced every element that it read by the NaN pattern, so all elements
+         * must now have this pattern.
+         */
         assert_int_equal(x[i], POISON);
     free(x);
     case_release(&c);
@@ -206,7 +212,7 @@ TEST(test_pack_q_decode)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /* Entries of the page table that no token needs are not numbers of existing pages. */
+    /* Entries of the page table that belong to no token have numbers of pages that do not exist. */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;

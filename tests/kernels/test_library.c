@@ -98,7 +98,7 @@ TEST(refuses_batches)
     assert_int_equal(kvdim_plan_create(layer, &good, NULL, 0, NULL, &plan), KVDIM_OK);
     assert_int_equal(kvdim_plan_advance(plan, NULL), KVDIM_ERROR_ARGUMENT);
     assert_int_equal(kvdim_plan_rows(plan), 8);
-    /* This page table names a page beyond the end of the pool. */
+    /* This page table names a page beyond the end of the pool, which must be an error. */
     uint16_t x[3 * 6 * 32] = {0}, q[8 * 64], o[8 * 64];
     uint16_t *const pool = calloc(3 * 64 * 2 * 64, sizeof *pool);
     const kvdim_append_args append = {.struct_size = sizeof append, .x = x, .q = q, .pool = pool};

@@ -41,7 +41,7 @@ TEST(test_values_are_normal)
     /*
      * The statistical errors of the four sums are 0.004 (mean), 0.005 (variance), 0.02 (fourth
      * moment) and 0.004 (correlation of neighbours). The numbers are sums of eight uniform bytes,
-     * whose fourth moment is 3 - 1.2 / 8 = 2.85.
+     * so their fourth moment is 3 - 1.2 / 8 = 2.85.
      */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
@@ -58,8 +58,8 @@ TEST(test_rows_are_parts_of_the_whole)
     float row[32];
     assert_non_null(v);
     /*
-     * V of head 0 has 2 requests x 21 tokens x 32 dimensions. V of head 1 has 8 dimensions and
-     * follows.
+     * V of head 0 has 2 requests x 21 tokens x 32 dimensions. V of head 1, which follows, has 8
+     * dimensions.
      */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
@@ -202,7 +202,10 @@ TEST(test_width_files)
     close(fd);
     unlink(path);
 
-    /* The first column of the file is the name of a list. FILE:NAME selects the list NAME. */
+    /*
+     * The first column of the file is the name of a list of kept dimensions. FILE:NAME selects the
+     * list NAME.
+     */
     kvd_width_list w;
     kvd_err err;
     char *text = NULL;
@@ -298,7 +301,10 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(c.n, 4 * kvd_problem_tokens(&p, true));
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(e.rel_err < 1e-7 && e.worst < 1e-6);
-    /* The check must detect a single wrong output element. A NaN must never pass. */
+    /*
+     * The check must detect a single wrong output element. If an output is NaN, the check must
+     * always fail.
+     */
     s.wrong_request = 2;
     s.wrong_head = 1;
     s.wrong_t = (size_t)p.q_len[2] - 1;
@@ -309,7 +315,7 @@ static void check_rows(kvd_attn_phase phase, kvd_lengths lengths)
     assert_int_equal(kvd_row_check_compare(&c, row, &s, &e, &err), 0);
     assert_true(isnan(e.rel_err) && isnan(e.worst));
     kvd_row_check_release(&c);
-    /* Every sample must contain the last query of every request. */
+    /* Every sample of query rows to check must contain the last query of every request. */
     assert_int_equal(kvd_row_check_make(&c, &p, &p.heads, kvd_problem_rows, KVD_CHECK_ROWS, &err),
                      0);
     size_t last = 0;

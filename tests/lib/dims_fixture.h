@@ -47,7 +47,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
 
 /*
  * Makes n pairs of matrices with left right^T = I. On entry each matrix U of `left` [n][d][d] is
- * orthogonal. On return left = U diag(s) and right = U diag(1/s), with random s in 0.5 .. 1.5.
+ * orthogonal. On return left = U diag(s) and right = U diag(1/s), where s is a vector of random
+ * numbers from 0.5 to 1.5.
  */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {

@@ -12,10 +12,10 @@
 
 /*
  * Largest accepted distance of the engine's logits from the float32 forward pass, as a multiple of
- * the distance of the bf16 forward pass. Both are the distance of the worst token. They change if
- * matrix products round at other places: the ratio 1.64 was measured for qwen3-gqa on an H200. In
- * models with routed experts, rounding changes the choice of experts of a few tokens, not always of
- * the same ones.
+ * the distance of the bf16 forward pass. Both distances are those of the worst token. The ratio
+ * changes if matrix products round at other places: the ratio 1.64 was measured for qwen3-gqa on an
+ * H200. In models with routed experts, rounding changes the choice of experts of a few tokens, not
+ * always of the same ones.
  */
 static const double allowed = 2, allowed_routed = 3;
 static int n_gpus = 1;

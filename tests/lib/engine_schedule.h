@@ -24,9 +24,14 @@ typedef struct {
     size_t n, vocab, max_len, outputs;
     /* Index in `id` of the first token of each request. */
     size_t offset[MOST + 1];
-    /* index of each request's first output token among the output tokens of all requests */
+    /*
+     * for each request, the index of its first output token among the output tokens of all requests
+     */
     size_t first[MOST + 1];
-    /* tokens of all requests, input then output, [offset[n]]; the last output is never fed back */
+    /*
+     * tokens of all requests, input then output, [offset[n]]; the last output token of a request is
+     * never an input of the model
+     */
     uint32_t *id;
     /* Expected logits, [offset[n]][vocab]; may be NULL. */
     float *want;
@@ -55,8 +60,9 @@ static inline void load_release(load *l)
 }
 
 /*
- * Return the row of a slice's last token. token_row counts all tokens, output_row counts output
- * tokens only and is valid only if the slice emits a token.
+ * Each returns the row, in an array of logits, of a slice's last token. In token_row, the array has
+ * a row for every token; in output_row, for output tokens only. output_row and is valid only if the
+ * slice emits a token.
  */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
@@ -77,7 +83,7 @@ typedef struct {
     size_t slots, chunk;
     /*
      * True if decode steps share iterations with prompts. If false and `chunk` is 0, decode steps
-     * wait until no prompt is left.
+     * run only when no prompt is left.
      */
     bool beside;
     bool singly; /* at most one prompt per iteration */

@@ -22,7 +22,7 @@ typedef struct {
     int len[BATCH], n_len;
     int width[4][2], n_width;
     kvd_evict_rule rule;
-    /* Budget of the eviction. Its prompt length and number of steps are set for each request. */
+    /* Budget of the eviction. The members `prompt` and `steps` are set for each request. */
     kvd_evict_budget budget;
     int steps;
     /*
@@ -34,8 +34,8 @@ typedef struct {
 } test_case;
 
 /*
- * Fields of a case: heads and lengths of the prompts, (d_qk, d_v) of KV heads in turn, the rule,
- * and the budget.
+ * Fields of a case: heads and lengths of the prompts, pairs (d_qk, d_v) that the KV heads use in
+ * turn, the rule, and the budget.
  */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
@@ -154,8 +154,9 @@ typedef struct {
 } fixture;
 
 /*
- * Returns the address of one number in the cache. It is element i of the vector of request b, KV
- * head g, K (side 0) or V (side 1), at index `place` among the request's cached tokens.
+ * Returns the address of one number in the cache. The number is element i of a vector of K (side 0)
+ * or V (side 1), that of KV head g and of the token with index `place` among the cached tokens of
+ * request b.
  */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
@@ -200,7 +201,7 @@ static inline void make(fixture *f, const test_case *c)
     f->room = longest + c->steps + 1;
     const int pages = f->batch * f->max_pages;
     f->table = need((size_t)pages * sizeof *f->table);
-    /* Pages are in random order. Unneeded entries of the page table are out of range. */
+    /* Pages are in random order. Entries of the page table that are not needed are out of range. */
     for (int i = 0; i < pages; i++)
         f->table[i] = i % f->max_pages * 64 < c->len[i / f->max_pages] + c->steps
                           ? (i * 7 + 3) % pages
@@ -268,8 +269,8 @@ static inline double row_of(const fixture *f, int b, int h, int t, const double 
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
     /*
-     * `plain`, the sum of exp(score - high), is at least 1, because the largest score contributes
-     * exp(0)
+     * `plain`, the sum of exp(score - high) with the largest score `high`, is at least 1, because
+     * the largest score contributes exp(0)
      */
     return high + log(fmax(plain, 1));
 }

@@ -24,7 +24,7 @@ static const request requests[N_REQUESTS] = {{300, 20}, {1, 60},  {64, 12}, {129
 
 typedef struct {
     float *logits; /* logits of the emitted tokens, [outputs][vocab] */
-    /* Number of cached tokens per KV head (mean) when each token was emitted, [outputs]. */
+    /* [outputs] Number of cached tokens, averaged over KV heads, when each token was emitted. */
     double *entries;
     /*
      * Positions of the tokens that are cached before the last decode step: [requests][KV heads of
@@ -33,9 +33,9 @@ typedef struct {
     uint32_t *position;
     /*
      * [requests][KV heads of all layers] Number of tokens that each KV head caches before the last
-     * decode step. For methods that may keep different numbers per head, it is the number after the
-     * prompt. For methods whose steps choose what they read, it is the number of tokens that the
-     * step reads, in the last layer only.
+     * decode step. For methods whose KV heads may keep different numbers of tokens, it is the
+     * number after the prompt. For methods whose steps choose the tokens to read, it is the number
+     * of tokens that the last step reads, in the last layer only.
      */
     size_t *kept;
 } result;
@@ -168,8 +168,8 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
 }
 
 /*
- * Returns true if the method drops tokens of prompts. The positions of a cluster's tokens are then
- * not consecutive.
+ * Returns true if the method drops tokens of prompts. If it does, tokens that a method groups into
+ * a cluster do not have consecutive positions.
  */
 static bool drops(const kvd_tokens_method *t)
 {
@@ -305,9 +305,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
 }
 
 /*
- * Writes to `to` how many tokens each KV head keeps. Returns the number of KV heads whose number of
- * pages is wrong: too small for the tokens, or larger than the tokens and one additional token
- * need.
+ * Writes to `to` how many tokens each KV head keeps. Returns the number of KV heads that hold a
+ * wrong number of pages: too few for their tokens, or more than one additional token would need.
  */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
@@ -459,8 +458,8 @@ static void distances(const load *l, const result *a, const result *b, double *m
 
 /*
  * Compares the positions that two engines keep. Returns the smallest overlap of all KV heads, as a
- * fraction of the larger set; *mean receives the mean. If `numbers` is true, compares only how many
- * positions are kept.
+ * fraction of the larger set; *mean receives the mean overlap. If `numbers` is true, compares only
+ * how many positions are kept.
  */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)

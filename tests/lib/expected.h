@@ -59,7 +59,10 @@ static inline size_t width_of(const kvd_config *c, int kind)
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id; /* token ids, [n] */
-    /* Indices of the tokens [n_rows] and layers [n_layers] whose values are in the file. */
+    /*
+     * Indices (stored as floats) of the tokens [n_rows] and layers [n_layers] whose values are in
+     * the file.
+     */
     float *row, *layer;
     /*
      * Expected values for each kind of activation (Q, K, ...), [n_layers][n_rows][width]. Logits

@@ -1,6 +1,6 @@
 /*
- * Arrays on the host and the GPU with guard elements around them. Prints one result line for all
- * test cases of a kernel.
+ * Arrays on the host and the GPU with guard elements around them. The functions print one result
+ * line for all test cases of a kernel.
  */
 #ifndef GPU_ARRAY_H
 #define GPU_ARRAY_H
@@ -102,7 +102,7 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
 
 /*
  * Returns the largest error, relative to scale[i] or, if scale is NULL, to |want[i]|. Errors that
- * rounding of the result to its type explains count as 0.
+ * are explained by rounding a result to the element type of `got` count as 0.
  */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
@@ -115,7 +115,10 @@ static inline double distance(const array *got, const float *want, const float *
             continue;
         double e = fabs(g - w);
         if (got->type != KVD_F32)
-            /* Rounding to bf16 moves a value by at most half a unit in the last place. */
+            /*
+             * Rounding to bf16 changes a value by at most half a unit in the last place, which is
+             * at most 2^-8 of the value.
+             */
             e -= fabs(w) * ldexp(1, -8);
         const double s = fabs(scale ? (double)scale[i] : w);
         e = e <= 0 ? 0 : e / (s > 0 ? s : 1e-30);

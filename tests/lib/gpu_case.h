@@ -30,8 +30,8 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
 
 /*
  * Begins the tests of `subject` and returns the number of GPUs. If there are fewer than `needed`,
- * prints that the tests are skipped and returns 0. From then on every line is flushed, so that
- * results are visible if the time limit ends the run.
+ * prints that the tests are skipped and returns 0. Also makes every line of output be written at
+ * once, so that results are visible if the time limit ends the run.
  */
 static inline int gpu_devices(const char *subject, int needed)
 {

@@ -13,9 +13,10 @@ enum { KEPT_HEADS = 8 };
 
 /*
  * Runs one sequence of n tokens. kept [n_kv_heads][1 + n - prompt][n] receives 1 for each token
- * that is stored after the prompt (index 0) and after each step. If the method selects tokens anew
- * for each step, a 1 means that the step reads the token. Writes the attention outputs to `out`,
- * shaped like in->q. Returns the stored bytes of all heads.
+ * that is stored, after the prompt (index 0 of the second dimension) and after each step (the other
+ * indices). If the method selects tokens anew for each step, a 1 means that the step reads the
+ * token. Writes the attention outputs to `out`, shaped like in->q. Returns the stored bytes of all
+ * heads.
  */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)

@@ -131,7 +131,7 @@ static void make_pool(fixture *f)
     p->table = on_device(NULL, heads * (size_t)p->table_length * sizeof *p->table);
     p->head = on_device(NULL, heads * sizeof *p->head);
     p->state = on_device(NULL, sizeof *p->state);
-    /* fills memory with NaN, which stays in elements that are never written */
+    /* fills memory with NaN; elements that are never written keep it */
     p->page = on_device(NULL, f->bytes_of_pages);
     check(kvd_leankv_reset(p, 0), "reset");
 }

@@ -52,7 +52,7 @@ static uint16_t *case_random(kvd_rng *rng, int dtype, size_t n, float scale, flo
     return p;
 }
 
-/* Rounds to the 16-bit number type of the cache. */
+/* Rounds n numbers to the 16-bit number type of the cache. */
 static void case_round(int dtype, const double *from, float *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -97,7 +97,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         n_qk += (size_t)(ref.d_qk[g] = c->d_qk[g]);
         n_v += (size_t)(ref.d_v[g] = c->d_v[g]);
     }
-    /* Fills the cache pages with NaN and assigns them from the last one on. */
+    /* Fills the cache pages with NaN. The page tables get pages from the last one downwards. */
     const size_t pool_pages = n_b * MAX_PAGES + 1, pool_bytes = pool_pages * sizes.page_bytes;
     int32_t *const table = malloc(n_b * MAX_PAGES * sizeof *table);
     for (size_t i = 0; i < n_b * MAX_PAGES; i++)

@@ -27,7 +27,10 @@ typedef struct {
     kvd_dtype dtype;
     uint64_t seed;
     double theta;
-    /* RoPE scaling: "default", "linear" (factor 4) or "llama3" (original length positions / 4). */
+    /*
+     * RoPE scaling: "default", "linear" (factor 4) or "llama3" (original context of positions / 4
+     * tokens).
+     */
     const char *rope;
 } made_spec;
 
@@ -93,7 +96,8 @@ static inline size_t made_list(const made_spec *s, made_tensor *t)
 
 static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
 {
-    uint64_t stream = 14695981039346656037u; /* FNV-1a hash of the name */
+    /* FNV-1a hash of the tensor's name, so that every tensor has its own random numbers */
+    uint64_t stream = 14695981039346656037u;
     for (const char *p = t->name; *p; p++)
         stream = (stream ^ (unsigned char)*p) * 1099511628211u;
     kvd_rng rng;
@@ -215,7 +219,10 @@ static inline int made_config(const char *path, const made_spec *s, kvd_err *err
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/* Writes a tokenizer with one token per byte, in the order of GPT-2's characters for bytes. */
+/*
+ * Writes a tokenizer with one token per byte, in the order of the characters with which GPT-2
+ * represents bytes.
+ */
 static inline int made_tokenizer(const char *path, kvd_err *err)
 {
     FILE *f = fopen(path, "w");

@@ -17,8 +17,9 @@ typedef struct {
     /* Description of the file: model, label, sizes and number type, set by the caller. */
     kvd_activations a;
     uint64_t seed;
-    int nan;         /* true: one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
-    size_t distinct; /* if above 0, the vectors repeat after this number of tokens */
+    int nan; /* true: one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
+    /* If above 0, the vectors of later tokens repeat those of this number of first tokens */
+    size_t distinct;
 } dump_plan;
 
 static float *dump_rows(const dump_plan *p, int what, int layer, int head, size_t n)

@@ -1,6 +1,6 @@
 /*
- * An attention problem for tests, and two ways to compute its output: token by token, and by dense
- * attention. Include it once per program.
+ * An attention problem for tests, with two functions that compute its output: one processes token
+ * by token, the other computes dense attention. Include this file once per program.
  */
 #ifndef KVD_TESTS_STEPWISE_CASE_H
 #define KVD_TESTS_STEPWISE_CASE_H

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 static char temp_folder_path[] =
-    "/tmp/kvdim-test.XXXXXX"; /* short, because paths with it must fit into small arrays */
+    /* The path is short, because longer paths that begin with it must fit into small arrays. */
+    "/tmp/kvdim-test.XXXXXX";
 static pid_t temp_folder_owner;
 
 static inline int temp_folder_remove_one(const char *path, const struct stat *s, int kind,

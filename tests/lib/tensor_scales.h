@@ -9,7 +9,7 @@
 #include "methods/plan.h"
 
 /*
- * Opens *plan with scale=0. If *plan has the parameter scale=1 or scale=2, then sets made-up
+ * Opens *plan as if it had the parameter scale=0. If it has scale=1 or scale=2, then sets made-up
  * scales. They differ between K and V and between layers; with scale=2 also between heads.
  */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
@@ -17,8 +17,8 @@ static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
     /*
-     * The largest numbers are 448 * 0.031 = 14 in fp8 and 448 * 6 * 0.0031 = 8 in nvfp4, so that
-     * some values saturate.
+     * The largest numbers that a format can hold are 448 * 0.031 = 14 in fp8 and, with scales of up
+     * to 448 and codes of up to 6, 448 * 6 * 0.0031 = 8 in nvfp4, so that some values saturate.
      */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;

@@ -77,9 +77,9 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Checks which tokens a method selects. The model makes a first pass over the prompt, repeated
- * `times` times. The expected set is `name` [LAYERS][KV heads][prompt] of the test file. Queries of
- * layer l are multiplied by 2^(l - 1), so that layers differ.
+ * Checks which tokens a method selects that first reads the prompt in all layers. The prompt is
+ * repeated `times` times. The expected set is `name` [LAYERS][KV heads][prompt] of the test file.
+ * Queries of layer l are multiplied by 2^(l - 1), so that layers differ.
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {

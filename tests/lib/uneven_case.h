@@ -76,9 +76,9 @@ static void note(fixture *f, double got, double want)
 }
 
 /*
- * Compares the tokens that the device and the CPU keep for prompt b. Tokens from number `old` on
- * must be kept. Tokens that only one of the two keeps must have nearly equal scores. Returns the
- * number of errors.
+ * Compares the tokens that the device and the CPU keep for prompt b. Tokens with index `old` or
+ * above must be kept. Tokens that only one of the two keeps must have nearly equal scores. Returns
+ * the number of errors.
  */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
@@ -131,8 +131,8 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
 
 /*
  * Returns the number of wrong elements of K and V in the pages of KV head g of prompt b. The pages
- * must hold the m tokens `kept`, then, if `step` is 1, token 0 again, then zeros up to a multiple
- * of 8 tokens.
+ * must hold the m tokens `kept`, then, if `step` is 1, token 0 again (the test uses it as the new
+ * token of a step), then zeros up to a multiple of 8 tokens.
  */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)

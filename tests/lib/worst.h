@@ -1,4 +1,7 @@
-/* Maximum that, unlike fmax, keeps a NaN, so that a later comparison with a bound fails. */
+/*
+ * This file defines a maximum that, unlike fmax, is NaN if an argument is NaN, so that a later
+ * comparison with a bound fails.
+ */
 #ifndef WORST_H
 #define WORST_H
 

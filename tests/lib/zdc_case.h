@@ -17,7 +17,11 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    NEVER_LENT = 2 /* value of `overlap` that the sets of two layers can never reach */
+    /*
+     * Value of `overlap` that is too large for the overlap of the sets of two layers, so each layer
+     * uses its own set
+     */
+    NEVER_LENT = 2
 };
 
 typedef struct {
@@ -28,9 +32,9 @@ typedef struct {
     int high[KV_MOST][2], low[KV_MOST][2];
     int kept[KV_MOST][2];
     /*
-     * share: fraction of tokens that are important. overlap: a layer uses the important tokens of
-     * an earlier layer if at least this fraction of the important tokens, and of the unimportant
-     * ones, would be the same.
+     * share: fraction of tokens that are important. overlap: a layer uses an earlier layer's choice
+     * if at least this fraction of both its important and its unimportant tokens is the same in
+     * that choice.
      */
     double share, overlap;
     /*
@@ -214,14 +218,17 @@ static fixture fixture_make(const test_case *c)
         f.start[b] = f.n_q8;
         f.n_q8 += (c->len[b] + 7) / 8 * 8;
         f.longest = c->len[b] > f.longest ? c->len[b] : f.longest;
-        /* Slots in permuted order: 5 and the numbers of requests have no common divisor. */
+        /*
+         * The slots are permuted. The numbers are distinct, because 5 and the number of requests
+         * have no common divisor.
+         */
         f.slot[b] = (b * 5 + 2) % c->n_len;
     }
     if (c->n_len == 5 || c->n_len < 2)
         exit(1);
     /*
-     * Length of a request's page table. It has one page more than the longest prompt needs, for
-     * later tokens.
+     * Length of a request's page table. For later tokens, the table has one page more than the
+     * longest prompt needs.
      */
     f.pitch = (f.longest + 7) / KVD_PAGE_TOKENS + 2;
     f.n_pages = f.pitch * c->n_len;

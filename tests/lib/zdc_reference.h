@@ -17,8 +17,8 @@
 #include "methods/method.h"
 
 /*
- * Attention callback that projects Q, K and V to the dimensions kept for important tokens and back,
- * and then calls `inner`.
+ * Attention callback that projects Q, K and V to the dimensions that important tokens keep, and
+ * back to all dimensions, and then calls `inner`.
  */
 typedef struct {
     kvd_attention hook;

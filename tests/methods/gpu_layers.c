@@ -15,14 +15,17 @@
 
 enum { MOST = 5, MAX_PAGES = 10, PAGES = MOST * MAX_PAGES };
 
-/* Direction, length and their product are rounded to bf16, each by up to 2^-9. */
+/*
+ * Largest relative error: direction, length and their product are rounded to bf16, each by up to
+ * 2^-9.
+ */
 #define BOUND 0x3p-9
 
 static kvd_rng rng;
 
 typedef struct {
     int d, kv, n;
-    /* number of tokens of each request: those of a prompt, and one token of a step */
+    /* number of tokens of each request: those of its prompt, plus the one token of a step */
     int32_t kv_len[MOST];
 } layers_case;
 
@@ -40,7 +43,10 @@ static size_t page_elements(const layers_case *c)
     return (size_t)(2 * c->kv * KVD_PAGE_TOKENS * c->d);
 }
 
-/* Returns the index of number i of token t in vector v: K of KV head v / 2, or V if v is odd. */
+/*
+ * Returns the index, in a layer's pages, of number i of token t in vector v. Vector v is K of KV
+ * head v / 2 or, if v is odd, V of KV head v / 2.
+ */
 static size_t at_of(const layers_case *c, int b, int t, int v, int i)
 {
     return (size_t)table[b * MAX_PAGES + t / KVD_PAGE_TOKENS] * page_elements(c) +
@@ -60,8 +66,9 @@ static void shuffle_pages(void)
 }
 
 /*
- * Fills the pages of two layers with vectors whose angle between the layers grows with the token.
- * Some are special: a zero vector, two opposite vectors, and two vectors with the same direction.
+ * Fills the pages of two layers with vectors. The angle between a token's vectors in the two layers
+ * grows with the index of the token. Some pairs are special: a zero vector, two opposite vectors,
+ * and two vectors with the same direction.
  */
 static void make_layers(const layers_case *c, uint16_t *const layer[2])
 {
@@ -81,7 +88,7 @@ static void make_layers(const layers_case *c, uint16_t *const layer[2])
 
 typedef struct {
     kvd_merged_args args;
-    uint16_t *stored[2]; /* pages of the pair */
+    uint16_t *stored[2]; /* pages of the pair of layers */
     int32_t *prompt_len, *kv_len;
     uint32_t *range, *apart;
 } on_gpu;
@@ -144,7 +151,10 @@ static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], d
     return sum;
 }
 
-/* Stores the newest token of each request in a layer, and restores the layer to `got`. */
+/*
+ * Stores the newest token of each request in a layer, and writes the restored K and V of the layer
+ * to `got`.
+ */
 static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *layer, uint16_t *got)
 {
     copy_pages(got, g->stored[l], c);
@@ -238,7 +248,10 @@ static void test(const layers_case *c, double t, double gamma)
     }
 }
 
-/* Tests that rows from a token on are copied, and that other rows stay as they are. */
+/*
+ * Tests that the function copies the rows of later tokens, those after the prompt, and does not
+ * change other rows.
+ */
 static void test_later(const layers_case *c)
 {
     const size_t n = PAGES * page_elements(c);
@@ -276,7 +289,7 @@ static void test_later(const layers_case *c)
     free(got);
 }
 
-/* Tests the order of eigenvectors, and the zeros after them. */
+/* Tests that leading eigenvectors are in the right order and are followed by zeros. */
 static void test_leading(int m, int width, int rank, int ld)
 {
     float *const x = bf16_numbers(&rng, (size_t)(m * m), 1);

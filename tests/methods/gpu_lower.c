@@ -19,7 +19,7 @@ static kvd_rng rng;
 typedef struct {
     const char *name;
     int d, kv, group, n;
-    double bits[5]; /* parameters of hetero: k, v, lk, lv, balance */
+    double bits[5]; /* the values of hetero's parameters k, v, lk, lv and balance */
     int32_t heavy, recent, prompt[MOST];
 } lower_case;
 
@@ -143,7 +143,7 @@ static void draw_token(problem *p, int b, int t)
         }
 }
 
-/* Replaces K and V of a token by what the CPU's hetero decodes. */
+/* Replaces K and V of a token by the numbers that the CPU method hetero decodes for it. */
 static void code_token(const problem *p, head *h, int t, uint8_t level)
 {
     kvd_err err = {""};
@@ -168,7 +168,10 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
     }
 }
 
-/* Lowers all but the `heavy` tokens with the largest scores, of those that are not recent. */
+/*
+ * Codes at low precision those tokens that are neither recent nor among the `heavy` older tokens
+ * with the largest scores.
+ */
 static void choose(const problem *p, head *h, int n)
 {
     for (int t = 0; t < n; t++) {
@@ -245,8 +248,8 @@ static void run_prompts(problem *p)
 }
 
 /*
- * Compares the restored rows with those of the CPU. The newest token must have the bits with which
- * it was stored.
+ * Compares the restored rows with those of the CPU. The newest token, which is not coded yet, must
+ * be bitwise equal to what was stored.
  */
 static void compare(problem *p, int step)
 {
@@ -301,7 +304,10 @@ static void step_on_cpu(problem *p, const float *q, float *lse)
                     high++;
                     least = least < 0 || h->score[t] < h->score[least] ? t : least;
                 }
-            /* The newest token is coded once, at the level that it has at the end of the step. */
+            /*
+             * The newest token is coded once, at the precision level that it has at the end of the
+             * step.
+             */
             if (high <= c->heavy || least < n - 1)
                 code_token(p, h, n - 1, KVD_LOWER_HIGH);
             if (high > c->heavy)

@@ -1,7 +1,7 @@
 /*
  * Tests of turboquant on the GPU (methods/bits/cuda/packed_turn.cu). Codes from the device are
  * decoded on the host in double precision. A number near the middle between two levels may get
- * either level, so vectors whose codes differ from the CPU's are counted, and a few are accepted.
+ * either level, so a few vectors may have other codes than on the CPU.
  *
  * Tests of the kernels of xquant (methods/bits/cuda/xquant.h). Restored numbers must be those of
  * kvd_quantise_group, rounded to bf16.
@@ -230,7 +230,7 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Writes the vector at w->x[side] + from, as the CPU's method decodes it, to want [d]. */
+/* Writes to want [d] the vector at w->x[side] + from as the CPU method codes and decodes it. */
 static void code_on_host(const bench *w, int side, int t, int g, size_t from, float *want)
 {
     const uint8_t level = KVD_LEVEL_HIGH;
@@ -264,8 +264,8 @@ static void compare_token(bench *w, int b, int t, int g)
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
         /*
-         * A vector counts as different (w->other) if its error exceeds rounding. With a wrong code
-         * the relative error is at least 1e-3.
+         * A vector counts as different (w->other) if its error exceeds the rounding error. A wrong
+         * code causes a relative error of at least 1e-3.
          */
         w->rows++;
         w->other += !(off < 2e-4);
@@ -422,8 +422,8 @@ static void test(const test_case *t)
 
 /*
  * Compares restored rows with those of the CPU, and returns the number of wrong vectors. The newest
- * token and the rows after it, up to a multiple of 8, must be equal. In a vector with a code that
- * differs, the error exceeds the rounding to bf16.
+ * token and the rows after it, up to a multiple of 8, must be equal. If a vector has another code,
+ * its error exceeds the rounding error of bf16.
  */
 static size_t compare_restored(bench *w, int step)
 {

@@ -257,9 +257,9 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
 }
 
 /*
- * Returns the number of wrong probabilities in `recent` of KV head g. If `read` is NULL, checks the
- * first n - 1 tokens. If `read` is given, checks all n tokens after a step that read the tokens
- * marked in it.
+ * Returns the number of wrong elements of `recent` (the attention probabilities of recent queries)
+ * in KV head g. If `read` is NULL, checks the first n - 1 tokens. If `read` is given, checks all n
+ * tokens after a step that read the tokens marked in it.
  */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
@@ -290,8 +290,8 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
 }
 
 /*
- * Computes the codes or, if `codes` is NULL, the bounds. The work is done in three parts, as for a
- * prompt in two chunks and a decode step.
+ * Computes the codes of all keys or, if `codes` is NULL, the bounds of the keys in all pages. The
+ * work is done in three parts, as for a prompt in two chunks and a decode step.
  */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
@@ -315,7 +315,7 @@ static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selec
     }
 }
 
-/* Returns the number of wrong bounds. */
+/* Returns the number of wrong bounds (largest and smallest key of a page in a channel). */
 static size_t check_bounds(const fixture *f, const kvd_selection *on)
 {
     const selection_case *const c = f->c;
@@ -408,8 +408,8 @@ typedef struct {
 } coded;
 
 /*
- * Returns the state that a2ats.c would have if its codes of the first n tokens were those of the
- * GPU.
+ * Returns the state of the CPU method a2ats.c, with the codes that the GPU computed for the first n
+ * tokens.
  */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
@@ -424,8 +424,8 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
 }
 
 /*
- * Returns the state of the method on the CPU, filled with the GPU's numbers: that of alisa.c,
- * [len][history], or that of a2ats.c. NULL if the method has no state.
+ * Returns the state of the method on the CPU, filled with the GPU's numbers: the state of alisa.c
+ * is [len][history], that of a2ats.c a struct. NULL if the method has no state.
  */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {

@@ -23,8 +23,8 @@ static kvd_rng rng;
 typedef struct {
     const char *name;
     /*
-     * kept: numbers of coded components of K and of V. most_n: largest number of integers of a
-     * component that have a frequency.
+     * kept: numbers of coded components of K and of V. most_n: for each component, the largest
+     * number of integers with a frequency above 0.
      */
     int kept[2], most_n;
     int n_sink, words;
@@ -33,8 +33,8 @@ typedef struct {
     /* Number of components that share a scale. 0: components are coded as multiples of a step. */
     int group;
     /*
-     * Room for the lookup tables with which kernels find integers, in bytes. 0: as much as the
-     * device has.
+     * Bytes of shared memory for the lookup tables with which kernels decode integers. 0: as much
+     * as the device has.
      */
     size_t room;
 } test_case;
@@ -61,8 +61,8 @@ typedef struct {
 } problem;
 
 /*
- * Draws the frequencies of component j, which fall from integer 0 on. The last components have the
- * fewest integers.
+ * Draws the frequencies of component j, which decrease with the distance from integer 0. The last
+ * components have the fewest integers with a frequency.
  */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
@@ -297,7 +297,7 @@ static kvd_stream_batch batch_of(const problem *p, bool prompts)
                               .n_sms = 3};
 }
 
-/* Codes `n` new tokens of each request on the device: the last `n` tokens that the request has. */
+/* Codes the last n[b] tokens of each request b on the device. */
 static void code_tokens(problem *p, const int32_t n[N], bool prompts)
 {
     const kvd_stream_side side[2] = {p->of[0].side, p->of[1].side};

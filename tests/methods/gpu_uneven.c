@@ -173,7 +173,7 @@ static void run_case(const uneven_case *u)
     kvd_method m;
     void *self = NULL;
     test_case shape = u->shape;
-    shape.steps = 8; /* makes the pages large enough for a decode step */
+    shape.steps = 8; /* with 8 steps, the pages are large enough for a decode step */
     make(&f, &shape);
     const size_t kv = (size_t)f.map.n_kv_heads, rows = (size_t)f.n_q8;
     const kvd_config config = {.n_layers = u->n_layers,

@@ -152,8 +152,8 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
         if (number == mine)
             continue;
         /*
-         * The number of kept tokens may differ by one, but they must be those with the largest
-         * scores.
+         * The number of kept tokens may differ by one (counted in *off), but the kept tokens must
+         * be those with the largest scores.
          */
         *off += 1;
         wrong += r->review || number > mine + 1 || mine > number + 1 || mine + old < n;
@@ -170,7 +170,7 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
 
 /*
  * Makes layer i. `scratch` has the members `least` and `rank` of all layers. If the method reads
- * prompts twice, each has twice as many rows as tokens.
+ * prompts twice, each prompt has twice as many rows as tokens.
  */
 static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)
 {
@@ -289,7 +289,10 @@ static void divide(const kvd_method *m, layer *l, int layers, kvd_err *err)
     }
 }
 
-/* Returns 1 if the KV heads of all layers together keep other numbers of tokens than on the CPU. */
+/*
+ * Returns 1 if the number of tokens that the KV heads of all layers keep together differs from the
+ * CPU's number.
+ */
 static int check_total(const layer *l, int layers, int b, const found *x, const int32_t *count)
 {
     const size_t n = (size_t)l->f.len[b], kv = (size_t)l->f.map.n_kv_heads,

@@ -95,7 +95,7 @@ static void expected(const double *keys, size_t budget, uint8_t *want)
         }
         for (size_t t = SINK; t + LOCAL < N; t++) {
             size_t better =
-                0; /* number of better tokens; of two equal scores the later is better */
+                0; /* number of better tokens; the later one of two equal scores is better */
             for (size_t i = SINK; i + LOCAL < N; i++)
                 better += score[i] > score[t] || (i > t && score[i] >= score[t]);
             want[t] |= better < budget;
@@ -130,7 +130,8 @@ TEST(centroids_of_all_keys_are_exact)
 
 /*
  * Compares the centroids with those of plain k-means with the distance (k - c) H (k - c)^T, where H
- * is the second moment of the queries. The method uses a factor L of H = L L^T instead.
+ * is the second moment of the queries. The method computes the same distance with a factor L of H =
+ * L L^T.
  */
 TEST(few_centroids_are_those_of_queries)
 {

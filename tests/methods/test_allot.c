@@ -18,7 +18,7 @@ static kvd_bits_count count;
 
 /*
  * Sets projections that multiply Q, K and V of every head by the same matrix a [D][D]. `qk` and `v`
- * name the singular values that belong to them.
+ * are the pairs whose singular values belong to these projections.
  */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
@@ -107,7 +107,10 @@ TEST(errors_are_alike)
             if (distinct(j) == 1) {
                 without++;
                 largest_without = fmax(largest_without, variance);
-                /* A dimension without bits is decoded as its mean. */
+                /*
+                 * A dimension without bits is decoded as its mean, so its error equals its
+                 * variance.
+                 */
                 assert_true(fabs(e / variance - 1) < 1e-3);
             } else {
                 lo = fmin(lo, e);
@@ -172,7 +175,7 @@ TEST(singular_values_decide)
                 for (size_t j = 0; j < D; j++)
                     sigma[j] = (l == 1 && h == 0 && side == 0 ? 1e3 : 1) * pow(0.5, (double)j);
             }
-    /* Variances double from one dimension to the next, while costs fall. */
+    /* From one dimension to the next, the variance doubles, while the cost of its error falls. */
     falling(a, 2);
     project_with(&dims, head, a, KVD_PAIR_FQK, KVD_PAIR_FVW);
     code("allot,bits=1,sink=0", &dims, &s, KVD_KEYS, 1, 0);
@@ -186,8 +189,8 @@ TEST(singular_values_decide)
         assert_true(distinct(j) <= distinct(j - 1));
     assert_true(distinct(0) > 1 && distinct(D - 1) == 1);
     /*
-     * If V has no projections, the costs of K and V cannot be compared. K and V of each head then
-     * have separate budgets of bits.
+     * If V has no projections, the costs of errors in K and in V have different units. K and V of
+     * each head then have separate budgets of bits.
      */
     for (int i = 0; i < PLACES; i++)
         head[i].a_v = head[i].b_v = NULL;

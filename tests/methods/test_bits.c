@@ -134,8 +134,8 @@ TEST(salient_tokens_lose_less)
 }
 
 /*
- * Tests gear. If K is a matrix of low rank, the low-rank correction must make it exact, however few
- * the bits.
+ * Tests gear. If K is a matrix of low rank, the low-rank correction must make it exact, with any
+ * number of bits.
  */
 TEST(outliers_and_low_rank)
 {
@@ -196,7 +196,7 @@ TEST(channels_of_two_bits_and_of_one)
     /*
      * In vidkv, half of the key channels have 2 bits, and 32 bits for scale and zero point per
      * group of 32 tokens. The rest have 1 bit, and 16 bits for a mean magnitude per group. The 150
-     * tokens have 5 groups. One more bit per channel tells whether it has 2 bits.
+     * tokens have 5 groups. In addition, one bit per channel marks the channels with 2 bits.
      */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
@@ -219,8 +219,8 @@ TEST(channels_of_two_bits_and_of_one)
     assert_int_equal(m, D / 2);
     /*
      * Key channels with 1 bit store signs of the Fourier transform over the channels. The
-     * coefficient at frequency 0, the sum over these channels, must therefore be decoded with the
-     * right sign.
+     * coefficient at frequency 0 is the sum over these channels, so the decoded channels must have
+     * a sum with the right sign.
      */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
@@ -302,8 +302,8 @@ static double loss_of(const double *histogram, int bins, const double *found, in
 }
 
 /*
- * Returns the smallest squared error if the bins from `first` on are divided into n ranges. Tries
- * all divisions.
+ * Returns the smallest squared error of a quantiser that divides the bins from `first` on into n
+ * ranges. Tries all divisions.
  */
 static double least_of(const double *histogram, int bins, int first, int n)
 {

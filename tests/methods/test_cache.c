@@ -212,8 +212,8 @@ TEST(test_cut_is_zero_padding)
 }
 
 /*
- * A_v^T can be multiplied into a head's part of W_O. The outputs in the kept dimensions times A_v^T
- * W_O must then equal the full outputs times W_O.
+ * Instead of expanding outputs, A_v^T can be multiplied into each head's part of W_O. The outputs
+ * in the kept dimensions times A_v^T W_O must then equal the full outputs times W_O.
  */
 TEST(test_ragged_output_product)
 {
@@ -265,8 +265,8 @@ TEST(test_one_head_cut_leaves_the_others)
             const size_t first = t * HEADS * D, second = first + GROUP * D;
             assert_true(distance(out + first, dense + first, GROUP * D) < 1e-6);
             /*
-             * If a query sees a single key, the output is that key's V, and removing dimensions of
-             * Q and K changes nothing.
+             * If a query sees a single key (`alone`, the first token of a sequence), the output is
+             * that key's V, and removing dimensions of Q and K changes nothing.
              */
             const int alone = t == data.offset[0] || t == data.offset[1] || t == data.offset[2] ||
                               t == data.offset[3];

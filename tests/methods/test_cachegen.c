@@ -99,12 +99,12 @@ TEST(wider_steps_lose_more_and_store_less)
         before = off / all;
         stored = count.payload;
     }
-    assert_true(stored < 1.2 * N * D); /* nine of ten numbers need much less than one bit */
+    assert_true(stored < 1.2 * N * D); /* nine of ten numbers need much less than one bit each */
 }
 
 /*
- * With lanes=1, a code consists of streams that 32 lanes decode together. They must decode to the
- * same numbers as one stream, with a few bits more per block.
+ * With lanes=1, a code consists of streams that 32 lanes decode together. These streams must decode
+ * to the same numbers as a single stream (lanes=0), with a few bits more per block.
  */
 TEST(lanes_decode_the_same)
 {
@@ -129,7 +129,8 @@ TEST(lanes_decode_the_same)
 
 /*
  * With own=1, a frequency table is made from each block, and all channels share it. The code must
- * not be much longer, because channels divided by their steps have the same distribution.
+ * not be much longer, because all channels have the same distribution after division by their
+ * quantisation steps.
  */
 TEST(blocks_with_tables_of_their_own)
 {

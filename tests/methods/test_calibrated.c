@@ -59,7 +59,10 @@ TEST(keys_have_levels)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /* Quantiles 0.02 and 0.98 as numpy.quantile computes them. */
+                /*
+                 * The outliers are outside the quantiles 0.02 and 0.98, computed as in
+                 * numpy.quantile.
+                 */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -87,8 +90,8 @@ TEST(keys_have_levels)
                 }
             }
             /*
-             * With outliers=0, rounding of the range may still make the smallest and the largest
-             * number of a channel outliers. Each outlier takes 32 bits.
+             * With outliers=0, rounding the limits of the range may still make the smallest and the
+             * largest number of a channel outliers. Each outlier takes 32 bits.
              */
             assert_true(fabs(count.side - 32.0 * (double)apart) <= (outliers ? 0 : 64.0 * D));
         }
@@ -111,7 +114,7 @@ TEST(values_keep_both_ends)
         assert_true(fabsf(y[t * D + lo] - x[t * D + lo]) <= 1e-3f * fabsf(x[t * D + lo]));
         assert_true(fabsf(y[t * D + hi] - x[t * D + hi]) <= 1e-3f * fabsf(x[t * D + hi]));
     }
-    /* With outliers=0.2, a vector of 8 numbers has one outlier at each end too. */
+    /* With outliers=0.2, a vector of 8 numbers also has one outlier at each end. */
     (void)code("kvquant,bits=2,outliers=0.2,sink=0", KVD_VALUES, 0, 1, &count);
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
@@ -263,8 +266,8 @@ TEST(fisher_file_is_read_as_written)
 }
 
 /*
- * Codes K and V of layer 1 with a quantisation method. If `use`, the squared gradients f are the
- * weights.
+ * Codes K and V of layer 1 with a quantisation method. If `use` is true, the squared gradients f
+ * are the weights of the numbers when quantisation levels are computed.
  */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
@@ -340,7 +343,7 @@ TEST(kvquant_weighs_numbers)
     write_fisher(N, dump.corpus_hash, of_large_keys);
     assert_int_equal(kvd_fisher_open(&f, fisher_path, &err), 0);
     code_all("kvquant,bits=2,sink=0,weights=0", &f, true, weighted,
-             settings); /* weights=0, set by the user, must remain */
+             settings); /* the parameter weights=0, which the user set, must not be changed */
     assert_non_null(strstr(settings, "kvquant.weights=0"));
     assert_memory_equal(plain, weighted, sizeof plain);
     code_all("kvquant,bits=2,sink=0,weights=2", &f, true, weighted, settings);

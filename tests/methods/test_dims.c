@@ -84,7 +84,7 @@ TEST(test_biorthogonal_cut)
         assert_ptr_not_equal(h->a_q, h->a_k);
         /*
          * B_v A_v and A_k^T A_q must be identity matrices, so that A_v B_v and A_q A_k^T are
-         * projectors.
+         * projections.
          */
         for (int a = 0; a < h->d_v; a++)
             for (int b = 0; b < h->d_v; b++) {
@@ -249,7 +249,7 @@ TEST(test_bytes)
     /*
      * The 4 heads together keep 17 of 32 dimensions of Q and K, and 18 of 32 of V. A token thus
      * takes 35 numbers of 2 bytes. Widths padded to multiples of 16 are limited to d_head = 8, so
-     * the padded cache has all 32 + 32 numbers.
+     * the padded cache holds all 32 + 32 numbers of a token.
      */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
@@ -265,7 +265,10 @@ TEST(test_bytes)
     kvd_dims_release(&d);
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_balanced, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
-    /* Method balanced multiplies Q and K by two different matrices, so that their size doubles. */
+    /*
+     * Method balanced multiplies Q and K by two different matrices, so that the matrices take twice
+     * the size.
+     */
     assert_true(b.basis == 2 * 2 * 8 * 17);
     kvd_dims_release(&d);
     kvd_cache_count_bytes(&config, NULL, 4, &b);
@@ -425,8 +428,8 @@ TEST(test_method_text)
 }
 
 /*
- * The basis of stacked rows spans the leading right singular vectors of the stack [x; q; w], here
- * computed by a singular value decomposition of all its rows.
+ * The basis of stacked rows spans the leading right singular vectors of the matrix [x; q; w] of all
+ * stacked rows, here computed by a singular value decomposition of all its rows.
  */
 TEST(test_online_stack)
 {
@@ -465,7 +468,9 @@ TEST(test_online_stack)
     assert_true(off < 1e-5);
 }
 
-/* The second moments of W_O of a KV head are W_O W_O^T, summed over its query heads. */
+/*
+ * The second moments that W_O adds to a KV head are W_O W_O^T, summed over the head's query heads.
+ */
 TEST(test_online_moments)
 {
     kvd_err err;

@@ -139,15 +139,16 @@ TEST(ends_of_rows)
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
     /*
-     * 448 = 7 * 64 becomes 6 * 64: the scale is 64, and 6 is the largest number of the 4-bit
-     * format.
+     * 448 = 7 * 64 is decoded as 6 * 64, because the scale is 64, a power of two, and 6 is the
+     * largest number of the 4-bit format.
      */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
     /*
-     * The scale of a block with the largest magnitude 448 is 448 / 6 = 74.7, rounded to 72 in E4M3.
+     * The scale of a block with the largest magnitude 448 is 448 / 6 = 74.7, which is rounded to 72
+     * in the format E4M3.
      */
     assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
@@ -223,8 +224,8 @@ TEST(scales_of_calibration)
     float *const nv = tensor("nv_x", &n), *const want = tensor("nv_scaled", &same),
                  *const got = malloc(n * sizeof *got);
     /*
-     * If the numbers and the calibrated scale are multiplied by c, the decoded numbers must be c
-     * times as large.
+     * If the numbers to quantise and the calibrated scale are both multiplied by c, the decoded
+     * numbers must be c times as large.
      */
     const float c = largest_of(KVD_X_V, 0, 1) / (6 * 448) / 0.0123f;
     for (size_t i = 0; i < n; i++)
@@ -233,7 +234,8 @@ TEST(scales_of_calibration)
     size_t off = 0;
     for (size_t i = 0; i < n; i++)
         off += fabsf(got[i] - c * want[i]) > 1e-5f * fabsf(c * want[i]);
-    assert_true(off <= n / 500); /* multiplying by c moves some numbers across a rounding border */
+    /* Multiplying by c moves a few numbers to the other side of a rounding border */
+    assert_true(off <= n / 500);
     free(got);
     free(want);
     free(nv);

@@ -62,7 +62,7 @@ TEST(test_which)
     const struct {
         /*
          * `key` is the parameter that the caller names, or NULL. `name` is the parameter that must
-         * be varied; NULL: the call must fail.
+         * be varied; if it is NULL, the call must fail.
          */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},

@@ -148,7 +148,8 @@ enum { PARTS = 20 };
 
 /*
  * Writes the i-th division of 16 principal components into groups: bits[0] and bits[1] are the bits
- * of two groups of 8. If bits[1] is -1, bits[0] is the bits of one group of 16.
+ * of two groups of 8. If bits[1] is -1, there is one group of 16, and bits[0] is its number of
+ * bits.
  */
 static void way(int i, int *bits)
 {
@@ -212,9 +213,9 @@ static void measure_ways(kvd_x what, int layer, double *error)
 }
 
 /*
- * Compares the groups that kvtc chose with all divisions of the components of both layers. None
- * with at most as many bits may have an error smaller by more than 2 %. kvtc measures errors on 256
- * sampled tokens, this test on all.
+ * Compares the groups that kvtc chose with all divisions of the components of both layers. No
+ * division with at most as many bits may have an error that is smaller by more than 2 %. kvtc
+ * measures errors on 256 sampled tokens, this test on all.
  */
 TEST(divisions_are_the_best)
 {
@@ -295,8 +296,8 @@ TEST(lanes_decode_the_same)
         for (size_t i = 0; i < (size_t)N * WIDE; i++)
             assert_true(fabsf(packed[i] - y[i]) <= 1e-5f * (1 + fabsf(y[i])));
         /*
-         * With lanes=1, each block of tokens has a header. Apart from the headers, the side
-         * information must be the same as with DEFLATE.
+         * With lanes=1, each block of up to 64 tokens has a header. Apart from the headers, the
+         * side information must be the same as with DEFLATE.
          */
         const double blocks = (N + 63) / 64;
         assert_true(fabs(lanes.side - count.side - blocks * KVD_STREAM_HEADER_BITS) < 0.5);

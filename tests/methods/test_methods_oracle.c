@@ -161,7 +161,7 @@ static const kvd_config config = {.n_layers = 1,
                                   .rope_theta = 1e4};
 static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
-/* The keys that palu rebuilds must be those of W_K, cut to rank 8. */
+/* The keys that palu rebuilds must be those that W_K gives if it is reduced to rank 8. */
 TEST(palu)
 {
     float *const rows = tensor("rows_k", ROWS * WIDE), *const want = tensor("palu_k", ROWS * WIDE);
@@ -317,8 +317,9 @@ TEST(weighted)
                                           .prompt = true};
                 assert_int_equal(m.plan.bits->code(self, &b, y, &count, &err), 0);
                 /*
-                 * Computes the largest possible error: half of the range of each key channel or
-                 * value vector, in which outliers do not count.
+                 * Computes the largest possible error of decoded numbers: half of the range of each
+                 * key channel or value vector. Numbers stored as outliers do not count for the
+                 * range.
                  */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;

@@ -35,7 +35,8 @@ TEST(every_number_has_its_bits)
             kvd_rng r;
             kvd_rng_seed(&r, 5, (uint64_t)bits);
             memset(page, 0xa5, sizeof page);
-            for (int pass = 0; pass < 2; pass++) /* the second pass must overwrite the first */
+            /* The second pass over the page must overwrite what the first one wrote */
+            for (int pass = 0; pass < 2; pass++)
                 for (int t = 0; t < TOKENS; t++)
                     for (int i = 0; i < D; i++) {
                         want[t][i] = (uint8_t)kvd_rng_below(&r, 1u << bits);
@@ -82,8 +83,8 @@ TEST(levels_are_a_stream)
 }
 
 /*
- * The 32 codes of a lane are A operands of mma.m16n8k16. Code n = 8 k + 2 r + e must be in operand
- * k, register r, half e of the register.
+ * The 32 codes of a lane are A operands of mma.m16n8k16. Write the index of a code as n = 8 k + 2 r
+ * + e. Code n must be in operand k, in half e of register r.
  */
 TEST(numbers_are_fragments)
 {
@@ -112,7 +113,7 @@ TEST(scales_have_places_of_their_own)
     const kvd_packed_form f = {.bits = 4, .k_group = 32, .v_group = 32};
     const kvd_packed_parts p = kvd_packed_parts_of(&f, 128, 128);
     assert_int_equal(p.bytes,
-                     /* Bytes of codes, of scales of keys and of scales of values. */
+                     /* The bytes are those of codes, of scales of keys and of scales of values. */
                      64 * (128 / 2) * 2 + 2 * 128 * 4 + 64 * 4 * 4);
 }
 
@@ -138,7 +139,7 @@ TEST(blocks_have_a_scale_per_token)
         nvfp4 = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .exponent = 2, .block = 16},
         mxfp4 = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .exponent = 2, .block = 32},
         turned = {.bits = 4, .v_group = KVD_WIDTH_NARROW, .norms = true};
-    /* bytes of a token, for 64 tokens of K and of V */
+    /* TOKENS tokens, each with its bytes of K and of V */
     assert_int_equal(kvd_packed_parts_of(&fp8, 128, 128).bytes, 128 * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&nvfp4, 128, 128).bytes, (64 + 8) * TOKENS * 2);
     assert_int_equal(kvd_packed_parts_of(&mxfp4, 80, 80).bytes, (40 + 3) * TOKENS * 2);
@@ -194,7 +195,7 @@ TEST(groups_come_back)
 #ifdef KVD_CUDA
 enum { HEADS = 3, WIDE = 64, MOST = 150 };
 
-/* Marks `bytes` bytes of a page of gear as used. They must be unused before. */
+/* Marks `bytes` bytes of a page of gear as used. These bytes must not have been used before. */
 static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
 {
     if (at < 0 || (size_t)(at + bytes) > size)
@@ -368,7 +369,7 @@ static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m,
 
 /*
  * The bytes that kernels use for each head must be those that the methods count, for heads with all
- * dimensions and for heads that a dims method projects.
+ * dimensions and for heads that another method projects.
  */
 TEST(bits_are_the_methods)
 {

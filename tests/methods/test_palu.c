@@ -58,8 +58,8 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
 }
 
 /*
- * By Eckart and Young, the least squared error of a group of heads is the sum of the squared
- * singular values after the first r, for rank r.
+ * By the theorem of Eckart and Young, the least squared error of a group of heads at rank r is the
+ * sum of the squared singular values from index r on.
  */
 TEST(palu_is_the_best_of_its_rank)
 {
@@ -113,7 +113,7 @@ TEST(palu_of_single_heads)
 
 /*
  * Computes the ranks that palu finds for every group of heads, and returns their sum. If `drawn` is
- * not NULL, its singular values replace those of the calibration data.
+ * not NULL, its singular values are used in place of those of the calibration data.
  */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
@@ -151,16 +151,16 @@ TEST(palu_gives_ranks_by_information)
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
     /*
-     * 32 ranks (4 heads, K and V, 4 on average) are divided in proportion to the Fisher information
-     * of the 8 matrices: 1 for each K, and 1, 3, 3 and 5 for V. The sum is 16, so that information
-     * 1 gives rank 2.
+     * 32 ranks (4 heads, K and V, 4 on average) are divided among the 8 matrices in proportion to
+     * their Fisher information: 1 for each K, and 1, 3, 3 and 5 for V. The information adds up to
+     * 16, so that information 1 gives rank 2.
      */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
     /*
-     * The five matrices with information 1 have rank 2 each. They also get the 2 ranks that V of
-     * the last head cannot use, 12 in all.
+     * The five matrices with information 1 have rank 2 each. In addition, they get the 2 ranks that
+     * V of the last head cannot use, so their ranks add up to 12.
      */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
@@ -209,9 +209,9 @@ static void singular_values(int layer, int head, int side, double *sigma)
 
 /*
  * Tests ranks by Eq. 6 of the ZACK paper. The sum of the singular values that a head removes must
- * be at most the fraction r of the sum of all. With one more removed value, it would exceed r. r is
- * the same for all heads. The sum of ranks may be smaller than requested by at most one rank per
- * matrix.
+ * be at most the fraction r of the sum of all. With one more removed value, it would exceed r. All
+ * heads have the same r. The sum of ranks may be smaller than requested, but by no more than one
+ * rank per matrix.
  */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
@@ -253,7 +253,7 @@ TEST(palu_gives_ranks_by_eq6)
 }
 
 /*
- * If palu draws random matrices, it must compute the ranks by Eq. 6 of the ZACK paper from the
+ * If palu uses random matrices, it must compute the ranks by Eq. 6 of the ZACK paper from the
  * singular values of a spectrum file. Groups of heads must be refused, because the singular values
  * of groups are not in the file.
  */

@@ -85,7 +85,7 @@ TEST(denominators_of_all_layers)
                            .tokens = &kvd_tokens_importance,
                            .tokens_self = (void *)(uintptr_t)&values,
                            .prompt = 90};
-    /* With big = 1, scores are some hundreds, and their exponentials overflow. */
+    /* With big = 1, scores are so large (several hundred) that their exponentials overflow. */
     for (int big = 0; big < 2; big++)
         for (size_t window = 0; window < 20; window += 13) {
             kvd_prompts p;

@@ -12,8 +12,8 @@ static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
 /*
- * Codes and decodes the n symbols with their own frequencies. Returns the number of bytes;
- * `*entropy` is in bits.
+ * Codes the n symbols with frequency tables made from these symbols, and decodes them. Returns the
+ * number of bytes; `*entropy` receives the entropy in bits.
  */
 static size_t round_trip(size_t n, double *entropy)
 {
@@ -62,7 +62,7 @@ TEST(every_kind_of_input)
         symbol[i] = (uint8_t)fmin(fmax(rint(1.5 * kvd_rng_normal(&r) + 100), 0), 255);
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.001 * entropy + 40);
-    for (size_t i = 0; i < N; i++) /* symbols of much less than one bit */
+    for (size_t i = 0; i < N; i++) /* symbols with an entropy of much less than one bit each */
         symbol[i] = kvd_rng_below(&r, 500) == 0 ? (uint8_t)kvd_rng_below(&r, 256) : 7;
     size = round_trip(N, &entropy);
     assert_true((double)size * 8 < 1.05 * entropy + 40 && size < N / 100 * 4);
@@ -120,7 +120,8 @@ TEST(what_is_refused)
     bytes[size] = 0;
     assert_int_equal(kvd_rans_decode(&t, NULL, bytes, size + 1, read_again, N, &err), -1);
     size_t wrong = 0;
-    for (size_t i = 0; i < size; i++) { /* a flipped bit must be refused or give other symbols */
+    /* With a flipped bit, decoding must fail or give other symbols */
+    for (size_t i = 0; i < size; i++) {
         bytes[i] ^= 1;
         wrong += kvd_rans_decode(&t, NULL, bytes, size, read_again, N, &err) ||
                  memcmp(read_again, symbol, N);
@@ -240,7 +241,10 @@ TEST(streams_of_a_block)
     assert_int_equal(n[0] + n[1], 0);
     for (int i = 0; i < 2 * KVD_LANES; i++)
         assert_int_equal(states[i], KVD_STREAM_LEAST);
-    /* with these states, the first decoded integer needs a word, but the stream has none */
+    /*
+     * with the smallest possible states, the first decoded integer needs a word, but the stream has
+     * no words
+     */
     for (int i = 0; i < 2 * KVD_LANES; i++)
         states[i] = KVD_STREAM_LEAST;
     assert_int_equal(kvd_streams_pop(&t, &block, read, &err), -1);
@@ -248,8 +252,8 @@ TEST(streams_of_a_block)
 }
 
 /*
- * Asserts, for every number of a component, that a group's lookup table finds the integer that owns
- * the number.
+ * Asserts that a group's lookup table finds the right integer for every number below 2^14. An
+ * integer of a component has as many numbers as its frequency.
  */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
@@ -268,8 +272,8 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
 }
 
 /*
- * Draws the cumulative frequencies of n integers, which add up to 2^14 - `escape`. Most integers
- * are rare, some do not occur.
+ * Draws the cumulative frequencies of n integers, whose frequencies add up to 2^14 - `escape`
+ * (`escape` is left for integers without a frequency). Most integers are rare, some do not occur.
  */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {

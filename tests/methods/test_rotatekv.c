@@ -14,8 +14,8 @@ static int set_up(void **state)
 }
 
 /*
- * Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: w = matrix * v. The sign of
- * element (i, j) of the matrix is the parity of the bits that are set in both i and j.
+ * Multiplies groups of `each` numbers by the Walsh-Hadamard matrix: w = matrix * v. Element (i, j)
+ * of the matrix is negative if i and j have an odd number of set bits in common.
  */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
@@ -80,15 +80,17 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        /* counts tokens that differ by more than the rounding of scales to 11 bits explains */
+        /*
+         * counts tokens whose difference is larger than the rounding of scales to 11 bits can cause
+         */
         apart += diff > 1e-5 * norm;
     }
     return apart;
 }
 
 /*
- * A number halfway between two codes may be rounded to either, so that few tokens may differ from
- * the reference.
+ * Tests the rotations. A number halfway between two codes may be rounded to either code, so a few
+ * tokens may differ from the reference.
  */
 TEST(rotations)
 {

@@ -109,7 +109,10 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            /* the scale of scores is 1 / sqrt(D) = 1 / 4; pages with exact keys do not take part */
+            /*
+             * the scale of scores is 1 / sqrt(D) = 1 / 4; chunks with exact keys do not take part
+             * in the choice
+             */
             sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)
@@ -179,7 +182,7 @@ TEST(whole_budget_and_rank_are_the_model)
     assert_true(difference("shadowkv,budget=96,outliers=0,local=0", &unread) < 2e-5);
     assert_true(difference("shadowkv,budget=96,rank=6,outliers=0,local=0", &unread) > 1e-2);
     assert_int_equal(unread, 0);
-    /* If all chunks are stored exactly, the rank does not matter. */
+    /* With a budget of 96 all chunks are stored exactly, so the rank does not matter. */
     assert_true(difference("shadowkv,budget=96,rank=1", &unread) < 2e-6);
 }
 

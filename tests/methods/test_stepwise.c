@@ -108,7 +108,7 @@ TEST(dropping_what_is_old_is_a_window)
     const kvd_plan plan = {.type = KVD_F32, .tokens = &method, .tokens_self = &keep};
     run(&plan, p, got, &a);
     assert_true(worst(got, want) < 2e-6);
-    /* Each of the two sequences has keep - 1 tokens left. */
+    /* Without the newest token, each of the two sequences has keep - 1 tokens left. */
     assert_int_equal(a.dropped, (TOKENS - 2 * (keep - 1)) * KV_HEADS);
     assert_true(a.payload < a.dense);
 
@@ -136,7 +136,7 @@ TEST(widths_are_those_of_the_cache)
     const size_t sizes[] = {D * 10, D * 10, D * 7, 7 * D};
     for (size_t i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i]; j++)
-            /* scales the elements to the size of those of an orthogonal matrix */
+            /* makes the elements about as large as those of an orthogonal matrix */
             matrices[i][j] *= 0.25f;
     kvd_dims_head heads[KV_HEADS] = {{10, 7, .a_q = a_q, .a_k = a_k, .a_v = a_v, .b_v = b_v},
                                      {D, 7, .a_v = a_v, .b_v = b_v}};
@@ -197,8 +197,9 @@ static void shrink(kvd_rng *r, float *x, size_t n)
 }
 
 /*
- * Tests latents, vectors of which K and V are linear functions. A latent belongs to one KV head or
- * is shared by both KV heads. A shared latent has more numbers than K of one head.
+ * Tests latents: the cache stores vectors from which K and V are computed by a matrix. A latent
+ * belongs to one KV head or is shared by both KV heads. A shared latent has more numbers than K of
+ * one head.
  */
 TEST(latents_in_blocks_are_those_of_rows)
 {
@@ -318,8 +319,8 @@ TEST(lowered_entries_are_cut)
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
         /*
-         * Only outputs at even positions are compared. At an odd position, the newest token still
-         * has all dimensions when it attends, so its output differs.
+         * Only outputs at even positions are compared. At an odd position, the newest token attends
+         * before its own K and V are reduced, so its output differs.
          */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)

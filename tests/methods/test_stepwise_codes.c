@@ -34,8 +34,9 @@ TEST(coded_entries)
 }
 
 /*
- * Callbacks of a made-up method that quantises all heads together. A block holds one vector for
- * each token, with K or V of all heads. This callback says that no token stays exact.
+ * Functions of a made-up method that quantises all heads together. A block holds one vector for
+ * each token, with K or V of all heads. The function all_newest sets the number of newest tokens
+ * that stay exact to 0.
  */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -73,8 +74,8 @@ TEST(codes_of_all_heads)
         run(&plan, p, got, &a);
         assert_true(worst(got, want) < 2e-6);
         /*
-         * The made-up method counts one bit for each 32-bit number as payload, and two bits for
-         * each vector of K and of V of a token as side information.
+         * For each 32-bit number, the made-up method counts one bit as payload. For each vector of
+         * K or V of a token, it counts two bits as side information.
          */
         assert_true(fabs(a.payload - a.dense / 32) < 1e-9 * a.dense);
         assert_true(fabs(a.side - a.dense / 32 * 2 / (KV_HEADS * D)) < 1e-9 * a.dense);
@@ -132,7 +133,9 @@ TEST(blocks_of_codes_in_a_window)
     }
 }
 
-/* Made-up method that stores all tokens of a prompt at KVD_LEVEL_LOW. */
+/*
+ * Function of a made-up method that stores all tokens of a prompt at low precision (KVD_LEVEL_LOW).
+ */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {
@@ -142,8 +145,9 @@ static int low_prompt(const void *self, void *state, const kvd_prompt_attention 
 }
 
 /*
- * Tests balancing of key channels. One channel has large keys and small queries, and determines the
- * scale of all channels. Balancing must keep the precision of the other channels.
+ * Tests balancing of key channels. One channel has large keys and small queries; without balancing,
+ * it determines the quantisation step of all channels. Balancing must keep the precision of the
+ * other channels.
  */
 TEST(balanced_channels)
 {
@@ -181,7 +185,8 @@ TEST(balanced_channels)
 
 /*
  * Tests think. The key channels i that it prunes from the prompt must be those with the smallest
- * sum over heads of |Q_i| |K_i|. The newest keys keep all channels.
+ * products |Q_i| |K_i| of norms over tokens, summed over query heads. The newest keys keep all
+ * channels.
  */
 /* After a step, a KV head has `heavy` + `recent` tokens of 8 bits; all other tokens have 2 bits. */
 TEST(levels_count_their_own_bits)
@@ -258,8 +263,8 @@ TEST(pruned_channels)
     assert_int_equal(a.pruned, 2 * KV_HEADS * (PROMPT - WINDOW));
 
     /*
-     * Channels that are not pruned must take 8 instead of 32 bits per number. Scale and zero point
-     * of a vector, 32 bits, are counted separately.
+     * After quantisation, the remaining channels must take 8 instead of 32 bits per number. Scale
+     * and zero point of a vector, 32 bits, are counted separately.
      */
     const kvd_method_setup setup = {.config = &p->config};
     kvd_err err = {""};

@@ -37,8 +37,8 @@ TEST(steps_of_public_code)
 }
 
 /*
- * Tests quest, which reads only some pages of tokens in each step. The authors' code has one query
- * head per KV head.
+ * Tests quest, which reads only some pages of tokens in each step. The authors' code supports only
+ * one query head per KV head, so the test does too.
  */
 TEST(pages_that_are_read)
 {
@@ -63,7 +63,8 @@ TEST(pages_that_are_read)
             fail_msg("KV head %zu, step %zu, token %zu: %d", i / (STEPS * N), i / N % STEPS, i % N,
                      kept[i]);
         if (i / N % STEPS)
-            read += kept[i] * 2.0 * D * 32; /* K and V of a token, in float32 */
+            /* Kept tokens are read: K and V of a token in float32 */
+            read += kept[i] * 2.0 * D * 32;
     }
     for (size_t t = PROMPT; t < N; t++)
         /*
@@ -88,8 +89,8 @@ TEST(all_pages_are_the_model)
 }
 
 /*
- * Tests d2o, which merges evicted tokens into kept ones. With a threshold that no similarity
- * reaches, the kept tokens must be those of h2o.
+ * Tests d2o, which merges evicted tokens into kept ones. If the threshold is so high that nothing
+ * is merged, the kept tokens must be those of h2o.
  */
 TEST(merged_tokens)
 {
@@ -127,8 +128,8 @@ TEST(merges_refused)
 }
 
 /*
- * Tests cake and kvzip, which divide a budget of tokens among layers after computing the attention
- * of all layers.
+ * Tests cake and kvzip, which divide a budget of tokens among layers after they have computed the
+ * attention of all layers.
  */
 TEST(budgets_from_all_layers)
 {
@@ -171,8 +172,9 @@ TEST(budgets_fall_over_layers)
     }
     assert_int_equal(sum, LAYERS * 20);
     /*
-     * Without the 8 newest tokens, the budgets of the two layers have the mean 35. The first layer
-     * keeps all 56 older tokens, so the last layer keeps 2 * 35 - 56 = 14.
+     * Not counting the 8 newest tokens, which are always kept, the budgets of the two layers have
+     * the mean 35. The first layer keeps all 56 older tokens, so the last layer keeps 2 * 35 - 56 =
+     * 14.
      */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
@@ -261,8 +263,8 @@ TEST(budgets_of_the_cuda_engine)
 
 /*
  * Checks the budgets that a method gives the CUDA engine for all layers. The queries of layer l are
- * multiplied by 2^(l - 1). A layer may keep up to `shorter` fewer tokens, because windowkv's last
- * window is short.
+ * multiplied by 2^(l - 1), so that layers differ. A layer may keep up to `shorter` fewer tokens,
+ * because windowkv's last window is short.
  */
 static void same_budgets(const char *text, size_t shorter)
 {
@@ -288,7 +290,7 @@ static void same_budgets(const char *text, size_t shorter)
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
         /*
          * With tau1 = tau2 = 1, the weight of a layer in cake is entropy times variance. The test
-         * takes the product from `observed` as the entropy, and sets the variance to 1.
+         * therefore passes the product (from `observed`) as the entropy, with the variance 1.
          */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;

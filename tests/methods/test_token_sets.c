@@ -35,7 +35,7 @@ TEST(runs_of_similar_keys)
         before = n;
     }
     run("kvmerger,threshold=-1,heavy=0,recent=10", 0, PROMPT);
-    /* All tokens but the 10 newest are merged into one. */
+    /* All tokens but the 10 newest are merged into one, so 11 tokens remain. */
     assert_int_equal(stored(0, 0), 11);
 }
 
@@ -158,7 +158,7 @@ TEST(merged_into_the_nearest)
         snprintf(few, sizeof few, "elasticcache,budget=24,sink=%d", sink);
         assert_int_equal(run(few, 0, PROMPT).merged, KV * (PROMPT - 24));
     }
-    /* With a budget in tokens, their number must not grow from step to step. */
+    /* With a budget in tokens, the number of kept tokens must not grow from step to step. */
     run("elasticcache,budget=24,distance=5", 0, PROMPT);
     for (size_t i = 0; i < STEPS; i++)
         assert_int_equal(stored(0, i), 24);
@@ -228,10 +228,13 @@ TEST(clusters_in_two_levels)
     assert_true(fabs(a.entries - bounds) < 1);
     assert_true(fabs(a.read - bounds - (double)read * 2 * D * 32) < 1);
     assert_int_equal(run("mpcache,threshold=0", 0, PROMPT).dropped, 0);
-    /* With rows=0 no query is used, so only the newest token is kept. */
+    /*
+     * The parameter rows=0 means that no query of the prompt decides, so only the newest token is
+     * kept.
+     */
     run("mpcache,rows=0,threshold=0.01", 0, PROMPT);
     assert_int_equal(stored(0, 0), 1);
-    /* With rows=0.015 the prompt's last query alone decides. */
+    /* With rows=0.015, only the prompt's last query decides which tokens are kept. */
     run("mpcache,rows=0.015,threshold=0.01", 0, PROMPT);
     assert_true(stored(0, 0) > 1);
     refused("mpcache,large=24", "large = 24 is not a multiple of small = 16");

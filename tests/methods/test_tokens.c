@@ -13,8 +13,9 @@
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
 /*
- * Attention probabilities: row[t][j][i] is that of query t and query head j for token i <= t. If
- * tokens were dropped, the method gets the remaining probabilities, renormalised.
+ * Attention probabilities: row[t][j][i] is the probability that the query of token t in query head
+ * j gives to token i <= t. If tokens were dropped, the method gets the remaining probabilities,
+ * renormalised.
  */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
@@ -95,7 +96,10 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     }
 }
 
-/* Number that is added to the probability of a new token's own key. */
+/*
+ * Number that is added to the probability that a new token gives to its own key, so that tests can
+ * make it large.
+ */
 static float more_own;
 
 static void go(simulation *s, size_t t, size_t prompt)
@@ -151,8 +155,8 @@ TEST(h2o)
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
             /*
-             * In the first step, h2o drops all tokens above the budget of 11 at once. In later
-             * steps, h2o drops one token per step.
+             * In the first step, h2o drops tokens until 11 (the budget) are left. In later steps,
+             * h2o drops one token per step.
              */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
@@ -282,7 +286,7 @@ TEST(leankv)
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
             /*
              * Dropped tokens, and tokens of low precision, must hold less attention than the
-             * thresholds allow. With one more token they must hold more.
+             * thresholds allow. If one more token were dropped or lowered, they would hold more.
              */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
@@ -370,8 +374,8 @@ TEST(lower)
         }
         for (size_t t = prompt;; t++) {
             /*
-             * The newest five tokens have high precision. The six older tokens with the largest
-             * attention have it too.
+             * The newest five tokens have high precision. So have the six older tokens with the
+             * largest attention.
              */
             for (;;) {
                 size_t worst = ALL, n = 0;
@@ -431,8 +435,8 @@ TEST(importance)
         d[i] = 300 * kvd_rng_normal(&r); /* the exponentials of these numbers overflow */
     /*
      * A layer uses the preceding layer's set of important tokens if the two layers' sets overlap by
-     * at least the fraction `overlap`. With overlap = 1, each layer must use its own set, of 10,
-     * 12, 14, 16 or 18 of 40 tokens.
+     * at least the fraction `overlap`. With overlap = 1, each layer must use its own set of
+     * important tokens, which has 10, 12, 14, 16 or 18 of 40 tokens in the five layers.
      */
     const kvd_parameter_values apart = {.value = {0.25, 0.2, 1, 0}};
     rank_layers(&apart, d, level);
@@ -450,10 +454,11 @@ TEST(importance)
     for (size_t l = 1; l < DEPTH; l++)
         assert_int_equal(common(level, level + l * PROMPT), PROMPT);
     /*
-     * A layer compares its own set with the own set of the preceding layer. If the overlap is large
-     * enough, the layer uses the set that the preceding layer uses. Layer 2 must therefore use the
-     * set of layer 0, although two tokens of its own set are not in it. The sets of layers 2 and 3
-     * have no token in common; those of layers 3 and 4 are equal.
+     * A layer compares its own set with the preceding layer's own set. If the overlap is large
+     * enough, the layer uses the set that the preceding layer uses, which may come from an earlier
+     * layer. Layer 2 must therefore use the set of layer 0, although two tokens of its own set are
+     * not in it. The sets of layers 2 and 3 have no token in common; those of layers 3 and 4 are
+     * equal.
      */
     for (size_t t = 0; t < PROMPT; t++) {
         d[t] = (double)t;
@@ -472,7 +477,10 @@ TEST(importance)
     rank_layers(&strict, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT - 2);
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 2);
-    /* With layers = 2, layers 1 and 3 must use the sets of layers 0 and 2. Layer 4 uses its own. */
+    /*
+     * With layers = 2, layer 1 must use the set of layer 0, and layer 3 that of layer 2. Layer 4
+     * uses its own set.
+     */
     const kvd_parameter_values pairs = {.value = {0.5, 0, 1, 0, 2}};
     rank_layers(&pairs, d, level);
     assert_int_equal(common(level, level + PROMPT), PROMPT);
@@ -480,8 +488,8 @@ TEST(importance)
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
     /*
-     * With mean = 1, each softmax denominator is divided by its number of keys. With equal scores
-     * all tokens are then equally important, and the earlier ones are chosen.
+     * With mean = 1, each softmax denominator is divided by the number of keys that its token sees.
+     * With equal scores all tokens are then equally important, and the earlier ones are chosen.
      */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);

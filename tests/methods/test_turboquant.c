@@ -34,8 +34,8 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
 }
 
 /*
- * The mean of |x - x^|^2 / |x|^2 must be that of optimal levels for normal numbers, for any vectors
- * x.
+ * The mean of |x - x^|^2 / |x|^2 must be the error of optimal quantisation levels for normal
+ * numbers. This holds for any vectors x.
  */
 TEST(distortions_of_the_paper)
 {
@@ -65,9 +65,9 @@ TEST(distortions_of_the_paper)
 }
 
 /*
- * Computes the mean and the mean square, over seeds, of the errors of inner products q.x divided by
- * (|q| |x|). `*slope` receives the slope of the regression line through the pairs (exact inner
- * product, decoded inner product).
+ * Measures the errors of inner products q.x after quantisation, divided by (|q| |x|), for many
+ * seeds: their mean and mean square. `*slope` receives the slope of the regression line through the
+ * pairs (exact inner product, decoded inner product).
  */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
@@ -98,8 +98,9 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
 /*
  * By Theorem 2, the mean square error of inner products with b bits is at most pi / (2 d) times the
  * squared error of quantisation with b - 1 bits. The paper prints 1.57, 0.56, 0.18 and 0.047,
- * divided by d. Its last number comes from a squared error rounded to 0.03; the exact error 0.0345
- * gives 0.054, which is used here. Without qjl, inner products shrink, with one bit by 2 / pi.
+ * divided by d. The last of these numbers, 0.047, comes from a squared error rounded to 0.03; the
+ * exact error 0.0345 gives 0.054, which is used here. Without qjl, inner products shrink, with one
+ * bit by 2 / pi.
  */
 TEST(inner_products)
 {
@@ -190,7 +191,8 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
 
 /*
  * With 2.25 bits and 128 channels, the 32 channels with the largest sums of squares must have 3
- * bits, the rest 2. Both groups must be quantised as if they were alone.
+ * bits, the rest 2. Each of the two groups of channels must be quantised as if the other did not
+ * exist.
  */
 TEST(outliers_are_a_code_of_their_own)
 {
@@ -231,9 +233,9 @@ TEST(outliers_are_a_code_of_their_own)
 }
 
 /*
- * With a whole number of bits, each token is quantised alone. With a fraction, blocks of 32 tokens
- * are quantised. 3.001 bits must give the numbers of 3 bits, because 0.001 of the channels is less
- * than one channel.
+ * With a whole number of bits, each token is quantised separately. With a fractional number, blocks
+ * of 32 tokens are quantised. 3.001 bits must give the same numbers as 3 bits, because no channel
+ * gets another bit: 0.001 of the channels is less than one channel.
  */
 TEST(fractions_lie_between)
 {

@@ -19,8 +19,8 @@ static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
 /*
- * Sets the second moments of gradients: sums g g^T over random gradients g, with WIDE numbers of
- * unequal variances.
+ * Sets the second moments of gradients to the sum of g g^T over random gradients g. The WIDE
+ * numbers of a gradient have unequal variances.
  */
 static void draw_moments(void)
 {
@@ -50,9 +50,9 @@ static int set_up(void **state)
 }
 
 /*
- * Quantises x, K or V of all heads of layer 1, `each` tokens at a time. Returns the mean loss e F
- * e^T over the tokens, where e is the error of a token (a row vector). F is the second moment of
- * the gradients, plus the ridge that the method adds to its diagonal.
+ * Quantises x, which is K or V of all heads of layer 1, `each` tokens at a time. Returns the mean
+ * loss e F e^T over the tokens, where e is the error of a token (a row vector). F is the second
+ * moment of the gradients, plus the ridge that the method adds to its diagonal.
  */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
@@ -177,8 +177,9 @@ TEST(blocks_grow)
 }
 
 /*
- * With tiny gradients, the step is much larger than the numbers. All tokens but the first two
- * (sink=2) must then be decoded as the mean, for almost no bits.
+ * If gradients are tiny, errors cost little, and the quantisation step is much larger than the
+ * numbers. All tokens but the first two (sink=2) must then be decoded as the mean, for almost no
+ * bits.
  */
 TEST(sinks_and_no_rate)
 {

@@ -13,7 +13,10 @@ static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 
 TEST(test_keep_by_hand)
 {
-    /* The tails are the fractions 1, 0.6, 0.3 and 0.1 of the sum. */
+    /*
+     * The tail of dimension j is the sum of the singular values from j on, as a fraction of the sum
+     * of all: 1, 0.6, 0.3 and 0.1.
+     */
     const double s[4] = {4, 3, 2, 1};
     assert_int_equal(kvd_keep(s, 4, 0, false), 4);
     assert_int_equal(kvd_keep(s, 4, 0.09, false), 4);
@@ -22,7 +25,10 @@ TEST(test_keep_by_hand)
     assert_int_equal(kvd_keep(s, 4, 0.31, false), 2);
     assert_int_equal(kvd_keep(s, 4, 0.61, false), 1);
     assert_int_equal(kvd_keep(s, 4, nextafter(1, 0), false), 1);
-    /* Dimensions whose tail is at most r are removed, also if the tail equals r. */
+    /*
+     * Dimensions are removed if their tail (the fraction of the sum that they and later ones hold)
+     * is at most r, also if it equals r.
+     */
     assert_int_equal(kvd_keep(s, 4, 1.0 / 10, false), 3);
     assert_int_equal(kvd_keep(s, 4, nextafter(1.0 / 10, 0), false), 4);
     /* With `energy`, tails are fractions of the sum of squares: 1, 14/30, 5/30 and 1/30. */
@@ -119,8 +125,8 @@ TEST(test_table_is_exact)
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
             /*
-             * r[i] is the smallest removal rate that removes the fraction p[i]. At the next smaller
-             * floating-point number, the removed fraction must be p[i - 1].
+             * r[i] is the smallest removal rate that removes the fraction p[i]. At the next
+             * floating-point number below r[i], the removed fraction must be p[i - 1].
              */
             if (i > 0) {
                 assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err),
@@ -137,7 +143,8 @@ TEST(test_table_is_exact)
             }
         }
         /*
-         * At r = 0, only zero singular values are removed: 13 in one head and 15 in the other head.
+         * At r = 0, only singular values that are 0 are removed: 13 in one head and 15 in the
+         * other.
          */
         assert_true(fabs(p[0] - 28.0 / (2 * L * H * D)) < 1e-15);
         assert_true(fabs(p[n - 1] - (1 - 1.0 / D)) < 1e-15);
@@ -158,7 +165,10 @@ TEST(test_wanted_p)
         double r;
         assert_int_equal(kvd_widths_for_p(&s, pairs, want, false, &r, &w, &err), 0);
         assert_true(kvd_widths_p(&w, 0) >= want - 1e-12 && r >= last_r);
-        /* The smallest removal rate is expected, so the next smaller number must remove less. */
+        /*
+         * r must be the smallest removal rate with this fraction, so the next smaller number must
+         * remove less.
+         */
         if (r > 0) {
             assert_int_equal(kvd_widths_eq6(&s, pairs, nextafter(r, 0), false, &below, &err), 0);
             assert_true(kvd_widths_p(&below, 0) < want);
@@ -271,7 +281,8 @@ TEST(test_by_loss_is_optimal)
         kvd_widths_release(&w);
     }
     /*
-     * If only Q and K (or only V) are reduced, their own smallest singular values must be removed.
+     * If only Q and K (or only V) are reduced, the dimensions with the smallest singular values of
+     * these matrices must be removed.
      */
     for (int side = 0; side < 2; side++)
         for (int gone = 0; gone <= HEADS / 2 * (SMALL - 1); gone++) {
@@ -334,8 +345,8 @@ TEST(test_by_error_is_optimal_on_convex_curves)
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
     /*
-     * Errors with 1 to 5 kept dimensions, of Q and K, then of V. Both curves are convex, so that
-     * removing the cheapest dimension first is optimal.
+     * Errors with 1 to 5 kept dimensions: first five for Q and K, then five for V. Both curves are
+     * convex, so that removing the cheapest dimension first is optimal.
      */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
@@ -373,9 +384,9 @@ TEST(test_by_error_walks_the_hull)
     int32_t width[3] = {4, 8, 16};
     /*
      * Errors with 4, 8 and 16 kept dimensions: three of Q and K, then three of V. The error of Q
-     * and K with 8 dimensions is above the straight line between 4 and 16. The method must
-     * therefore use the slope of this line, 0.1 nats per dimension. Reducing V to 8 dimensions
-     * lowers the error, so V must be reduced first.
+     * and K with 8 dimensions is above the straight line between the errors with 4 and 16. The
+     * method must therefore use the slope of this line, 0.1 nats per dimension. Reducing V to 8
+     * dimensions lowers the error, so V must be reduced first.
      */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
@@ -389,7 +400,7 @@ TEST(test_by_error_walks_the_hull)
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);
     assert_int_equal(kvd_widths_by_error(&t, 0.5, &w, &err), 0);
-    /* V is reduced to 8 dimensions. Reducing Q and K to 8 costs 0.1 nats for each dimension. */
+    /* V is reduced to 8 dimensions, and so are Q and K, which costs 0.1 nats for each dimension. */
     assert_int_equal(w.kept[0][0], 8);
     assert_int_equal(w.kept[1][0], 8);
     kvd_widths_release(&w);

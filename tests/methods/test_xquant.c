@@ -95,7 +95,7 @@ static void quantise(double *x, size_t n, size_t next, int bits)
 
 /*
  * Returns the mean squared difference between y and x W^T + b, relative to the mean square of x
- * W^T. x is [N][d].
+ * W^T, where y is K or V as the method restores it. x is [N][d].
  */
 static double error_of(const model *m, int side, const double *x)
 {
@@ -170,8 +170,8 @@ TEST(an_input_is_quantised_once)
 
 /*
  * With latent=1, xquant stores X U, quantised per channel, where X are the inputs of the layer and
- * W_K^T = U S B^T. The keys must equal Q(X U) U^T W_K^T, where Q quantises and decodes. The sign of
- * a column of U is arbitrary and affects only the rounding of minima.
+ * W_K^T = U S B^T. The keys must equal Q(X U) U^T W_K^T, where Q() means quantising and decoding.
+ * The sign of a column of U is arbitrary and affects only how the minima of groups are rounded.
  */
 TEST(keys_are_read_from_a_latent)
 {

@@ -146,7 +146,10 @@ typedef struct {
     size_t groups;
 } few_case;
 
-/* Weights of all experts on the host, as numbers that bf16 can hold, and on the device. */
+/*
+ * Weights of all experts, on the host as float32 numbers that bf16 represents exactly, and on the
+ * device.
+ */
 typedef struct {
     float *gate_up, *down, *bias_gate_up, *bias_down;
     kvd_gpu_expert *device;
@@ -424,7 +427,7 @@ static kvd_batch batch_of(const kvd_config *c, size_t n, size_t offset[4])
 
 /*
  * Streamed experts must give the bits of experts that stay on the device. The streamed pass runs
- * twice; its second run starts with experts of other layers in the device buffers.
+ * twice. When its second run begins, the device buffers hold experts of other layers.
  */
 static void test_bits(const kvd_checkpoint *c, const char *name, kvd_dtype type, int n_gpus)
 {
@@ -568,7 +571,10 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /* This run makes CUDA libraries load their kernels; its memory and time are not used. */
+    /*
+     * The memory and time of the first run are not used, because in this run the CUDA libraries
+     * load their kernels.
+     */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);

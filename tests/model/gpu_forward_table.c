@@ -66,8 +66,8 @@ static void read_table(void)
 }
 
 /*
- * Returns 0 if the computation of the table's column `which` (such as GPU_PASS) supports the model,
- * or -1 with the reason in *err.
+ * `which` is a column of the table, such as GPU_PASS. Returns 0 if the computation in this column
+ * supports the model, or -1 with the reason in *err.
  */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
@@ -100,8 +100,8 @@ static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 }
 
 /*
- * Returns true if kvdim-tasks would generate text with the GPU engine for this model. Also returns
- * true, so that the test fails, if the engine refuses the model without a reason.
+ * Returns true if kvdim-tasks would generate text with the GPU engine for this model. If the engine
+ * rejects the model without a reason, returns true, so that the test fails.
  */
 static bool generates_in_engine(const kvd_config *c)
 {

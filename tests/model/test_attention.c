@@ -100,7 +100,10 @@ TEST(test_head_against_reference)
             }
             assert_true(out[d_v] == before);
 
-            /* Attention computed for 50 queries at a time must give equal results. */
+            /*
+             * Attention computed for 50 queries at a time must equal attention for all queries at
+             * once.
+             */
             for (size_t first = 0; first < n; first += 50)
                 kvd_attend_rows(first, n - first < 50 ? n - first : 50, window, d_qk, d_v,
                                 q + first * ldq, ldq, k, ldk, v, ldv, (kvd_scores){.scale = 0.25f},

@@ -266,7 +266,10 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
         fail_msg("%s", err.msg);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        /* Sum of the probabilities of all other tokens, divided by the target's probability. */
+        /*
+         * Sum of the probabilities of all tokens except the target token, divided by the
+         * probability of the target token.
+         */
         double others = 0;
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
@@ -277,8 +280,8 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
 }
 
 /*
- * Compares two derivatives of the loss f along random directions h: the product of gradient and h,
- * and (f(x + h) - f(x - h)) / 2h.
+ * Compares two derivatives of the loss f along random directions h: the product of the gradient
+ * with h, and (f(x + h) - f(x - h)) / 2, for small h.
  */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {

@@ -53,8 +53,8 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
 }
 
 /*
- * Tests every 97th float of the range in which the exponential is defined, about one percent of its
- * floats.
+ * Tests every 97th float of the range in which the exponential is defined, which is about one
+ * percent of the floats of this range.
  */
 TEST(test_exponential_accuracy)
 {
@@ -282,7 +282,10 @@ TEST(test_rope_is_relative)
             }
 }
 
-/* The two layouts of RoPE must agree under the permutation 2i -> i, 2i+1 -> i + d/2. */
+/*
+ * The two layouts of RoPE (adjacent pairs and halves) must agree if dimensions are permuted: 2i ->
+ * i, 2i+1 -> i + d/2.
+ */
 TEST(test_rope_layouts_agree)
 {
     for (int d = 2; d <= 128; d += 14) {
@@ -335,7 +338,10 @@ TEST(test_rope_frequencies)
             fabs(kvd_rope_frequency(&c, false, 1, i) * 8 / kvd_rope_frequency(&plain, false, 1, i) -
                  1) < 1e-14);
     }
-    /* Llama 3 scaling keeps high frequencies and divides low ones by the factor. */
+    /*
+     * The RoPE scaling of Llama 3 does not change high frequencies and divides low ones by the
+     * scaling factor.
+     */
     c.rope_scaling = KVD_ROPE_LLAMA3;
     assert_true(kvd_rope_frequency(&c, false, 1, 0) == kvd_rope_frequency(&plain, false, 1, 0));
     assert_true(kvd_rope_frequency(&c, false, 1, 31) ==
@@ -493,7 +499,9 @@ TEST(test_softcap)
     kvd_softcap(edge, 5, 1, 30);
     assert_true(edge[0] == 30 && edge[1] == -30 && isnan(edge[2]) && edge[3] == 0);
     assert_true(fabsf(edge[4] / 1e-30f - 1) < 1e-6f);
-    /* The softmax of scores with a softcap must equal that of the results of kvd_softcap. */
+    /*
+     * The softmax of scores with a softcap must equal the softmax of the scores after kvd_softcap.
+     */
     float row[20], capped[20];
     for (size_t j = 0; j < 20; j++)
         row[j] = capped[j] = (float)(40 * uniform());

@@ -101,7 +101,10 @@ TEST(forms_as_published_templates)
         assert_string_equal(c->name, text_of(form, "form"));
         char *const one = render(c, form, 1), *const three = render(c, form, 3);
         assert_string_equal(one, text_of(form, "one"));
-        /* such a template removes text from earlier answers, so their texts differ */
+        /*
+         * a template for one turn only removes text from earlier answers, so the two texts must
+         * differ
+         */
         if (c->one_turn)
             assert_string_not_equal(three, text_of(form, "three"));
         else
@@ -136,7 +139,7 @@ static void expect(const char *form, const char *file)
     free(path);
 }
 
-/* Reading the chat template must fail with a message that contains `text` and `other`. */
+/* Reading the chat template `text` must fail with a message that contains `other`. */
 static void refused(const char *text, const char *other)
 {
     kvd_err err = {""};
@@ -205,8 +208,8 @@ TEST(similar_templates_are_unknown)
         const kvd_chat *const c = named(name);
         for (k = 0; k < KVD_CHAT_MARKS && c->lacks[k]; k++) {
             /*
-             * make_chat.py has checked that no published template of this format contains the text
-             * lacks[k].
+             * make_chat.py has checked that no published template of this format contains any
+             * string of c->lacks.
              */
             assert_string_equal(
                 c->lacks[k], json_string_value(json_array_get(json_object_get(form, "absent"), k)));

@@ -171,7 +171,7 @@ static const char *shared_models(void)
     return path;
 }
 
-/* Tests only the checkpoints that are present. */
+/* Tests those of the real checkpoints that are present on this machine. */
 TEST(test_real_models)
 {
     static const struct {
@@ -260,7 +260,7 @@ static void compare(void *ctx, const kvd_tensor *t)
 
 /*
  * A checkpoint must give equal tensors as a single file, as three shards and in llama2.c's format,
- * and tensors equal up to rounding in 16 bits.
+ * and, in 16-bit formats, tensors that are equal up to rounding.
  */
 TEST(test_formats_agree)
 {
@@ -451,7 +451,8 @@ TEST(test_beside)
     write_config(in("beside/config.json"), 1);
     expect_tokenizer(in("beside/m.safetensors"), NULL,
                      "NAME.tokenizer.json or tokenizer.json is missing");
-    write_text(in("beside/m.config.json"), "{}"); /* NAME.config.json is preferred to config.json */
+    /* The file NAME.config.json must be used in place of config.json */
+    write_text(in("beside/m.config.json"), "{}");
     must_refuse(in("beside/m.safetensors"),
                 "m.config.json': neither 'architectures' nor 'model_type'");
     write_config(in("beside/m.config.json"), 1);
@@ -491,7 +492,8 @@ TEST(test_beside)
     must_refuse("/dev/null", "is no checkpoint");
     write_text(in("beside/empty.bin"), "");
     must_refuse(in("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
-    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0); /* a folder, which is no checkpoint */
+    /* A folder is no checkpoint and must be rejected */
+    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0);
     must_refuse(in("beside/x.bin"), "cannot open '");
 }
 
@@ -546,8 +548,9 @@ static void *read_pages(void *at)
 }
 
 /*
- * Reads the lost part of a truncated file, in a new thread if `in_thread`. The file is mapped by
- * kvd_filemap_load, or by mmap directly if `foreign`. Does not return.
+ * Reads the part of a mapped file that is missing after the file was truncated, in a new thread if
+ * `in_thread` is true. The file is mapped by kvd_filemap_load or, if `foreign` is true, directly by
+ * mmap. Does not return.
  */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {

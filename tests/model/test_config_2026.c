@@ -111,7 +111,7 @@ TEST(test_gemma3)
     assert_true(c.rope_factor == 8 && c.rope_theta == 1e6 && c.rope_local_theta == 1e4);
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
-    /* Transformers 5 writes one object of RoPE settings per type of layer. */
+    /* Transformers 5 writes a separate object of RoPE settings for each type of layer. */
     c = accept("{\"model_type\":\"gemma3_text\",\"hidden_size\":64,\"num_hidden_layers\":2,"
                "\"layer_types\":[\"full_attention\",\"sliding_attention\"],\"sliding_window\":9,"
                "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2.0,"
@@ -129,7 +129,10 @@ TEST(test_gemma3)
         gemma3, "\"sliding_window\":1024",
         "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}",
         "rope_parameters: sliding_attention: rope type 'linear'");
-    /* The Hugging Face library ignores these three settings, so their meaning is not known. */
+    /*
+     * The Hugging Face library ignores these three settings, so their meaning is not known and they
+     * must be rejected.
+     */
     refuse_config(gemma3_text, "\"rope_scaling\":null",
                   "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":8}",
                   "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");

@@ -99,7 +99,7 @@ TEST(test_windows_of_ids)
     kvd_corpus *c = opened(&spec);
     kvd_err err;
     uint32_t id[32];
-    /* the sequences that begin at tokens 9, 12 and 17 have one token and are dropped */
+    /* the sequences that begin at tokens 9, 12 and 17 would have one token and are dropped */
     assert_lengths(c, "4 4 2 4");
     assert_int_equal(kvd_corpus_n_documents(c), 4);
     assert_int_equal(kvd_corpus_n_dropped(c), 3);
@@ -226,7 +226,8 @@ TEST(test_kinds_of_text)
         kvd_corpus_close(c);
     }
     /*
-     * Plain text files with the documents of the JSON and CSV files above must give the same hash.
+     * Plain text files with the same documents as the JSON and CSV files of this test must give the
+     * same hash.
      */
     const char *paths[2] = {put("1.txt", "first one\nhere"), put("2.txt", "second \xc3\xa4, here")};
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
@@ -329,9 +330,9 @@ TEST(test_refused_ids)
     refuse_ids("1,2\n4,5\n6,7\n", 5, ": sequences of 2 and more do not add up to 5 tokens");
     refuse_ids("1,2,3\n4,5\n", 6, ": 5 tokens, fewer than the 6 asked for");
     /*
-     * With a limit of 7 tokens, the second sequence is shortened to 2 tokens, because the 1 token
-     * that remains could not form a sequence. The message must still count all 6 tokens of the
-     * file.
+     * With a limit of 7 tokens, the second sequence is shortened to 2 tokens, because with 3 tokens
+     * only 1 of the 7 would remain, which cannot form a sequence. The message must still count all
+     * 6 tokens of the file.
      */
     refuse_ids("1,2,3\n4,5,6\n", 7, ": 6 tokens, fewer than the 7 asked for");
     kvd_corpus_spec spec = {.n_random = 10, .seq_len = 2, .vocab_size = 100, .max_tokens = 5};

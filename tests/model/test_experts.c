@@ -295,8 +295,8 @@ typedef struct {
 } stored_tensor;
 
 /*
- * Looks up one expert's tensor `name` in a safetensors file with the n tensors t. A tensor may hold
- * all experts together.
+ * Looks up one expert's tensor `name` in a safetensors file that contains the n tensors t. A tensor
+ * of the file may hold the matrices of all experts.
  */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
@@ -401,7 +401,7 @@ static void test_stored_together(void **state)
     assert_string_equal(of, "x.experts.0.y.bias");
     assert_false(kvd_stacked_name("x.expert.y", of, sizeof of));
     assert_false(kvd_stacked_name("x.experts.y", of, 10));
-    /* this call fails, but first closes the file that the call before opened */
+    /* This call fails, but before that it closes the file that the previous call opened. */
     (void)find_stored(good, 0, name, &t, &err);
 }
 

@@ -107,7 +107,9 @@ static void test_two_parts(void **state)
     kvd_checkpoint_close(checkpoint);
 }
 
-/* Weights of single heads must be read correctly if one tensor stores several matrices. */
+/*
+ * If one tensor stores several matrices, the weights of single heads in it must be read correctly.
+ */
 static void test_slices_of_shared_tensors(void **state)
 {
     (void)state;
@@ -182,8 +184,8 @@ static void test_configuration_decides(void **state)
 }
 
 /*
- * A file in which all tensor names lack the family's prefix must be read. If only some names lack
- * the prefix, the file must be refused.
+ * A file in which no tensor name has the family's prefix (such as "model.") must be read. If only
+ * some names have the prefix, the file must be refused.
  */
 static void test_names_without_base(void **state)
 {
@@ -194,8 +196,8 @@ static void test_names_without_base(void **state)
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
         /*
-         * llama-biases is loaded although the prefix "model." is removed: its output head is a
-         * tensor of its own.
+         * llama-biases can be loaded without the prefix "model.", because it stores its output head
+         * as a tensor of its own.
          */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         /* Names as Transformers 4.52 and later may write them. */
@@ -246,8 +248,8 @@ static void test_flop_counts(void **state)
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
     /*
-     * In 5 tokens, the queries of layer 0 (window 3) see 1, 2, 3, 3 and 3 keys, those of layer 1
-     * (no window) 1 to 5.
+     * In 5 tokens, the queries of layer 0 (window 3) see 1, 2, 3, 3 and 3 keys, 12 / 5 on average.
+     * The queries of layer 1 (no window) see 1 to 5 keys, 3 on average.
      */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);

@@ -104,7 +104,9 @@ TEST(test_grouped_rows)
     assert_place(&c, KVD_PART_V, false, name, 48, 12, 20, 12, 4, 16);
     assert_place(&c, KVD_PART_V, true, "transformer.h.11.self_attention.query_key_value.bias", 48,
                  12, 0, 12, 4, 16);
-    /* The norm before the feed-forward block has different names in Falcon's variants. */
+    /*
+     * The norm before the feed-forward block has another tensor name in each of Falcon's variants.
+     */
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.ln_mlp.bias", 20, 20, 0, 0, 20, 20);
     c.order = KVD_ORDER_BEFORE;
     assert_place(&c, KVD_PART_NORM_FFN, true, "transformer.h.11.post_attention_layernorm.bias", 20,

@@ -405,8 +405,8 @@ TEST(test_wrong_shape_and_missing_tensor)
 }
 
 /*
- * The sum over heads of o W_O, with the matrices of kvd_forward_weights_o, must equal the layer's
- * output projection.
+ * If o W_O is computed for each head with the matrices of kvd_forward_weights_o, the sum over heads
+ * must equal the layer's output projection.
  */
 TEST(test_weight_slices)
 {

@@ -117,7 +117,8 @@ static void test_blocks(void **state)
         q8[2 + i] = (unsigned char)(i * 8 + 1);
     for (size_t i = 0; i < 16; i++)
         q4[2 + i] = (unsigned char)(i | (15 - i) << 4);
-    q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc; /* makes the scale -1 */
+    /* Upper byte of the float16 scale, which becomes -1 */
+    q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc;
     memset(q8 + Q8_BYTES + 2, 0x80, 32);
     kvd_tensor t = {.packing = KVD_Q8_0, .rank = 2, .dims = {2, 32}, .n = 64, .data = q8};
     kvd_tensor_read(&t, 0, 64, out);
@@ -512,7 +513,10 @@ static void test_refused_models(void **state)
 
 enum { T_U32 = 4, T_F32 = 6, T_TEXT = 8 };
 
-/* A file must be refused if one of its values would change what the model computes. */
+/*
+ * A file must be rejected if a value changes what the model computes in a way that kvdim does not
+ * support.
+ */
 static void test_refused_values(void **state)
 {
     (void)state;

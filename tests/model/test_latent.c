@@ -60,7 +60,7 @@ TEST(test_routing)
 
 /*
  * The best of all experts must not be chosen if its group is not chosen. If logits are NaN, the
- * factors must not be finite.
+ * factors on the experts' outputs must not be finite.
  */
 TEST(test_routing_by_hand)
 {
@@ -90,7 +90,7 @@ TEST(test_routing_by_hand)
 
 /*
  * The matrices w_o of all heads must together give the layer's output projection. For any input x,
- * w_v x must be parallel to the layer's V.
+ * w_v x must be a multiple of the layer's V.
  */
 TEST(test_matrices)
 {

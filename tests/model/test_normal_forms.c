@@ -25,8 +25,8 @@ static void put(kvd_buffer *text, uint32_t c)
 }
 
 /*
- * Normalizes the character c as tests/oracle/make_normal_forms.py does: alone if the normalizer
- * makes text lower case (`lower`), otherwise between other characters.
+ * Normalizes the character c as tests/oracle/make_normal_forms.py does: if the normalizer makes
+ * text lower case (`lower`), c is the whole text; otherwise c is between other characters.
  */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
@@ -76,7 +76,10 @@ static void check(const char *name, const json_t *blocks)
             fail_msg("%s of characters from U+%s", name, key);
         seen++;
     }
-    /* There are 0x20000 / 0x1000 = 32 blocks of characters, and one from U+2F800 on. */
+    /*
+     * The characters before U+20000 are 0x20000 / 0x1000 = 32 blocks. One more block begins at
+     * U+2F800.
+     */
     assert_int_equal(seen, 33);
     kvd_buffer_release(&text);
     kvd_buffer_release(&scratch);

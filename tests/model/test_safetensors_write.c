@@ -26,7 +26,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
     return n;
 }
 
-/* Returns n bytes of data for tensor i, different from those of every other tensor. */
+/* Returns n bytes of data for tensor i. No other tensor gets the same data. */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
     unsigned char *const b = malloc(n ? n : 1);

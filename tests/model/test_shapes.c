@@ -165,7 +165,10 @@ TEST(test_moments)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /* If v has variance 1 and kurtosis 2.7, v^2 has the standard deviation sqrt(1.7) = 1.31. */
+        /*
+         * v has variance 1 and kurtosis 2.7, so v^2 has the standard deviation sqrt(2.7 - 1) =
+         * 1.31. Five standard errors are accepted.
+         */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);

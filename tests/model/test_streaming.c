@@ -1,6 +1,6 @@
 /*
- * Tests of streaming weights: weights whose pages were dropped must be read again with equal bits.
- * The files contain random weights, whose values are known.
+ * Tests of streaming weights: after the pages of a weight were removed from memory, the weight must
+ * be read again with equal bits. The files contain random weights, whose values are known.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,8 +129,8 @@ TEST(test_same_pass)
 }
 
 /*
- * An attention hook that always fails, so that a run ends at its first layer. After the file is
- * closed, no prefetch thread may still read it.
+ * An attention hook that always fails, so that a run ends at its first layer. The file is then
+ * closed, and no prefetch thread may still read it.
  */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {

@@ -67,8 +67,9 @@ TEST(test_fixtures)
 }
 
 /*
- * Encodes the first `cut` bytes of a document as its start. The result must be the first ids of the
- * document. Returns the number of ids.
+ * Encodes the first `cut` bytes of a document as the beginning of a longer text
+ * (kvd_tokenizer_encode_start). The result must be the first ids of the document. Returns the
+ * number of ids.
  */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
@@ -97,7 +98,8 @@ static uint32_t next_random(uint32_t below)
 
 /*
  * Runs expect_start on random documents, which are sequences of elements of `parts` and `texts`.
- * Returns the fraction of the documents' ids that encoding only their starts has found.
+ * Returns the fraction of the documents' ids that were found although only a beginning of each
+ * document was encoded.
  */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
@@ -177,8 +179,8 @@ TEST(test_starts)
 }
 
 /*
- * Each tokenizer has only one step that may have to wait for further text. If two steps waited, an
- * error of one of them could remain hidden.
+ * In each of these tokenizers, only one step may have to wait for further text before it can
+ * decide. If two steps waited, an error in one of them could remain hidden.
  */
 TEST(test_starts_that_wait)
 {
@@ -294,8 +296,9 @@ TEST(test_shared_inputs)
         for (size_t cut = 1000; cut < len; cut = 3 * cut + 1) {
             const size_t n = expect_start(path, t, text, cut, &ids);
             /*
-             * If only the first `cut` characters of a document are encoded, all ids must be found,
-             * except those of the last few hundred characters.
+             * If only the first `cut` characters of a document are encoded, the ids of most of
+             * these characters must be found: at least half of those before the last 500
+             * characters.
              */
             assert_true((double)n > 0.5 * (double)(cut - 500) / (double)len * (double)ids.n);
         }
@@ -366,7 +369,10 @@ TEST(test_long_documents)
     free(s);
 }
 
-/* A byte-level tokenizer must decode random text, also with special tokens in it, to itself. */
+/*
+ * If random text, also with special tokens in it, is encoded by a byte-level tokenizer, decoding
+ * must return the text.
+ */
 TEST(test_round_trip)
 {
     kvd_err err;

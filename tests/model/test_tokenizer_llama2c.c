@@ -132,8 +132,8 @@ static void expect_same(const vocabulary *v, const kvd_tokenizer *t, const char 
 }
 
 /*
- * Random vocabularies with small alphabets and few scores give many ties, and merges of merged
- * pieces.
+ * Random vocabularies with small alphabets and few different scores have many equal scores, and
+ * merged pieces that are merged again.
  */
 TEST(test_random_vocabularies)
 {
@@ -248,8 +248,8 @@ TEST(test_shared_inputs)
                 char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
                 assert_non_null(back);
                 /*
-                 * If ids begin with BOS, decoding drops the space that the encoder puts before the
-                 * text, so the text must come back unchanged.
+                 * If ids begin with BOS, decoding removes the space that the encoder has put before
+                 * the text, so decoding must return the original text.
                  */
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";

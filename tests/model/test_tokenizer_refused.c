@@ -354,8 +354,8 @@ TEST(test_slow_patterns)
 }
 
 /*
- * A text may not grow to more than 64 times its size, also if only a part between added tokens
- * grows.
+ * A normalizer may not make a text more than 64 times longer, not even if only the part between two
+ * added tokens grows.
  */
 TEST(test_growing_normalizer)
 {

@@ -100,7 +100,8 @@ TEST(heights)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     420 + 6 * 20); /* a legend with one column always fits into this width */
+                     /* A legend with one column always fits into a figure of this width */
+                     420 + 6 * 20);
     kvd_table_release(&t);
 }
 

@@ -81,7 +81,9 @@ TEST(test_measures)
     add(rows, "none", 1, 1000, 10, 0, 0.5);
     add(rows, "strawman", 1, 1000, 20, 2, 3);
     add(rows, "strawman", 1, 64, 4, 1, 1);
-    /* Times on a CPU must not be compared with the papers' times. */
+    /*
+     * The result in this row was measured on a CPU and must not be compared with the papers' times.
+     */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
     /* With online rotations, zdc counts as a method of its own. */
     add(rows, "zdc", 1, 1000, 20, 1, 0);
@@ -105,7 +107,9 @@ TEST(test_measures)
     is(&r, "jct-growth-strawman-decode_restore", "1000x256+64x256", 1, (const double[]){10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+1000x256", 1, (const double[]){-10});
     is(&r, "jct-growth-strawman-decode_restore", "64x256+999x256", 0, NULL);
-    /* Rows that differ in more than the size, or more than the method, are not compared. */
+    /*
+     * Two rows are compared only if they differ in nothing but the size or nothing but the method.
+     */
     add(rows, "strawman", 1, 2000, 20, 2, 3);
     kvd_rows_text(rows, "parallel", "sequence");
     is(&r, "jct-growth-strawman-decode_restore", "64x256+2000x256", 0, NULL);
@@ -142,8 +146,8 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
 }
 
 /*
- * The perplexity of zack at the JCT of h2o must be interpolated linearly between the logarithms of
- * measured perplexities.
+ * The perplexity of zack at the job completion time (JCT) of h2o must be interpolated linearly
+ * between the logarithms of measured perplexities.
  */
 TEST(test_equal_time)
 {
@@ -199,8 +203,8 @@ TEST(test_shared_prompts)
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
     /*
-     * GPUs that divide a prompt by "tensor" send sums of partial results instead of heads. The 8 s
-     * that they communicate must not be counted.
+     * In the mode "tensor", GPUs exchange sums of partial results instead of heads of a prompt. The
+     * 8 s of this communication must not be counted.
      */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);

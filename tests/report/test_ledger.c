@@ -129,8 +129,8 @@ TEST(test_measures)
                 /* In each head, one singular value of four (0.5) is below 1. */
                 {"below-one:k", 25},
                 /*
-                 * Divided by sqrt(2), the square root of the number of decomposed vectors, the
-                 * singular values 1 and 0.5 are below 1, but 2 is not.
+                 * Divided by sqrt(2), the root of the number of decomposed vectors, the singular
+                 * values 1 and 0.5 are below 1, and the larger ones are not.
                  */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -186,7 +186,7 @@ TEST(test_verdicts)
     expect_verdict("t,x_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict(",,35,36,%,cv:k,between,35:36,,,,,", &r, KVD_REPRODUCED);
     /*
-     * If a claim has no test that compares with the paper's number, its verdict must never be
+     * If no test of a claim compares with the number in the paper, the verdict must never be
      * "reproduced".
      */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
@@ -238,8 +238,8 @@ static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similari
 TEST(test_similarity)
 {
     /*
-     * Similarity matrices of three calibrations: text a, text b and random token ids. In row i and
-     * column j, the rotation of calibration i is applied to the data of calibration j.
+     * Similarity matrices of three calibrations: text a, text b and random token ids. Element (i,
+     * j) is measured with the rotation of calibration i and the data of calibration j.
      */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
@@ -290,8 +290,8 @@ TEST(test_similarity)
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
                 /*
-                 * Energy that a text keeps in the rotation of random token ids, divided by the
-                 * energy that it keeps in its own rotation.
+                 * Ratio of two energies of a text: the energy that remains in the rotation of
+                 * random token ids, divided by the energy that remains in the text's own rotation.
                  */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
@@ -339,8 +339,8 @@ TEST(test_tokens)
     kvd_err err = {""};
     assert_int_equal(kvd_token_points(&r, &p, &n, &err), 0);
     /*
-     * There are points for three numbers of tokens. Each number has a point for each of two
-     * reference rotations, and a point for the mean of the two.
+     * The measure has points for three numbers of calibration tokens. For each number there are
+     * three points: one for each of two reference rotations, and one for the mean of the two.
      */
     assert_int_equal(n, 9);
     for (size_t i = 0; i < n; i++) {
@@ -431,8 +431,8 @@ TEST(test_fewer_rows)
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
                 /*
-                 * Measures whose names end in "-rows" are about calibrations on token vectors,
-                 * without centroids.
+                 * Measures whose names end in "-rows" use calibrations on token vectors; the other
+                 * measures use calibrations on centroids.
                  */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
@@ -452,8 +452,8 @@ TEST(test_fewer_rows)
 }
 
 /*
- * The change of singular values by pruning is compared with their change between two halves of one
- * text, labelled NAME-a and NAME-b.
+ * The change that pruning causes in singular values is compared with the difference between two
+ * halves of one text, labelled NAME-a and NAME-b.
  */
 TEST(test_halves)
 {
@@ -485,8 +485,8 @@ TEST(test_halves)
 }
 
 /*
- * Tests a measure that interpolates the KL divergence of h2o between two of its cache sizes, at the
- * cache size of sparsity.
+ * Tests a measure that compares h2o and sparsity at the same cache size: the KL divergence of h2o
+ * is interpolated between two of its cache sizes.
  */
 TEST(test_pruning)
 {
@@ -528,8 +528,8 @@ TEST(test_pruning)
     if (kvd_measure(&r, "h2o-over-sparsity-kl:all", &v, &err))
         fail_msg("%s", err.msg);
     /*
-     * Results of sparsity with different thresholds th and tl must not count. Results with a larger
-     * cache than every result of h2o must not count either.
+     * Results of method sparsity with thresholds th and tl that differ from each other must not
+     * count. Nor must results with a larger cache than every result of h2o.
      */
     assert_int_equal(v.n, 1);
     assert_near(v.value[0].value, 0.03 / 0.02);

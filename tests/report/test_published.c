@@ -41,7 +41,7 @@ static kvd_published_table table(const char *rows)
  * Epsilon is the mean absolute element of a data set's rotation. Delta is the mean absolute
  * difference of that rotation from a reference rotation. For data sets a and b,
  *   |epsilon_a - epsilon_b| <= delta_a + delta_b.
- * Rounding changes each epsilon below by at most 0.00005.
+ * The epsilons in this test are rounded, which changes each by at most 0.00005.
  */
 TEST(test_triangle)
 {
@@ -50,8 +50,8 @@ TEST(test_triangle)
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
                 /*
-                 * The deltas add up to 0.0009, and rounding can explain the rest of the difference
-                 * of 0.0010.
+                 * The deltas add up to 0.0009. The epsilons differ by 0.0010, but rounding can
+                 * explain the rest.
                  */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
@@ -71,9 +71,9 @@ TEST(test_triangle)
 /*
  * Epsilon is the mean absolute element of a data set's rotation. Delta is the mean absolute
  * difference of this rotation from a reference rotation. The function tests if one reference
- * rotation explains the deltas of all data sets of a model.
- * The deltas of model m are explained by a reference with mean absolute element 0.0505. The deltas
- * of model n are in another order and cannot be explained by any reference.
+ * rotation explains the deltas of all data sets of a model. The deltas of model m are explained by
+ * a reference with mean absolute element 0.0505. The deltas of model n are not in the order of its
+ * epsilons, so no reference explains them.
  */
 TEST(test_one_epsilon)
 {
@@ -87,8 +87,9 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * A random order of three deltas agrees with the epsilons with probability 1/6. Over two models
-     * the expected number is 1/3, and the probability of at least one is 1 - (5/6)^2.
+     * The order of three random deltas agrees with that of the epsilons with probability 1/6. Over
+     * two models, the expected number of agreements is 1/3, and the probability of at least one is
+     * 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
@@ -113,8 +114,8 @@ TEST(test_twins)
     assert_string_equal(twin[0].column[1], "r");
     assert_int_equal(twin[0].shared, 4); /* models a, b, c and d are in both tables */
     /*
-     * Numbers are compared as printed. 0.80 and 0.8 therefore count as different, and only 3 of 4
-     * are equal.
+     * Numbers are compared as texts. The texts 0.80 and 0.8 therefore count as different, and only
+     * 3 of 4 numbers are equal.
      */
     assert_int_equal(twin[0].equal, 3);
     free(twin);
@@ -148,8 +149,8 @@ TEST(test_papers)
                     pairs += x.pairs;
                     violated += x.violated;
                     /*
-                     * In every combination of texts that violates the inequality, one text is
-                     * PG-19.
+                     * If the numbers of two texts violate the triangle inequality, one of the two
+                     * texts must be PG-19.
                      */
                     assert_true(!x.violated || !strcmp(t.model[i].dataset[a], "PG-19") ||
                                 !strcmp(t.model[i].dataset[b], "PG-19"));

@@ -53,7 +53,10 @@ static kvd_rows *table(const kvd_column *columns, int n)
     return rows;
 }
 
-/* Adds a row in which all columns have their usual value, except column number `odd` (-1: none). */
+/*
+ * Adds a row in which every column has its usual value, except the column with index `odd` (-1:
+ * none).
+ */
 static void put(kvd_rows *rows, const kvd_column *columns, int n, int odd)
 {
     kvd_err err = {""};
@@ -156,7 +159,7 @@ TEST(test_absent_columns)
     kvd_rows_free(c);
 }
 
-/* Result rows without the column `admission` count as rows with admission "whole". */
+/* Result rows without the column `admission` count as rows with the value "whole" in it. */
 TEST(test_absent_admission)
 {
     static const kvd_column old[] = {{"kind", KVD_COL_TEXT, "1", "k"}},
@@ -197,7 +200,10 @@ TEST(test_engines)
     kvd_rows_free(rows);
 }
 
-/* The ratio of two degradations must not be computed if their prompt lengths differ. */
+/*
+ * The ratio of two degradations (losses of quality by compression) must not be computed if their
+ * prompt lengths differ.
+ */
 TEST(test_degradation)
 {
     kvd_rows *const rows = table(accuracy, N_ACCURACY);
@@ -224,7 +230,10 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/* ZDC Fig. 25 compares removal of dimensions from V only with removal from Q and K only. */
+/*
+ * Tests the measure for ZDC Fig. 25, which compares removing dimensions from V only with removing
+ * them from Q and K only.
+ */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {

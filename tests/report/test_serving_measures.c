@@ -67,8 +67,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
 
 /*
  * The arrays have, for each load, the expected results of zack relative to the uncompressed cache.
- * Fails unless the measures agree with them. A load is a request rate divided by `own`, the highest
- * request rate of the uncompressed cache.
+ * Fails unless the measures agree with these results. A load is a request rate divided by `own`,
+ * the highest request rate of the uncompressed cache.
  */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -104,14 +104,15 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
 /*
  * The load is the request rate divided by the highest rate that the uncompressed cache sustains.
  * The uncompressed cache has latencies per token of 0.010 s, 0.012 s and 0.020 s at rates 1, 2 and
- * 2.4. zack reaches 0.010 s at rate 2, 0.012 s at rate 2.4, and never 0.020 s.
+ * 2.4. zack has 0.010 s at rate 2 and 0.012 s at rate 2.4, and no measured rate has 0.020 s.
  */
 TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
     /*
-     * The measured rate 2 is 0.27 % above the highest rate 2 / 1.0027, which is accepted as equal.
+     * Here the highest sustained rate is 2 / 1.0027. The measured rate 2 exceeds it by 0.27 %,
+     * which must be accepted as equal.
      */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
@@ -167,7 +168,8 @@ TEST(test_queue)
 
 /*
  * 1000 requests arrive in 100 s. The queue grows if the time after the last arrival is much longer
- * than a request's time of service, although more than 90 % are served as they arrive.
+ * than a request's time of service, although more than 90 % of the requests are served at the rate
+ * at which they arrive.
  */
 TEST(test_queue_of_few_percent)
 {
@@ -233,8 +235,8 @@ TEST(test_keys)
 
 /*
  * Throughputs are compared at equal memory and equal admission, where an empty admission counts as
- * "whole". The queue must grow, and the uncompressed cache may run at most half of max_batch
- * requests at once.
+ * "whole". A row counts only if the queue grows and if the uncompressed cache runs at most half of
+ * max_batch requests at the same time.
  */
 TEST(test_short_memory)
 {
@@ -306,15 +308,15 @@ TEST(test_share_of_loads)
     assert_int_equal(judged(&rule, &all, &all), KVD_TREND_HOLDS);
     rule.limit = "0";
     assert_int_equal(judged(&rule, &all, &all), KVD_REPRODUCED);
-    /* A value at which the queue of requests grows speaks neither for the claim nor against it. */
+    /* A value at which the queue of requests grows is no evidence for or against the claim. */
     v[3].grows = true;
     assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);
     rule.limit = rule.trend_limit = "-10";
     assert_int_equal(judged(&rule, &all, &all), KVD_NOT_REPRODUCED);
     rule.limit = rule.trend_limit = "0";
     /*
-     * If the queue grows at one of the loads, the verdict must be "cannot tell", however small the
-     * part of the loads affected is.
+     * If the queue grows at one of the loads, the verdict must be "cannot tell", even if this
+     * affects only a very small part of the loads.
      */
     v[2].load = 0.995;
     assert_int_equal(judged(&rule, &all, &all), KVD_CANNOT_TELL);

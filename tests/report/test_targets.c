@@ -97,7 +97,10 @@ TEST(line)
                                  {"m.heavy=0.1,m.recent=0.1,m.seed=1", 0.1, 0.8, 0.995, 0, 0}};
     const kvd_target_result x = read_off("m.heavy", with, 4);
     assert_true(!x.grid && !x.monotone && x.n_points == 4);
-    /* After the first result that misses 99 % of the accuracy, later results must not count. */
+    /*
+     * Results after the first one that misses 99 % of the accuracy, in the order of the parameter,
+     * must not count.
+     */
     assert_true(fabs(x.saving - 0.4) < 1e-9 && fabs(x.value - 0.3) < 1e-9);
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
@@ -105,8 +108,8 @@ TEST(line)
 TEST(grid)
 {
     /*
-     * If two parameters vary, later results must count even after a result that misses the
-     * accuracy.
+     * If two parameters vary, results have no order, so a result must count even if another one
+     * before it misses the accuracy.
      */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
@@ -124,8 +127,8 @@ TEST(grid)
     assert_true(x.grid && x.n_points == 5 && isnan(x.value));
     assert_true(fabs(x.saving - 0.6) < 1e-9 && fabs(x.saving_lo - 0.5) < 1e-9);
     /*
-     * The result that saves 0.7 of the bytes has an accuracy between 0.96 and 1.00, so it may reach
-     * 0.99. The result that saves 0.9 cannot reach 0.99.
+     * The result that saves 0.7 of the bytes has an accuracy with the interval 0.96 to 1.00, so its
+     * true accuracy may be 0.99. That of the result that saves 0.9 cannot.
      */
     assert_true(fabs(x.saving_hi - 0.9) < 1e-9);
     x = read_off("p", same, 3);
@@ -164,7 +167,10 @@ TEST(scored_apart)
     }
 }
 
-/* ---- tests of the bytes that two methods need for equal KL ---------------------------------- */
+/*
+ * ---- the tests from here on compare the bytes that two methods need for the same KL divergence
+ * ----------------------------------
+ */
 
 enum { SEQUENCES = 12, SETTINGS = 4 };
 
@@ -196,8 +202,9 @@ static void make_up(made_up *m)
 }
 
 /*
- * Returns the bytes of method c at which the mean KL of the listed sequences is `wanted`, found by
- * bisection. If `wanted` is not between the KL of the first and of the last setting, returns NaN.
+ * Returns, found by bisection, the bytes of method number c at which the mean KL divergence of the
+ * listed sequences is `wanted`. If `wanted` is not between the KL of the first and of the last
+ * setting, returns NaN.
  */
 static double bisected(const made_up *m, int c, const size_t *list, double wanted)
 {
@@ -285,7 +292,8 @@ TEST(not_reached)
     kvd_paired_bytes got;
     kvd_err err = {""};
     make_up(&m);
-    const double beyond[] = {1e-5, 10}; /* below the KL of all settings, and above it */
+    /* One KL divergence below those of all settings, and one above them */
+    const double beyond[] = {1e-5, 10};
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(kvd_paired_bytes_at(&m.curve[0], &m.curve[1], m.predictions, SEQUENCES,
                                              beyond[i], &got, &err),
@@ -294,8 +302,8 @@ TEST(not_reached)
         assert_int_equal(got.n_reached, 0);
     }
     /*
-     * The wanted KL is just above the mean KL of the best setting (sum / n). In some resamples, the
-     * mean KL of this setting is above the wanted KL, which is then never reached.
+     * The wanted KL is just above the mean KL of the best setting (sum / n). In some bootstrap
+     * samples, the mean KL of this setting is above the wanted KL, which no setting then reaches.
      */
     double sum = 0, n = 0;
     for (size_t s = 0; s < SEQUENCES; s++) {

@@ -25,7 +25,8 @@ typedef struct {
     uint32_t done[64], out[64];
     int slot[64]; /* slot of each request; -1 before it starts, -2 after its end */
     /*
-     * Tokens that each request had emitted when it was last preempted. They are part of its prompt.
+     * Tokens that each request had emitted when it was last preempted. These tokens are part of the
+     * prompt with which the request starts again.
      */
     uint32_t again[64];
     /* `processed` counts tokens, `lost` the processed tokens of preempted requests. */
@@ -154,8 +155,8 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
     /*
-     * The batcher must count tokens that the running iteration processes as tokens still to
-     * process.
+     * While an iteration runs, the batcher must still count the tokens that it processes as tokens
+     * to process.
      */
     assert_true(load.tokens >= tokens);
 }
@@ -249,8 +250,9 @@ TEST(test_properties)
 }
 
 /*
- * Returns the next iteration as text such as "S0:10+1 P2:0+7!". S is a decode step and P a prompt,
- * written request:before+n. '.' marks an emitted token, '!' the last token of a request.
+ * Returns the next iteration as text such as "S0:10+1 P2:0+7!". S is a decode step and P a prompt.
+ * They are followed by request:before+n: the request's index, its number of earlier tokens, and its
+ * number of tokens in this iteration. '.' marks an emitted token, '!' the last token of a request.
  */
 static const char *told(kvd_batcher *b)
 {
@@ -282,7 +284,8 @@ TEST(test_whole_prompts)
     assert_string_equal(told(b), "P2:0+30.");
     /* A prompt longer than max_tokens must run alone. */
     assert_string_equal(told(b), "P3:0+500.");
-    assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!"); /* the batch is full */
+    /* The batch is full, so request 4 waits */
+    assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!");
     assert_string_equal(told(b), "P4:0+5.");
     assert_string_equal(told(b), "S0:101+1! S4:5+1!");
     assert_string_equal(told(b), "");
@@ -307,7 +310,7 @@ TEST(test_chunks)
 
 TEST(test_memory)
 {
-    /* The cache has 3 pages of 64 tokens. A request of 65 tokens takes two pages. */
+    /* The cache has 3 pages of 64 tokens, so a request of 65 tokens takes two of them. */
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
     const kvd_batching_limits limits = {.max_batch = 8, .max_tokens = 1000, .pages = 3};
@@ -364,8 +367,9 @@ TEST(test_preemption)
 }
 
 /*
- * In layers with an attention window, a request takes at most window_share pages. If those layers
- * have too few free pages, a request must wait, although other layers have pages left.
+ * In layers with an attention window, a request takes at most as many pages as window_share gives.
+ * If those layers have too few free pages, a request must wait, although other layers have pages
+ * left.
  */
 TEST(test_windows)
 {
@@ -398,8 +402,8 @@ TEST(test_windows)
     it = kvd_batcher_next(b);
     assert_int_equal(it.n_slices, 2);
     /*
-     * After four steps the first page of both requests is full. The fifth step needs two pages, and
-     * one is free.
+     * After four steps, the first page of each of the two requests is full. The fifth step needs
+     * two pages, but only one is free, so one request must be preempted.
      */
     for (int i = 0; i < 5; i++)
         it = kvd_batcher_next(b);

@@ -121,8 +121,8 @@ TEST(test_tables)
 
     int beyond = 1;
     /*
-     * The made-up times without attention are bilinear, so interpolation must reproduce them
-     * exactly.
+     * The made-up times without attention are bilinear in the numbers of tokens, so interpolation
+     * must reproduce them exactly.
      */
     for (uint32_t piece = 64; piece <= 4096; piece += 61)
         for (uint32_t before = 0; before <= 8000; before += 800) {
@@ -139,7 +139,7 @@ TEST(test_tables)
              step_cost((double)batch, 100 + 75 * ((double)batch - 1)));
         assert_int_equal(beyond, 0);
     }
-    /* Four parts of prompts in one iteration read the weights only once. */
+    /* An iteration with parts of four prompts reads the weights only once. */
     const kvd_slice four[] = {
         {.before = 500, .n = 1}, {.before = 700, .n = 1}, {.n = 100}, {.before = 64, .n = 200}};
     near(cost_of(c, 2, 4, four, &beyond),
@@ -162,8 +162,9 @@ TEST(test_tables)
 }
 
 /*
- * Returns the made-up time in seconds of an iteration over `tokens` prompt tokens. Up to 256
- * tokens, reading the weights takes 5.12 ms. Every further token adds 20 us of matrix products.
+ * Returns the made-up time in seconds, without attention, of an iteration that processes `tokens`
+ * prompt tokens. Up to 256 tokens, reading the weights takes 5.12 ms. Every further token adds 20
+ * us of matrix products.
  */
 static double bound_cost(double tokens)
 {
@@ -191,8 +192,8 @@ TEST(test_prompts_together)
     assert_int_equal(jct_fixture_begin(&x, &err), 0);
     add_bound(&x, false);
     /*
-     * Four prompts were also measured together. Beyond 2048 tokens, a token of the four prompts
-     * takes 10 us, while a token of a single prompt takes 20 us.
+     * Four prompts were also measured in one iteration. Every token after the first 2048 then takes
+     * 10 us, while a token of a single prompt takes 20 us.
      */
     x.setting.method = "measured";
     add_bound(&x, false);
@@ -224,11 +225,11 @@ TEST(test_prompts_together)
     near(cost_of(m, 0, 8, s + 2, &beyond),
          bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0));
     assert_int_equal(beyond, 0);
-    /* The weights are read once for all 1026 tokens. */
+    /* The iteration has 1026 tokens and reads the weights once for all of them. */
     near(cost_of(c, 2, 3, s, &beyond), bound_cost(1026) + attention_cost(1024, 0));
     /*
-     * Without measured parts of prompts, attention's time is derived from the second difference of
-     * the times of the two longest prompts.
+     * If no parts of prompts were measured, the time of attention is computed from the second
+     * difference of the times of the two longest prompts.
      */
     assert_true(
         fabs(cost_of(w, 0, 2, s + 2, &beyond) / (bound_cost(2048) + 2 * attention_cost(1024, 0)) -
@@ -241,7 +242,8 @@ TEST(test_prompts_together)
 
 /*
  * Decode steps with long contexts were measured only for small batches, because memory is limited.
- * `beyond` must not be set for a context that was measured at the batch size of the lookup.
+ * `beyond`, which reports that a lookup is outside the measurements, must not be set for a context
+ * that was measured at the batch size of the lookup.
  */
 TEST(test_ragged)
 {
@@ -263,7 +265,8 @@ TEST(test_ragged)
     for (int i = 0; i < 9; i++)
         s[i] = (kvd_slice){.before = 500, .n = 1};
     /*
-     * If one context length was measured at a batch size, the same time is taken for all lengths.
+     * If only one context length was measured at a batch size, its time is used for all context
+     * lengths.
      */
     near(cost_of(c, 9, 9, s, &beyond), 5e-3);
     assert_int_equal(beyond, 1);

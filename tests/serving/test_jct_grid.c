@@ -42,7 +42,7 @@ static size_t count(size_t piece, size_t batch)
 }
 
 /*
- * The engine fills batches up to a multiple of 8 requests, so the time jumps between 8 and 9
+ * The engine pads a batch to a multiple of 8 requests, so the time must jump between 8 and 9
  * requests.
  */
 TEST(test_steps)

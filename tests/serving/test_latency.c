@@ -100,8 +100,8 @@ TEST(test_statistics)
     size_t n = 0;
     for (size_t i = 0; i < N; i++) {
         /*
-         * Confidence intervals resample blocks of consecutive requests. With this formula the
-         * blocks have unequal sizes, and three of the 32 blocks are empty.
+         * Confidence intervals are computed by resampling blocks of consecutive requests. This
+         * formula makes blocks of unequal sizes and leaves three of the 32 blocks empty.
          */
         block[i] = (uint8_t)(i * i / (N * N / 29));
         /* Rounding makes some values equal. */
@@ -196,7 +196,8 @@ TEST(test_point)
     near(p.token_rate, tokens / end);
     s.slo_ttft = p.ttft.statistic[KVD_LATENCY_P50].value;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);
-    near(strict.slo_share, 0.5); /* half of the requests are faster than the median */
+    /* Half of the requests are faster than the median, which is the latency bound here */
+    near(strict.slo_share, 0.5);
     near(strict.goodput, p.goodput / 2);
     s.slo_tbt = 1e-9;
     assert_int_equal(kvd_serve_measure(&s, &q, 8, &strict, &err), 0);

@@ -85,7 +85,10 @@ TEST(test_own)
     kvd_requests r;
     parse(&r, "arrival_s,input_tokens,output_tokens\n0.1,10,20\n0.1,1,1\n1e1,3,4\n");
     assert_int_equal(r.n, 3);
-    /* Traces that kvdim wrote start at 0, so their arrival times must be kept to the bit. */
+    /*
+     * Traces that kvdim wrote start at time 0, so their arrival times must be read without any
+     * change.
+     */
     assert_true(r.request[0].arrival == 0.1);
     assert_true(r.request[2].arrival == 10);
     kvd_requests_release(&r);
@@ -180,8 +183,8 @@ TEST(test_poisson)
         before = r.request[i].arrival;
     }
     /*
-     * Times between arrivals must be exponential, so their mean and standard deviation are equal.
-     * The tolerances are four standard errors and more.
+     * Times between arrivals must have an exponential distribution, in which mean and standard
+     * deviation are equal. The tolerances are four standard errors or more.
      */
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
     assert_true(fabs(mean - 0.4) < 4 * 0.4 / sqrt((double)n));

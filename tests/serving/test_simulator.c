@@ -64,8 +64,8 @@ static int teardown(void **state)
 
 typedef struct {
     /*
-     * here: has arrived; running: is in the batch; gone: has finished; now: takes part in the
-     * running iteration
+     * State of a request. here: it has arrived; running: it is in the batch; gone: it has finished;
+     * now: it takes part in the running iteration.
      */
     bool here, running, gone, now;
     int replica;
@@ -102,8 +102,8 @@ static uint32_t prompt_of(const plain *p, const job *j)
 }
 
 /*
- * With KVD_ADMIT_STORED, a request takes pages for its stored tokens, and at least for its prompt.
- * Otherwise it takes pages for its prompt and its whole output.
+ * With admission KVD_ADMIT_STORED, a request takes the pages that its stored tokens need, but at
+ * least those that its prompt needs. Otherwise it takes pages for its prompt and its whole output.
  */
 static size_t pages_now(const plain *p, const job *j)
 {
@@ -151,8 +151,8 @@ static void plain_preempt(plain *p, int replica)
 }
 
 /*
- * Adds a decode step of request j. Returns true if requests were preempted to free a page. Request
- * j may be one of them.
+ * Adds a decode step of request j. Returns true if a page had to be freed by preempting requests,
+ * of which j may be one.
  */
 static bool plain_step(plain *p, job *j)
 {
@@ -315,7 +315,10 @@ static bool same(double a, double b)
     return (a <= b && a >= b) || (isnan(a) && isnan(b));
 }
 
-/* Compares the two simulators on a random trace and returns the number of preemptions. */
+/*
+ * Compares kvdim's simulator with the plain one of this file on a random trace, and returns the
+ * number of preemptions.
+ */
 static size_t compare(uint64_t seed, kvd_admission admission)
 {
     static plain p;
@@ -404,8 +407,8 @@ TEST(test_against_the_obvious)
         with += n > 0;
     }
     /*
-     * `with` is the number of traces with preemptions. Some traces must preempt often, and some
-     * never.
+     * `with` counts the traces in which a request was preempted. The test is useful only if some
+     * traces have many preemptions and others none.
      */
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
@@ -500,8 +503,8 @@ TEST(test_md1)
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
         /*
-         * The mean wait must agree with theory within three standard errors. This test is useful
-         * only if the standard error is small.
+         * The mean waiting time must agree with theory within three standard errors. This is a
+         * useful test only if the standard error is small, compared with the expected value `want`.
          */
         assert_true(error < 0.05 * want);
         if (fabs(got - want) > 3 * error)

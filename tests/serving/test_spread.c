@@ -30,8 +30,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
 }
 
 /*
- * The file has singular values of three measured heads. Q-K and V-W_O of a random head must use the
- * same measured head, and all measured heads must be used equally often.
+ * The file has singular values of three measured heads. A random head must get both its Q-K and its
+ * V-W_O values from the same measured head, and all measured heads must be used equally often.
  */
 TEST(test_dealing)
 {
@@ -90,8 +90,8 @@ TEST(test_dealing)
 }
 
 /*
- * The file has singular values of a head with four dimensions. Heads with two or eight dimensions
- * must get averaged or interpolated values.
+ * The file has singular values of a head with four dimensions. Heads with two dimensions must get
+ * averages of these values, heads with eight dimensions interpolated values.
  */
 TEST(test_other_widths)
 {

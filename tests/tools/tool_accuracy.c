@@ -3,8 +3,8 @@
  *
  * Writes an accuracy file with known numbers: methods none, zack and uniform at p = 0.25, 0.5, 0.75
  * on eight sequences of 100 predictions. The loss of every sequence rises by SCALE * p nats per
- * prediction for zack, and by twice as much for uniform. The degradation D of layer l is SCALE * p
- * * (l + 1). KL and D use the absolute value of SCALE.
+ * prediction for zack, and by twice as much for uniform. D, the degradation of the attention of
+ * layer l, is SCALE * p * (l + 1). KL and D use the absolute value of SCALE.
  */
 #include <math.h>
 #include <stdio.h>

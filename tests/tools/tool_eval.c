@@ -3,7 +3,7 @@
  *
  * Copies a spectrum file with one change, for test_kvdim_eval.sh. WHAT is one of:
  *   hash      the hash of the model's weights is replaced by zeros
- *   before    the rotations are marked as those of keys before RoPE
+ *   before    the rotations are marked as rotations of keys before RoPE
  *   layers    the number of layers is one smaller
  *   rotation  an entry of a rotation is changed after the file was completed
  */

@@ -44,7 +44,10 @@ static void text_of(hid_t object, const char *name, char text[ROOM])
     H5Aclose(a);
 }
 
-/* Writes the names of the axes as "[layer][dim]", "[]" for a scalar, "" if an axis has no name. */
+/*
+ * Writes the names of the axes of a dataset to `text`: for example "[layer][dim]". A scalar gives
+ * "[]". If an axis has no name, the text is empty.
+ */
 static void axes_of(hid_t dataset, char text[ROOM])
 {
     char *label[KVD_MAX_RANK] = {NULL};

@@ -2,8 +2,8 @@
  * usage: tool_quantisers DUMP.h5 TOKENS METHOD OUT.h5
  *
  * Quantises the first TOKENS tokens of a file of Q, K and V with METHOD ("kivi,bits=2,residual=0")
- * as one prompt and reads them back, for tests/oracle/public_quantisers.py. Every token is
- * quantised, also those that the method would keep exactly.
+ * as one prompt and decodes them, for tests/oracle/public_quantisers.py. Every token is quantised,
+ * also those that the method would keep exactly.
  *
  *   /keys, /values [layer][kv_head][token][dim]   decoded, float32
  *   /bits [layer][kv_head][side][2]               bits of codes, bits of side information

@@ -6,7 +6,7 @@
  * [layer][head][1 + steps][token]: 1 if the token is stored.
  *
  *   group   the heads are those of the model
- *   each    every query head has a copy of K and V and chooses alone, as in public code
+ *   each    every query head has its own copy of K and V and its own choice, as in public code
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,11 @@ typedef struct {
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    uint8_t *kept; /* [n_layers][n_kv_heads][1 + n - prompt][n]: 1 for stored tokens, else 0 */
+    /*
+     * [n_layers][n_kv_heads][1 + n - prompt][n]: 1 for tokens that are stored after the prompt
+     * (index 0) or after a step, else 0
+     */
+    uint8_t *kept;
 } selection;
 
 static size_t heads_of(const selection *s, int x)

@@ -208,8 +208,8 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
 }
 
 /*
- * Copies all pages of the CTA in batches, one lane per page or piece. The bookkeeping of a page
- * takes longer than the copy of a small page.
+ * Copies all pages of the CTA in batches. Each lane handles one page or piece, because the
+ * bookkeeping of a page takes longer than the copy of a small page.
  */
 static __device__ void produce(const params &p, const pipes &pipe, const first_work &first,
                                int lane)
@@ -557,7 +557,9 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
         produce(p, pipe, first, lane);
     } else {
         const int full_arrivals = copies_tokens(p) ? (int)TOKENS_ARRIVALS : (int)FULL_ARRIVALS;
-        /* The loads take longer than the initialisation of the barriers. */
+        /*
+         * The next loads take longer than the initialisation of the barriers, so they start first.
+         */
         const int4 count_next = load_now4(cta);
         const int32_t word = load_now((const int32_t *)&cta->first_segment + lane % 8);
         /*

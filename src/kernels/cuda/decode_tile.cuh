@@ -88,7 +88,7 @@ typedef struct {
     int from, to, groups;
 } piece_groups;
 
-/* Arrivals that the barrier `full` of a page expects whose tokens are copied by copy_tokens. */
+/* Number of arrivals that the barrier `full` of a page expects if copy_tokens copies the page. */
 enum { TOKENS_ARRIVALS = 33 };
 
 /*
@@ -160,8 +160,8 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
 }
 
 /*
- * Lanes 0 .. now - 1 copy one page each to shared memory. Only `groups` groups of 8 tokens from
- * group number `group` on are copied of a page that is not full.
+ * Lanes 0 .. now - 1 copy one page each to shared memory. If a page is not full, only `groups` of
+ * its groups of 8 tokens are copied, from group number `group` on.
  */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,

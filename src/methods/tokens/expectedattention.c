@@ -33,8 +33,8 @@ static const kvd_tradeoff tradeoff = {"budget", 0.9, 0.05, true, NULL, 0, 0};
 
 typedef struct {
     /*
-     * RoPE tables [n + future][d / 2]; the first row is later overwritten by the mean over
-     * positions [d / 2]
+     * RoPE tables [n + future][d / 2]; the row after them [d / 2] holds the means over the `future`
+     * positions
      */
     float *cosine, *sine;
     float *x; /* [n][d] queries of one query head */

@@ -194,8 +194,8 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
 }
 
 /*
- * Allocates the model of an open GGUF file, still without tensors. Takes ownership of `file`, which
- * may be NULL.
+ * Reads the configuration and the tensor names of an open GGUF file into a new model. Takes
+ * ownership of `file`, which may be NULL.
  */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {

@@ -43,8 +43,8 @@ typedef struct {
     size_t n_window;
     kvd_ids ids;
     /*
-     * Number of tokens that were left out at the end, because a window of at least 2 tokens does
-     * not fit into what remains of max_tokens.
+     * Number of tokens that were left out because no window of at least 2 tokens can end exactly at
+     * max_tokens.
      */
     size_t passed_over;
     /*
@@ -212,8 +212,8 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
     /*
-     * Fails if the tokenizer contradicts itself: the ids of the beginning of a document must also
-     * be the first ids of a longer beginning.
+     * The ids of the beginning of a document are also the first ids of a longer beginning, so there
+     * are at least *pushed.
      */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))

@@ -82,10 +82,11 @@ enum {
 typedef kvd_packed_decode_params packed_params;
 
 /*
- * Position of a warp in the list of all pages: request b, KV head g, page `page` of the request,
- * which reads its pages first_page .. pages - 1. m is the request's number of tokens; the first
- * `keys` keys and `values` values are quantised. `number` has the page numbers of 32 pages from a
- * multiple of 32 on, one per lane. `place` is the sum of the weights of all pages before this one.
+ * Position of a warp in the list of all pages: page `page` of request b in KV head g. Attention of
+ * this request reads its pages first_page .. pages - 1. m is the request's number of tokens; the
+ * first `keys` keys and `values` values are quantised. `number` has the page numbers of 32 pages
+ * from a multiple of 32 on, one per lane. `place` is the sum of the weights of all pages before
+ * this one.
  */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;

@@ -553,8 +553,8 @@ __device__ void load(shared_factors &s, const exchange &x)
 
 /*
  * Computes passes first .. last of the power method for the quantisation error of K or V of one
- * head. The pass with number a.gear.iterations is the final one: it stores the factors. If several
- * CTAs divide the rows of a head, each launch computes one pass.
+ * head. The pass with number a.gear.of.iterations is the final one: it stores the factors. If
+ * several CTAs divide the rows of a head, each launch computes one pass.
  */
 __global__ void __launch_bounds__(32 * ROW_WARPS)
     low_rank_kernel(const __grid_constant__ kvd_packed_args a, int first, int last)

@@ -198,8 +198,9 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
 
 /*
  * Writes 8 tokens of a page from token t0 on: for coded tokens the numbers in tile [8][TILE_PITCH],
- * for others those in the ring buffer. If keys were coded before RoPE, RoPE is applied to them.
- * Called by one warp, which writes blocks of 8 tokens x 8 channels of both halves of the head.
+ * for others those in the ring buffer. RoPE is applied to coded keys if they were coded before
+ * RoPE. Called by one warp, which writes blocks of 8 tokens x 8 channels of both halves of the
+ * head.
  */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)

@@ -4,8 +4,8 @@
  *     x_j = (w_j x_j + sum of w_i x_i) / (w_j + sum of w_i)
  *
  * over the tokens i that are merged into the kept token j, for K and V in the pages. The kernel of
- * a merging rule (kvd_merge) writes j and the weights w; merge_kernel then computes the means. Sums
- * run over i in rising order, so equal inputs give equal bits.
+ * a merging rule (kvd_merge_kind) writes j and the weights w; merge_kernel then computes the means.
+ * Sums run over i in rising order, so equal inputs give equal bits.
  */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"

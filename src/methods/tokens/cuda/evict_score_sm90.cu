@@ -1,8 +1,8 @@
 /*
  * Computes the sums of evict_score.cu with instructions of sm_90: wgmma for products, bulk copies
  * for tiles. Tensor cores and the exponential unit take about equal time for a tile, and two CTAs
- * per SM keep both busy. For maxima over rows of the prompt's copy (KVD_EVICT_REPEATED), it finds
- * the largest score of a key first and computes the exponential of that score only.
+ * per SM keep both busy. For maxima over rows of the prompt's copy (KVD_EVICT_REPEATED), it first
+ * finds the largest exponent of a key, and computes only the exponential of that.
  */
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict.h"

@@ -116,8 +116,8 @@ typedef struct {
     int32_t *chosen;
     /*
      * [batch * n_kv_heads][max_pages * 64 / page]: pages or pieces of `page` tokens that attention
-     * reads. Not written with KVD_READ_LANDMARKS. The pages are those of the pool, counted by KV
-     * head.
+     * reads. Not written with KVD_READ_LANDMARKS. Pages are numbered by KV head: a page of the pool
+     * counts as n_kv_heads pages.
      */
     int32_t *table;
     /*

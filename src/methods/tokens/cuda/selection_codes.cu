@@ -1,7 +1,7 @@
 /*
  * Selection at read time by codes of keys (a2ats.c): a CTA computes the codes of 32 tokens of a KV
- * head, a warp the distances of 32 tokens to a share of the centroids. Angles of RoPE are double,
- * products and distances float32.
+ * head; each of its warps computes the distances of the 32 tokens to some of the centroids. Angles
+ * of RoPE are double, products and distances float32.
  */
 #include <cuda_bf16.h>
 

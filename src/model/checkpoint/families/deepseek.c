@@ -76,8 +76,8 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 }
 
 /*
- * Reads the grouped routing of experts. `groups` and `chosen` are the keys' defaults for the number
- * of groups and of chosen groups; n_group 0 or absent means one group. Fails if a group has fewer
+ * Reads the grouped routing of experts. If config.json does not give the numbers of groups and of
+ * chosen groups (n_group, topk_group), they are `groups` and `chosen`. Fails if a group has fewer
  * than `least` experts.
  */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,

@@ -192,8 +192,8 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             continue;
         }
         /*
-         * Normalization begins one character before byte i, where the first character above `inert`
-         * is, because the two characters may combine.
+         * A character that is not below `inert` begins at byte i. Normalization begins one
+         * character earlier, because the two characters may combine.
          */
         size_t from = i;
         if (from > plain)

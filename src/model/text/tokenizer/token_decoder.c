@@ -23,8 +23,8 @@ typedef struct {
     kvd_buffer content;
     uint32_t start, stop;
     /*
-     * For Metaspace: the character that represents a space (U+2581 by default) is removed from the
-     * beginning of the first token. In other tokens it becomes a space.
+     * For Metaspace: the character that represents a space is removed from the beginning of the
+     * first token. In other tokens it becomes a space.
      */
     bool drop_first;
 } step;
