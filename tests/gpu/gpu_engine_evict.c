@@ -34,7 +34,9 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
-    /* mpcache chooses clusters of tokens, so that a near tie moves all tokens of a cluster. */
+    /*
+     * mpcache chooses whole clusters, so a nearly equal score may change all tokens of a cluster.
+     */
     const double share = selects(plan.tokens) && drops(plan.tokens) ? 0.92 : 0.95;
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;

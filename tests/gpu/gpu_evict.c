@@ -208,7 +208,10 @@ static void reference_head(const fixture *f, int b, int g, float *lse, double *w
     host_free(keys, s, p);
 }
 
-/* Computes the reference of all prompts. Uses all CPU threads, because one would take minutes. */
+/*
+ * Computes the reference of all prompts. Uses all CPU threads, because one thread would take
+ * minutes.
+ */
 static void reference(const fixture *f, float *lse, double *want)
 {
     const int kv = f->map.n_kv_heads;

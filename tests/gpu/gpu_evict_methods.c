@@ -87,7 +87,10 @@ typedef struct {
     kvd_evict_merging merging;
 } method_run;
 
-/* Returns true if the method merges runs of tokens, so that KV heads keep different numbers. */
+/*
+ * Returns true if the method merges runs of tokens, so that KV heads keep different numbers of
+ * tokens.
+ */
 static bool runs(const method_run *r)
 {
     return r->shape.rule.merge == KVD_MERGE_RUNS;
@@ -189,8 +192,9 @@ static void close_run(method_run *r)
 }
 
 /*
- * Compares the device's counts of rows that find a token unimportant, or its sums of probabilities,
- * with double precision. mass [n_heads][n_q8]. Also writes the log-sum-exps of all rows to lse.
+ * Compares the device's mass [n_heads][n_q8] with double precision: sums of probabilities or, for
+ * KVD_EVICT_PIVOTAL, counts of queries that gave the token less than the mean probability. Also
+ * writes the log-sum-exps of all queries to lse.
  */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
@@ -361,7 +365,10 @@ static head_rows rows_of(method_run *r, int b, int g, const int32_t *place, cons
     return h;
 }
 
-/* Returns true if the device's row at `place` is row i. Means may differ by one step of bf16. */
+/*
+ * Returns true if row i of *h, computed on the CPU, equals the device's row at index `place`. Means
+ * of merged rows may differ by one step of bf16.
+ */
 static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head_rows *h, size_t i,
                      int place)
 {
@@ -498,7 +505,8 @@ static void report(const method_run *r, const char *part)
 /*
  * Computes the attention probabilities that a step gives to the tokens of a KV head: prob
  * [group][n], tokens in the order of their positions. place[i] is the index in the pages of the
- * i-th token. Returns true if the choice of KVD_EVICT_PIVOTAL depends on rounding.
+ * token with the i-th smallest position. Returns true if the choice of KVD_EVICT_PIVOTAL depends on
+ * rounding.
  */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
@@ -554,8 +562,8 @@ static size_t left_of(const uint8_t *level, size_t n)
 }
 
 /*
- * Returns true if the two smallest sums of probabilities of a KV head's older tokens are so close
- * that rounding decides which one is dropped. score: the device's sums before the step.
+ * Returns true if rounding decides which older token of a KV head is dropped, because the two
+ * smallest sums of probabilities are nearly equal. score: the device's sums before the step.
  */
 static bool near_least(const method_run *r, int b, const float *score, const int32_t *place,
                        const float *prob, size_t n)

@@ -541,7 +541,7 @@ static void append_step(bench *w, int step)
     upload_x(w, first, one);
 }
 
-/* Returns the probability that a step gives to token t, summed over the query heads of head g. */
+/* Returns the probability that the step gives to token t, summed over the query heads of head g. */
 static double received(const bench *w, int b, int g, int t)
 {
     const int group = w->t->group, d = w->t->d;
@@ -935,7 +935,7 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
     close_bench(&w);
 }
 
-/* Tests codes of heads that a dims method has cut to unequal widths, or all to one width. */
+/* Tests codes of heads that another method has reduced to unequal widths or to one width. */
 static void test_narrow(void)
 {
     static const widths unequal = {{{17, 64, 33, 64}, {49, 5, 64, 16}}},

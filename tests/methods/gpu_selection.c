@@ -177,8 +177,8 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
 }
 
 /*
- * Returns the newest position t below n with t % history = row, which is the position that wrote
- * element `row` of `recent`. If there is none, the result is negative.
+ * Returns the newest position t below n with t % history = row. Its query wrote row `row` of
+ * `recent` (recorded probabilities). If there is none, the result is negative.
  */
 static int position_of(int n, int row, int history)
 {
@@ -188,7 +188,7 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/* Computes `recent` on the device for rows from[b] .. to[b] - 1 of every prompt b. */
+/* Computes `recent` on the device for queries from[b] .. to[b] - 1 of every prompt b. */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {
@@ -523,7 +523,7 @@ static void check_choice(const fixture *f, int b, int g, const chooser *m, head 
     x->cached += (size_t)n;
 }
 
-/* Compares outputs `o` with double precision over the tokens in h->read. */
+/* Compares outputs `o` with attention to the tokens in h->read in double precision. */
 static void check_output(const fixture *f, int b, int g, const head *h, const uint16_t *o, found *x)
 {
     const int n = f->c->len[b], d_v = f->c->d_v;

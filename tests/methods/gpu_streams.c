@@ -178,7 +178,8 @@ static void make(problem *p, const test_case *c)
         draw_side(c, side, &p->of[side]);
     p->of[1].side.latent_at = PAGE * p->of[0].side.rank;
     for (int i = 0; i < PAGES; i++)
-        p->table[i] = (7 * i + 3) % PAGES; /* a permutation, as 7 and 15 have no common factor */
+        /* A permutation of the pages: 7 and PAGES = 15 have no common factor */
+        p->table[i] = (7 * i + 3) % PAGES;
     int32_t start[N], rows = 0;
     for (int b = 0; b < N; b++) {
         p->slot[b] = N - 1 - b;
@@ -415,7 +416,8 @@ static void test_decode(const problem *p)
 }
 
 /*
- * Tests a coder without room: it must report the number of missing words and write no other block.
+ * Tests a coder without room: the kernel must report the number of missing words and not write to
+ * another block.
  */
 static void test_no_room(void)
 {

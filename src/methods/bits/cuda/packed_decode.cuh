@@ -290,10 +290,7 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = power_of_two(s[e] - (st.max[e] - TOP));
-        /*
-         * The lanes with the same lane % 4 each hold a part of the sum, so the token is added in
-         * only one of them (lane < 4).
-         */
+        /* The sum is spread over the lanes with the same lane % 4, so only one of them adds. */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll
@@ -395,10 +392,7 @@ __device__ __forceinline__ void attend_page(const packed_params &p, const cursor
         page.values(p, at, stage, w, codes, next, prob, st, lane);
         return;
     }
-    /*
-     * Tokens that left the attention window before they were quantised have no codes, so there may
-     * be no scores to compute.
-     */
+    /* Tokens that left the attention window before they were quantised have no codes to read. */
     if (keys > unseen)
         page.scores(p, at, stage, w, codes, s, lane);
     else

@@ -439,7 +439,10 @@ restore_keys(const head_of &o, const group_of &s, const uint32_t *planes,
     }
 }
 
-/* Restores the keys of a group's tokens in 32 h .. 32 h + 31 of a page, without outliers. */
+/*
+ * Restores the keys of those tokens of a group that are in half h of a page (h = 0: tokens 0 .. 31,
+ * 1: 32 .. 63), without outliers.
+ */
 template <int PAIRS>
 __device__ __forceinline__ void restore_half(const head_of &o, const group_of &s, char *codes,
                                              uint16_t *rows, int h)
@@ -605,7 +608,10 @@ __device__ void put_prompt_keys(const head_of &o, uint16_t *rows, int p, int &ne
     }
 }
 
-/* Writes the outliers of the page's `done` coded tokens; `next` as in put_prompt_keys. */
+/*
+ * Writes the outliers of the page's `done` coded tokens. `next` is the index of the prompt outlier
+ * at which the search goes on.
+ */
 __device__ void put_outliers(const head_of &o, uint16_t *rows, int p, int done, int &next)
 {
     const int t0 = KVD_PAGE_TOKENS * p, d = o.a.width[0][o.g], each = o.page.k_later,

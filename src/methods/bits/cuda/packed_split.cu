@@ -247,7 +247,9 @@ __device__ void multiply_part(const float *__restrict__ matrix, bool transposed,
                               float *y, int m, int n)
 {
     const int row = transposed ? 1 : m, column = transposed ? m : 1;
-    /* true: the elements of A for rows 8 i .. 8 i + 7 of the product are adjacent in memory */
+    /*
+     * true: the elements of the matrix A for 8 adjacent rows of the product are adjacent in memory
+     */
     const bool whole = transposed && m % 8 == 0;
     __syncthreads();
     for (int i = (int)threadIdx.x; i < (m + 7) / 8 * n; i += THREADS) {
@@ -279,7 +281,10 @@ __device__ void multiply_part(const float *__restrict__ matrix, bool transposed,
     __syncthreads();
 }
 
-/* Returns the number of bits of a part's codes, not counting the sign bit of a sketch. */
+/*
+ * Returns the number of bits of the codes of a part (chosen channels or others), not counting the
+ * sign bit of a sketch.
+ */
 __device__ __forceinline__ int level_bits(const group_of &o, int side, int part)
 {
     return o.part.planes[side][part] - (o.a.split.of.sketch && !side);

@@ -30,7 +30,7 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* A KV head of n tokens. `list` has the m tokens that stay, then the others, in rising order. */
+/* A KV head of n tokens. `list` has the m that stay, then the dropped ones, each in order. */
 struct entries {
     int n, m;
     size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + (size_t)p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums the heads' probabilities of every token. `into` is 1 if the token must not be merged. */
+/* Sums the heads' probabilities of every token. Sets `into` to 1 for tokens not to be merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -346,7 +346,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + (size_t)t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run j of a KV head: tokens from .. to - 1 are merged into token `pivot`. m tokens stay in all. */
+/* Run j of a KV head: tokens from .. to - 1 are merged into token `pivot`. m tokens remain. */
 struct run {
     int from, to, pivot, j, m;
 };
@@ -364,7 +364,7 @@ __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, i
                                        (size_t)a.q_start[b]);
 }
 
-/* Finds the runs of a KV head and their pivots. Fills the list, numbers of tokens, and `into`. */
+/* Finds the runs of a KV head and their pivots. Writes the kept tokens and `into`. */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -510,7 +510,7 @@ __global__ void __launch_bounds__(MERGE)
 
 /* A token into which the dropped token of a decode step may be merged. */
 struct candidate {
-    u64 key; /* cosine in the upper half, rising; inverted position in the lower half */
+    u64 key; /* sort key: cosine in the upper half, inverted position in the lower half */
     int place, unused;
 };
 
@@ -587,8 +587,8 @@ __global__ void __launch_bounds__(NEAR)
 }
 
 /*
- * Merges the victim (the dropped token) into the nearest token if their cosine reaches the running
- * mean, and adds the cosine to the mean. Moves the newest token to the victim's place.
+ * Merges the victim (the dropped token) into the nearest token if their cosine is at least the
+ * running mean of cosines, which then includes it. Moves the newest token to the victim's place.
  */
 __global__ void __launch_bounds__(MERGE)
     merge_step_kernel(const __grid_constant__ kvd_evict_steps_args a, int splits)

@@ -420,7 +420,7 @@ static int after_layers(uneven *e, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* The first layer of a group chooses the windows of tokens for all layers of the group. */
+/* In the first layer of a group, chooses the windows of tokens that the group's layers keep. */
 static cudaError_t choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream)
 {
     const int layer = a->prompt.layer, left = (int)e->layers - layer;

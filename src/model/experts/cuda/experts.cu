@@ -82,7 +82,7 @@ __device__ __forceinline__ candidate best_of_warp(candidate mine, uint32_t exper
     return mine;
 }
 
-/* Chooses the experts of a token as route_kernel does, with one warp. */
+/* Chooses the experts of a token by the rules of route_kernel, but with one warp. */
 __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token)
 {
     const uint32_t lane = threadIdx.x % 32, experts = (uint32_t)r.n_experts;
@@ -151,8 +151,8 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
 }
 
 /*
- * Chooses experts of the best groups. A NaN is never chosen. If fewer than n_chosen values are not
- * NaN, the factors are NaN.
+ * Chooses experts from the groups with the largest values (kvd_route_groups). A NaN is never
+ * chosen. If fewer than n_chosen values are not NaN, the experts' factors are NaN.
  */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
@@ -382,8 +382,8 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
 }
 
 /*
- * Rows lane / 4 and lane / 4 + 8 of a tile of W, from column 8 (lane % 4) on. With UP, a tile has 8
- * rows of the gate matrix and the matching 8 rows of the up matrix.
+ * A lane's rows (lane / 4 and lane / 4 + 8) of a tile of W, from column 8 * (lane % 4) on. If UP, a
+ * tile has 8 rows of the gate matrix and the matching 8 rows of the up matrix.
  */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;
@@ -419,8 +419,8 @@ template <bool UP> struct tile_rows {
 };
 
 /*
- * Adds the products of a slab of W with n <= 32 tokens. The tokens are processed in blocks of 8. In
- * block b, the lane reads one token, which begins at element first[b] of x.
+ * Adds the products of a slab (64 columns) of W with n <= 32 tokens. The tokens are processed in
+ * blocks of 8. In block b, the lane reads one token, which begins at element first[b] of x.
  */
 __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
                                          const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
@@ -598,7 +598,7 @@ extern "C" cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t strea
     return cudaGetLastError();
 }
 
-/* Launches a kernel of few tokens, unless `e` is an error. */
+/* Launches a kernel for few tokens per expert, unless `e` is already an error. */
 template <class K>
 static cudaError_t launch_few(cudaError_t e, K kernel, dim3 grid, unsigned threads,
                               const kvd_gpu_few_experts &a, cudaStream_t stream)
