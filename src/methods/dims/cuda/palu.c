@@ -24,9 +24,7 @@ static const char what[] = "latents of palu", matrices[] = "matrices of palu";
  * group of heads, B rebuilds K or V of one head (methods/dims/palu.c).
  */
 typedef struct {
-    /*
-     * True if B of the values is folded into W_O. Attention then outputs sums of latents of values.
-     */
+    /* True if B of values is folded into W_O: attention outputs sums of latents of values. */
     bool direct;
     /* Offsets of the matrices A [heads * d_head][rank] of all groups, for K and for V. */
     size_t down[2];
@@ -64,8 +62,9 @@ typedef struct {
     void *workspace;
     uint16_t *o; /* attention output, in latents of values: [max_slices][n_heads * rank_v] */
     /*
-     * Device array [n_layers][3][n_heads] of pointers for the batched product of `o` with B_v. The
-     * three rows point to each query head's matrix B_v [rank_v][d_head], part of `o`, and output.
+     * Device array [n_layers][3][n_heads] of pointers for the batched product of `o` with B_v. For
+     * each query head, row 0 points to the matrix B_v [rank_v][d_head], row 1 to the head's part of
+     * `o`, row 2 to its output.
      */
     const void **factor;
 } kvd_palu;
@@ -107,10 +106,7 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/*
- * Appends the matrices B_k, which rebuild keys, of all heads of layer l, in the element order of
- * the fused kernel.
- */
+/* Appends the matrices B_k of all heads of layer l, in the fused kernel's element order. */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -428,10 +424,7 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
         return 0;
     if (out != p->w->narrow)
         return kvd_fail(err, "attention of latents: rows go where none were expected");
-    /*
-     * cuBLAS is column-major, so it computes the transposes: out_h^T [d][n] = B_v^T o_h^T for each
-     * head h.
-     */
+    /* cuBLAS is column-major, so it computes the transposes: out_h^T [d][n] = B_v^T o_h^T. */
     return kvd_cublas_check(p->w->lib->cublasGemmBatchedEx(
                                 p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)r->steps, rank, &one,
                                 f, CUDA_R_16BF, d, f + heads, CUDA_R_16BF, heads * rank, &zero,
@@ -498,10 +491,7 @@ static int put(const kvd_palu *p, const kvd_paged_rows *r, bool prompts, kvd_err
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
-/*
- * Stores the queries, keys and values of prompts, uncompressed, in the pages that their attention
- * reads.
- */
+/* Stores Q, K and V of prompts, uncompressed, in the pages that their attention reads. */
 static int append_whole(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     return kvd_paged_cache_append(c, r, kvd_paged_cache_pool(c, r->layer), c->pages->device, err);
@@ -648,9 +638,7 @@ static bool runs(const kvd_plan *plan)
     return plan->dims && plan->dims->rebuild;
 }
 
-/*
- * Copies the projections of this GPU's KV heads to p->own. The matrices still belong to the plan.
- */
+/* Copies the projections of this GPU's KV heads to p->own. The plan still owns the matrices. */
 static int take_heads(kvd_palu *p, const kvd_dims *all, kvd_err *err)
 {
     const kvd_gpu_share *const share = p->method.cache->share;

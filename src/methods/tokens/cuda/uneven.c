@@ -46,9 +46,7 @@ typedef struct {
      */
     int32_t *length;
     int32_t *lengths;
-    /*
-     * Number of tokens that each KV head keeps of the latest prompt, device [layers][n_slots][kv].
-     */
+    /* Device [layers][n_slots][kv]: tokens that each KV head keeps of the latest prompt. */
     int32_t *count;
     int32_t *counted;
     float *mass, *score, *lse;

@@ -1,7 +1,8 @@
 /*
  * Methods zdc and think in the CUDA engine: functions that the engine calls in every iteration and
- * every layer (zdc.h). Method think prunes keys of all but the newest tokens. These tokens are
- * treated as less important: their keys have fewer columns, and their values keep all columns.
+ * every layer (zdc.h). Method think prunes keys of all but the newest tokens. In this code the
+ * pruned tokens are the less important ones: their keys have fewer columns, and their values keep
+ * all columns.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,9 +29,7 @@ static const kvd_zdc *of_const(const kvd_gpu_method *m)
     return (const kvd_zdc *)(const void *)m;
 }
 
-/*
- * Returns the parameter `layers` (number of layers that share token sets), or 0 if it is not used.
- */
+/* Returns the parameter `layers` (number of layers with the same choice), or 0 if unused. */
 static int together(const kvd_zdc *z)
 {
     return kvd_tokens_layers(&z->method.plan->tokens_values);
@@ -76,7 +75,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         const size_t known = z->slot[s->slot].tokens;
         /*
          * In a timing run, an iteration may begin after more tokens (`before`) than the slot has
-         * seen (`known`). Tokens skipped in this way are not part of the prompt.
+         * processed (`known`). The skipped tokens are not part of the prompt.
          */
         if (i >= it->n_steps || (known && known <= s->before))
             continue;
@@ -468,8 +467,8 @@ static size_t low_of(const kvd_zdc *z, size_t prompt)
 }
 
 /*
- * Begins an iteration, for prompts whose last tokens are important in every layer. Timing runs may
- * leave out prompts; the prompts of their requests are set here.
+ * Begins an iteration of method think, in which only the last tokens of prompts are important, in
+ * every layer. Timing runs may skip prompts; the prompts of such requests are set here.
  */
 static int begin_think(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
@@ -577,9 +576,7 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     int16_t *const order = malloc(bytes);
     if (!order)
         return kvd_no_memory(err, what, bytes);
-    /*
-     * Requests without a computed prompt (timing runs) keep their channels in the original order.
-     */
+    /* Requests without a computed prompt (timing runs) keep the original order of channels. */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
     const int status = !(z->order = kvd_device_new(&z->memory, bytes, what, err)) ||
@@ -594,9 +591,7 @@ static void release_think(kvd_gpu_method *m)
     release(m);
 }
 
-/*
- * Sets the widths of tokens with pruned keys: all columns of values, and the kept channels of keys.
- */
+/* Sets the columns that tokens with pruned keys store: of keys, only the kept channels. */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
     const kvd_config *const c = z->method.cache->config;
