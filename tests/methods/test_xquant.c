@@ -217,7 +217,7 @@ TEST(keys_are_read_from_a_latent)
 
 TEST(refusals)
 {
-    model *const m = open_model("tests/data/families/falcon-7b");
+    model *const m = open_model("tests/data/families/falcon-40b");
     const kvd_method_setup setup = {.config = m->config, .checkpoint = m->checkpoint};
     kvd_method method;
     void *self;

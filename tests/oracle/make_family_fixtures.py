@@ -285,7 +285,7 @@ MODELS = {
     "qwen2-gqa": ("qwen2", 60, BF16, lambda: llama_like(
         "Qwen2Config", hidden_size=128, num_hidden_layers=2, tie_word_embeddings=True)),
     "qwen2-window": ("qwen2", 50, BF16, lambda: llama_like(
-        "Qwen2Config", num_attention_heads=1, num_key_value_heads=1, hidden_size=80, use_sliding_window=True, sliding_window=16, max_window_layers=1)),
+        "Qwen2Config", num_attention_heads=1, num_key_value_heads=1, hidden_size=80, num_hidden_layers=2, use_sliding_window=True, sliding_window=16, max_window_layers=1)),
     # Qwen3: norms of Q and K; a bias and layers by name in the second
     "qwen3-gqa": ("qwen3", 60, BF16, lambda: llama_like("Qwen3Config", head_dim=128, num_hidden_layers=2)),
     "qwen3-mqa": ("qwen3", 50, BF16, lambda: llama_like(
@@ -305,13 +305,13 @@ MODELS = {
     "opt-nobias": ("opt", 40, F16, lambda: opt(hidden_size=80, num_attention_heads=1, enable_bias=False,
         activation_function="gelu_new", word_embed_proj_dim=24, tie_word_embeddings=False)),
     # Falcon: 7B, 40B and 11B forms, and the sequential one with as many KV heads as query heads
-    "falcon-7b": ("falcon", 40, BF16, lambda: falcon(hidden_size=128, num_attention_heads=2)),
+    "falcon-7b": ("falcon", 40, BF16, lambda: falcon(hidden_size=128, num_attention_heads=2, num_hidden_layers=1)),
     "falcon-40b": ("falcon", 40, BF16, lambda: falcon(
         hidden_size=96, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, num_hidden_layers=3)),
-    "falcon-11b": ("falcon", 40, F32, lambda: falcon(
+    "falcon-11b": ("falcon", 40, BF16, lambda: falcon(
         hidden_size=64, num_attention_heads=4, num_kv_heads=2, new_decoder_architecture=True,
         num_ln_in_parallel_attn=1, ffn_hidden_size=48, tie_word_embeddings=False, bias=True)),
-    "falcon-mha": ("falcon", 40, F32, lambda: falcon(
+    "falcon-mha": ("falcon", 40, BF16, lambda: falcon(
         hidden_size=64, num_attention_heads=4, multi_query=False, parallel_attn=False, bias=True,
         activation="gelu_pytorch_tanh", ffn_hidden_size=72)),
     # Gemma 2: caps that scores and logits reach; biases and one KV head without a cap of scores; a head of 256
