@@ -5,7 +5,7 @@
 #
 # kvdim-jct --iterations --step-batch times single steps, three samples each. The longest request has 16 + 8181 tokens: 8192 before the first step, three samples,
 # and two more. Budgets are fractions of the longest request. The cache of tokens, dims, bits and coded holds random numbers, so no prompt of 8192 tokens runs;
-# that of computed and layers depends on the keys of a prompt, or on every token before, and the prompts run.
+# that of blocks, computed and layers depends on the keys of a prompt, or on every token before, and the prompts run.
 set -u
 OUT=${1:?usage: time_methods_steps.sh OUT_DIR [PART...]}
 shift
@@ -27,20 +27,20 @@ run() {
 steps="--batch 1 --max-batch 64 --iterations --step-batch 1,16,64 --repeats 3"
 random="--input-len 16 --output-len 8181 --steps 1 $steps" prompts="--input-len 8181 --output-len 16 --steps 8 $steps"
 
-[ $# -gt 0 ] || set -- tokens dims bits coded computed layers
+[ $# -gt 0 ] || set -- tokens dims bits coded blocks computed layers
 for part; do
   # shellcheck disable=SC2086
   case $part in
   tokens) run tokens $random none h2o keyformer snapkv streaming tova knorm keydiff expectedattention pyramidkv adakv prefixkv cake windowkv taskkv kvzip quest alisa \
     scissorhands kvcrush ;;
   dims) run dims $random none uniform,p=0.5 zack,p=0.5 palu,p=0.5 strawman,p=0.5 think,p=0.5 zack+kivi,p=0.5,bits=4 ;;
-  bits) run bits $random none kivi,bits=4 kivi,bits=2 kvquant,bits=4 fp8 mxfp4 nvfp4 turboquant,bits=4,qjl=0 turboquant,bits=4 comet allot hetero rotatekv zipcache \
-    vidkv xquant,bits=4 ;;
+  bits) run bits $random none kivi,bits=4 kivi,bits=2 kvquant,bits=4 fp8 mxfp4 nvfp4 turboquant,bits=4,qjl=0 turboquant,bits=4 comet allot hetero rotatekv ;;
+  blocks) run blocks $prompts none zipcache vidkv xquant,bits=4 ;;
   coded) run coded $random none waterfill,block=64 kvtc,bits=2,window=0,lanes=1 cachegen,group=8,groups=8,lanes=1 ;;
   computed) run computed $prompts none d2o ems elasticcache kvmerger mpcache a2ats shadowkv gear ;;
   layers) run layers $prompts none minicache xkv ;;
   *)
-    echo "time_methods_steps.sh: no part '$part'; parts are tokens dims bits coded computed layers" >&2
+    echo "time_methods_steps.sh: no part '$part'; parts are tokens dims bits coded blocks computed layers" >&2
     exit 2
     ;;
   esac
