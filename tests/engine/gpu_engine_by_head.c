@@ -233,6 +233,7 @@ int main(int argc, char **argv)
                                          "elasticcache,budget=0.2",
                                          "kvcrush,budget=0.1",
                                          "zdc,p=0.1,p_u=0.8,g=0.3",
+                                         "zdc,p=0.1,p_u=0.8,g=0.3,mean=1,layers=2",
                                          "zdc,online=1,p=0.1,p_u=0.8",
                                          "received+zack,p=0.1,p_u=0.8,g=0.3",
                                          "h2o+zack,p=0.3",
