@@ -365,6 +365,8 @@ TEST(test_glm4_moe)
     assert_true(c.bias_qkv && !c.bias_o && !c.qk_norm && !c.latent);
     assert_true(c.route_sigmoid && c.chosen_add_up && c.extra_layers == 1 && c.d_shared == 48);
     assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1));
+    refuse_config(glm4_moe, "\"partial_rotary_factor\":0.5", "\"partial_rotary_factor\":null",
+                  "'partial_rotary_factor' is null");
     refuse_config(glm4_moe, "\"n_group\":1", "\"n_group\":3",
                   "8 experts do not form 'n_group' 3 groups of at least 2");
 }

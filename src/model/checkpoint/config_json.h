@@ -116,6 +116,12 @@ enum {
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
 /*
+ * Reads the RoPE parameters of GLM models, in which RoPE rotates half of a head unless
+ * partial_rotary_factor says otherwise. Fails if that number of dimensions is odd.
+ */
+int kvd_cfg_rope_half(const json_t *root, kvd_config *c, kvd_err *err);
+
+/*
  * Reads the RoPE parameters of families whose layers with a sliding window have their own RoPE base
  * and no scaling. rope_parameters may hold the objects `full_attention` and `sliding_attention`.
  * Otherwise the base of sliding layers is rope_local_base_freq at the top level. The defaults of

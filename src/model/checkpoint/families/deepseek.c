@@ -211,16 +211,9 @@ static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_heads(root, 8, 0, c, err) ||
         kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL | KVD_CFG_ROPE_PARTIAL, c, err) ||
-        read_experts(root, &keys, 1, 1, 1, c, err) || read_groups(root, 1, 1, 2, c, err) ||
-        kvd_cfg_head_and_tokens(root, false, c, err))
+        kvd_cfg_rope_half(root, c, err) || read_experts(root, &keys, 1, 1, 1, c, err) ||
+        read_groups(root, 1, 1, 2, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
-    if (!c->rope_dims && c->d_head % 4)
-        return kvd_fail(err,
-                        "half of a head of %d is no even number of dimensions: give "
-                        "'partial_rotary_factor'",
-                        c->d_head);
-    c->rope_dims = c->rope_dims ? c->rope_dims : c->d_head / 2;
     return 0;
 }
 

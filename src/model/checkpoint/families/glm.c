@@ -8,24 +8,14 @@
 static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->bias_qkv = true;
-    if (json_is_null(json_object_get(root, "partial_rotary_factor")))
-        return kvd_fail(err, "'partial_rotary_factor' is null: give a number or leave it out");
     if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
         kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_heads(root, 2, 128, c, err) ||
         kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_layer_types(root, 0, false, c, err) ||
-        kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL | KVD_CFG_ROPE_PARTIAL, c, err) ||
+        kvd_cfg_layer_types(root, 0, false, c, err) || kvd_cfg_rope_half(root, c, err) ||
         kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
-    if (!c->rope_dims)
-        c->rope_dims = c->d_head / 2;
-    if (c->rope_dims % 2)
-        return kvd_fail(err,
-                        "half of a head of %d is an odd number of dimensions, RoPE needs an "
-                        "even one: give 'partial_rotary_factor'",
-                        c->d_head);
     c->rope_layout = KVD_ROPE_INTERLEAVED;
     return 0;
 }
