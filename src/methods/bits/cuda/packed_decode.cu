@@ -132,39 +132,9 @@ bool is_uneven(const kvd_attn_map *map)
     return !has_width(map, 64) && !has_width(map, 128);
 }
 
-/*
- * Returns the number of equal shares of at most HEADS query heads into which those of a KV head are
- * divided, or 0 if there are more than 4.
- */
-int shares_of(const kvd_attn_map *map)
-{
-    for (int n = 1; n <= 4; n++)
-        if (map->group % n == 0 && map->group / n <= HEADS)
-            return n;
-    return 0;
-}
-
-/* Makes every share of query heads a KV head of its own, with the pages of the KV head. */
-void divide_groups(packed_params *p)
-{
-    kvd_attn_map *const map = &p->a.map;
-    p->shares = shares_of(map);
-    map->group /= p->shares;
-    map->n_kv_heads *= p->shares;
-    for (int g = map->n_kv_heads - 1; g >= 0; g--) {
-        map->d_qk[g] = map->d_qk[g / p->shares];
-        map->d_v[g] = map->d_v[g / p->shares];
-        map->kv_offset[g] = map->kv_offset[g / p->shares];
-        p->a.head_at[g] = p->a.head_at[g / p->shares];
-    }
-}
-
 kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
-    if (!shares_of(&a->map) || a->form.allotted || kvd_packed_in_blocks(&a->form))
-        return NULL;
-    /* packed_turn.cu rotates the queries of a KV head together. */
-    if (a->form.norms && a->map.group > HEADS)
+    if (a->map.group > HEADS || a->form.allotted || kvd_packed_in_blocks(&a->form))
         return NULL;
     /*
      * The kernel of kivi also reads unquantised tokens. The other methods' kernels support only
@@ -173,10 +143,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))
-        return kvd_attn_widest(&a->map) > KVD_WIDTH_NARROW ? NULL
-               : a->form.k_group                           ? kvd_packed_even_kernel(a, true)
-               : a->form.exponent                          ? kvd_packed_floats_kernel(a, true)
-                                                           : NULL;
+        return a->form.k_group ? kvd_packed_even_kernel(a, true) : NULL;
     if (a->form.rows)
         return kvd_packed_rows_kernel(a);
     if (a->form.norms)
@@ -184,7 +151,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
     if (a->level)
         return kvd_packed_levels_kernel(a);
     if (a->form.exponent)
-        return kvd_packed_floats_kernel(a, false);
+        return kvd_packed_floats_kernel(a);
     return kvd_packed_even_kernel(a, false);
 }
 
@@ -209,7 +176,6 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
         return false;
     *p = {};
     p->a = *a;
-    divide_groups(p);
     p->parts = kvd_packed_parts_of(&a->form, a->map.d_qk[0], a->map.d_v[0]);
     p->scale_log2 = a->map.scale * 1.4426950408889634f;
     p->slot_floats = HEADS * (2 + KVD_WIDTH_NARROW);
@@ -217,7 +183,6 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
     p->v_shift = log2_of(a->form.v_group / 16);
     p->newest_at = max(p->parts.v_list - p->parts.k_side, 16);
     p->warps = 8;
-    p->uneven = is_uneven(&a->map);
     if (a->form.rows)
         kvd_packed_rows_lay_out(p);
     else if (a->form.norms)
@@ -226,13 +191,13 @@ bool lay_out(const kvd_packed_args *a, packed_params *p)
         kvd_packed_levels_lay_out(p);
     else if (a->form.exponent)
         kvd_packed_floats_lay_out(p);
-    for (int g = 0; g < p->a.map.n_kv_heads; g++) {
-        const kvd_packed_parts parts =
-            kvd_packed_parts_of(&a->form, p->a.map.d_qk[g], p->a.map.d_v[g]);
+    p->uneven = is_uneven(&a->map);
+    for (int g = 0; g < a->map.n_kv_heads; g++) {
+        const kvd_packed_parts parts = kvd_packed_parts_of(&a->form, a->map.d_qk[g], a->map.d_v[g]);
         p->newest_at = max(p->newest_at, p->uneven ? parts.v_list - parts.k_side : 0);
         p->weights += page_weight(*p, g);
     }
-    p->stage_bytes = p->newest_at + (a->form.k_group ? 0 : 4 * kvd_attn_widest(&a->map));
+    p->stage_bytes = p->newest_at + (a->form.k_group ? 0 : 4 * a->map.d_qk[0]);
     p->warps = min((most - p->shared_bytes) / (2 * p->stage_bytes + p->scratch_bytes), p->warps);
     return p->warps > 0;
 }
@@ -336,9 +301,12 @@ cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_
     e = cudaGetLastError();
     if (e != cudaSuccess)
         return e;
-    const dim3 grid((unsigned)p.a.map.n_kv_heads, (unsigned)a->n, (unsigned)p.a.map.group);
-    /* If there are few query heads, each has many partial results, which more warps then merge. */
-    if (a->map.n_heads * a->n <= 2 * d->n_ctas)
+    const dim3 grid((unsigned)a->map.n_kv_heads, (unsigned)a->n, (unsigned)a->map.group);
+    /*
+     * With few query heads, the tokens of each head are split among many CTAs, so more warps merge
+     * their results.
+     */
+    if (a->map.n_kv_heads * a->n * a->map.group <= 2 * d->n_ctas)
         merge_kernel<32><<<grid, 1024, 0, stream>>>(p);
     else
         merge_kernel<8><<<grid, 256, 0, stream>>>(p);

@@ -33,11 +33,6 @@ struct kvd_packed_decode_params {
      */
     bool uneven;
     int32_t weights;
-    /*
-     * Number of shares of the query heads of a KV head, at most HEADS in each. `a` has them as KV
-     * heads; its arrays on the device are of the KV heads before the division.
-     */
-    int32_t shares;
     kvd_packed_parts parts; /* layout of all heads unless `uneven` */
     kvd_packed_decode_args d;
     kvd_packed_args a;
@@ -49,7 +44,7 @@ typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
  * The functions that end with _kernel return the attention kernel for a kind of codes, or NULL if
  * there is none. The functions that end with _lay_out set the sizes of that kernel's shared memory
  * and its largest number of warps. `uneven` is true if the heads do not all have 64 or all have 128
- * dimensions, which only equal steps and floating-point codes may.
+ * dimensions, which only codes with equal steps may.
  */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
@@ -58,7 +53,7 @@ kvd_packed_decode_kernel kvd_packed_turned_kernel(const kvd_packed_args *a);
 void kvd_packed_turned_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_rows_kernel(const kvd_packed_args *a);
 void kvd_packed_rows_lay_out(kvd_packed_decode_params *p);
-kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a, bool uneven);
+kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a);
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p);
 
 namespace
@@ -250,7 +245,7 @@ __device__ __forceinline__ void prefetch_head(const packed_params &p, const curs
         asm volatile("prefetch.global.L2 [%0];" ::"l"(q + 64 * lane));
     if (p.a.range && 16 * lane < width)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(
-            p.a.range + 2 * (size_t)(at.g / p.shares) * (size_t)p.a.range_width + 32 * lane));
+            p.a.range + 2 * (size_t)at.g * (size_t)p.a.range_width + 32 * lane));
 }
 
 /* Starts loading bytes into L2. `from` and `bytes` must be multiples of 16. */
@@ -304,16 +299,17 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void *from)
  * Starts the copy of the newest token from the ring buffer to shared memory, K [width] and then V
  * [width] in bf16, if the token is in this page.
  */
-template <class PAGE>
+template <int UNITS>
 __device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
                                             int lane)
 {
-    const int t = at.m - 1 - KVD_PAGE_TOKENS * at.page, k = 2 * k_units<PAGE>(at),
-              v = 2 * v_units<PAGE>(at), side = lane >= k, i = side ? lane - k : lane;
-    if (t >= KVD_PAGE_TOKENS || lane >= k + v)
+    const int t = at.m - 1 - KVD_PAGE_TOKENS * at.page;
+    if (t >= KVD_PAGE_TOKENS || lane >= 4 * UNITS)
         return;
-    copy_16(to + 16 * (uint32_t)lane, ring_of(p, at) + side * KVD_PAGE_TOKENS * 8 * k +
-                                          t / 8 * 64 * (side ? v : k) + i * 64 + t % 8 * 8);
+    const uint16_t *const from = ring_of(p, at) +
+                                 (lane / (2 * UNITS) * KVD_PAGE_TOKENS + t / 8 * 8) * 16 * UNITS +
+                                 lane % (2 * UNITS) * 64 + t % 8 * 8;
+    copy_16(to + 16 * (uint32_t)lane, from);
 }
 
 /* Starts the copy of `bytes` bytes to shared memory, 16 bytes per lane at a time. */
@@ -388,7 +384,7 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     {
         load_words<B>(from + of_lane() + 128 * B * unit, w[i % AHEAD]);
     }
-    /* The operand has `units` blocks. */
+    /* The operand has `units` blocks, N unless AHEAD is N. */
     __device__ __forceinline__ void begin(int side, const char *from, int units = N)
     {
 #pragma unroll
@@ -398,18 +394,16 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     }
     /*
      * Loads the next words into the registers of block i, which are no longer needed. `same` is the
-     * address of the current operand (K or V), of `same_units` blocks, `next` that of the operand
-     * after it.
+     * address of the current operand (K or V), `next` that of the operand after it, of `units`
+     * blocks.
      */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
-                                          int same_units = N, int next_units = N)
+                                          int units = N)
     {
-        if (i + AHEAD < N) {
-            if (unit(side, i + AHEAD) < same_units)
-                load(i, unit(side, i + AHEAD), same);
-        } else if (unit(1 - side, i + AHEAD - N) < next_units) {
+        if (i + AHEAD < N)
+            load(i, unit(side, i + AHEAD), same);
+        else if (unit(1 - side, i + AHEAD - N) < units)
             load(i, unit(1 - side, i + AHEAD - N), next);
-        }
     }
 };
 

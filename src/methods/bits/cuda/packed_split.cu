@@ -558,6 +558,7 @@ cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stre
         return launch(restore_kernel<false>, a, bytes_of(a, 3), stream);
     const kvd_packed_split_record widest =
         kvd_packed_split_record_of(&a->split.of, a->d_head, a->d_head);
-    return launch(restore_kernel<true>, a, 2 * (size_t)vidkv_numbers(*a) + (size_t)widest.bytes,
+    return launch(restore_kernel<true>, a,
+                  2 * (size_t)vidkv_numbers(a->d_head, a->split.of.group) + (size_t)widest.bytes,
                   stream);
 }

@@ -230,28 +230,21 @@ __device__ void restore_vidkv(group_of o, const vidkv_memory &s, uint16_t *rows)
     restore_side(o, s, 1, rows);
 }
 
-/*
- * Returns the largest number of transformed key channels of a head, rounded up to 16. It does not
- * fall with the width of a head.
- */
-__host__ __device__ __forceinline__ int vidkv_channels(const kvd_packed_args &a)
-{
-    return (a.d_head - kvd_packed_chosen(&a.split.of, 0, a.d_head) + 15) / 16 * 16;
-}
-
 /* Returns the numbers of 16 bits of the parts of vidkv_memory that depend on the head size. */
-__host__ __device__ __forceinline__ int vidkv_numbers(const kvd_packed_args &a)
+__host__ __device__ __forceinline__ int vidkv_numbers(int d_head, int group)
 {
-    const int wide = vidkv_channels(a), n = a.split.of.group;
-    return (wide + n) * (wide + 8) + n * ((a.d_head + 15) / 16 * 16);
+    const int wide = (d_head + 15) / 16 * 16;
+    return (wide + group) * (wide + 8) + group * wide;
 }
 
 __device__ __forceinline__ vidkv_memory divide_memory(const kvd_packed_args &a, char *all,
                                                       uint8_t *list, uint16_t *digits)
 {
-    const int wide = vidkv_channels(a), pitch = wide + 8, n = a.split.of.group;
-    uint16_t *const inverse = reinterpret_cast<uint16_t *>(all), *const y = inverse + wide * pitch;
-    return {inverse, y, y + n * pitch, all + 2 * vidkv_numbers(a), list, digits, pitch};
+    const int wide = (a.d_head + 15) / 16 * 16, n = a.split.of.group;
+    uint16_t *const inverse = reinterpret_cast<uint16_t *>(all), *const y =
+                                                                     inverse + wide * (wide + 8);
+    return {inverse, y,       y + n * (wide + 8), all + 2 * vidkv_numbers(a.d_head, n), list,
+            digits,  wide + 8};
 }
 
 } // namespace
