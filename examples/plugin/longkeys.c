@@ -14,10 +14,7 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/*
- * `self` is the array of the parameter values: the method defines no `open`, which could replace
- * it.
- */
+/* `self` is the array of the parameters' values, because this method has no function `open`. */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {
@@ -36,10 +33,7 @@ static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t
         for (size_t i = 0; i < p->d; i++)
             square[t] += (double)p->k[t * p->stride + i] * (double)p->k[t * p->stride + i];
     for (size_t t = 0; t < p->n; t++) {
-        /*
-         * Number of older tokens (all but the newest `recent`) whose key is longer than that of
-         * token t. A later token whose key has the same length counts as longer.
-         */
+        /* Counts tokens, the newest `recent` apart, whose key is longer than that of token t. */
         size_t longer = 0;
         for (size_t u = 0; u < p->n - recent; u++)
             longer += square[u] > square[t] || (square[u] == square[t] && u > t);

@@ -21,10 +21,7 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
     *block = 1;
 }
 
-/*
- * `self` is the array of the values of the parameters group and recent: the method defines no
- * `open`, which could replace it.
- */
+/* `self` is the array of the values of `group` and `recent`: this method has no `open`. */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)
 {
