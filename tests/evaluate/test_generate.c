@@ -504,7 +504,7 @@ static void check_questions(size_t ended)
     const kvd_plan none = {.type = KVD_F32};
     uint32_t script[3 * PLACES], token[3 * PLACES], fed[3 * PLACES], again[3 * PLACES];
     size_t seen[PROMPTS + 1] = {[PROMPTS] = ended}, fed_end[PROMPTS + 1] = {0};
-    kvd_continued_cost cost[PROMPTS];
+    kvd_continued_cost cost[PROMPTS] = {{0}};
     progress_seen progress = {0};
     for (size_t i = 0; i < 3 * PLACES; i++)
         script[i] = i % (PLACES / 2) < QUESTION ? id[i + 7] : KVD_FREE_TOKEN;

@@ -174,9 +174,7 @@ static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r,
         }
     }
     free(code);
-    /*
-     * cppcheck-suppress autovarInvalidDeallocation ; `count` points to heap memory, it is no array
-     */
+    /* cppcheck-suppress autovarInvalidDeallocation ; `count` points to heap memory */
     free(count);
     free(square);
     free(y);
