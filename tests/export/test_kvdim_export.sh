@@ -85,7 +85,7 @@ for f in opt-before opt-after phi3-short falcon-40b qwen2-gqa; do
 done
 
 # ---- Transformers -----------------------------------------------------------------------------------
-# What Transformers gave on a machine that has it (transformers_oracle.py) against what kvdim-eval gives here.
+# Compares recorded results of Transformers, which transformers_oracle.py wrote, with those of kvdim-eval.
 if [ "$(wc -l <"$D/found")" -eq 8 ] && tail -n +2 tests/data/export_expected.csv | paste -d, - "$D/found" | awk -F, '
      { d = $2 - $4 } $1 != $3 || !($2 > 0) || d > 5e-4 * $2 || -d > 5e-4 * $2 { print; wrong = 1 } { n++ } END { exit wrong || n != 8 }' >"$D/log"
 then ok "as Transformers within 0.05 %"; else bad "as Transformers within 0.05 %" "$(cat "$D/log" "$D/found")"; fi

@@ -1,3 +1,4 @@
+/* Tables of the quality of generated text, of needles (hidden facts), and of classification. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

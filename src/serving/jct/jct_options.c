@@ -132,7 +132,7 @@ static const kvd_option options[] = {
     LENGTH(
         "step-batch", 65535, NULL, step_batch, n_step_batches, step_batch_text, "iterations",
         "Measure with --iterations only decode steps of the longest sequences, for these numbers "
-        "of requests. kvdim-serve cannot simulate from them alone"),
+        "of requests (without it, all iterations). kvdim-serve cannot simulate from them alone"),
 
     {.help = "Engine"},
     {"chunk", .type = KVD_OPT_WHOLE, KVD_INTO(T, chunk), .high = 1 << 24, .initial = "0",

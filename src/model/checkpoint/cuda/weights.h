@@ -3,11 +3,12 @@
  * (tensor parallelism as in Megatron-LM, Shoeybi et al. 2019). Matrices have the element type of
  * the forward pass; vectors are float32.
  *
- * Of n GPUs, GPU g holds n_kv_heads / n KV heads, beginning at head g n_kv_heads / n, and their
- * query heads. Its hidden units of the feed-forward block begin at unit g d_ffn / n. The matrices
- * of Q, K, V, gate and up are split by rows, those of O (attention output) and down by columns. The
- * products with O and down are summed over the GPUs. Every GPU holds the norms, the embedding and
- * the biases that are added after a sum over the GPUs. Only the first GPU holds the output head.
+ * Each of n GPUs holds n_kv_heads / n KV heads and the query heads that share them. The first KV
+ * head of GPU g is head g n_kv_heads / n, its first hidden unit of the feed-forward block is unit
+ * g d_ffn / n. The matrices of Q, K, V, gate and up are split by rows, those of O (attention
+ * output) and down by columns. The products with O and down are summed over the GPUs. Every GPU
+ * holds the norms, the embedding and the biases that are added after a sum over the GPUs. Only the
+ * first GPU holds the output head.
  *
  * Routed experts that do not fit are streamed: read from the checkpoint when a batch needs them,
  * into one of two device buffers (slots). One slot is filled while products read the other.
