@@ -430,13 +430,6 @@ void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores sc
     memset(row + to, 0, (n - to) * sizeof *row);
 }
 
-void kvd_causal_softmax(float *product, size_t n, kvd_scores scores)
-{
-#pragma omp parallel for schedule(dynamic, 16) if (n * n >= WORTH_THREADS)
-    for (size_t i = 0; i < n; i++)
-        kvd_softmax_row(product + i * n, 0, i + 1, n, scores);
-}
-
 /*
  * Returns the bits of the largest |x[i]|. If an element is not finite, all exponent bits of the
  * result are 1.

@@ -96,12 +96,6 @@ void kvd_relu(float *x, size_t n);
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
 /*
- * Turns product [n][n] into attention probabilities in place. Element (i, j) is q . k of query i
- * and key j. Keys after the query get probability 0.
- */
-void kvd_causal_softmax(float *product, size_t n, kvd_scores scores);
-
-/*
  * Computes in place the softmax of elements from .. to-1 of row [n], the products q . k of one
  * query. The other elements become 0; from < to <= n.
  */
