@@ -95,6 +95,8 @@ static double slope(kvd_activation kind, double x)
         return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
     case KVD_GELU_TANH:
         return s + x * s * (1 - s) * twice * (1 + 3 * a * x * x);
+    case KVD_RELU2:
+        return 2 * fmax(x, 0);
     default:
         return x > 0 ? 1 : 0;
     }
@@ -384,7 +386,7 @@ static void all_small_blocks(bool small)
         for (int k = 0; k < 2; k++)
             for (int add = 0; add < 2; add++)
                 test_norm(k ? KVD_NORM_LAYER : KVD_NORM_RMS, w % 2 ? 5 : 70, widths[w], add);
-    for (int k = KVD_SWIGLU; k <= KVD_RELU; k++)
+    for (int k = KVD_SWIGLU; k <= KVD_RELU2; k++)
         for (int t = 0; t < 2; t++)
             for (int i = 0; i < 4; i++)
                 test_activate((kvd_activation)k, pass_types[t], 37, i < 2 ? 31 : 1028, i % 2);

@@ -8,6 +8,7 @@
 
 #include "model/pass/blocks.h"
 #include "model/pass/cuda/blocks.h"
+#include "model/pass/layer.h"
 
 #include "gpu_array.h"
 
@@ -23,7 +24,7 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
           y = array_new(type, n * ffn, shift);
     in.host[0] = NAN;
     in.host[(n - 1) * pitch] = -90;
-    if (ffn > 2 && (kind == KVD_RELU || kind == KVD_GELU)) {
+    if (ffn > 2 && (kind == KVD_RELU || kind == KVD_RELU2 || kind == KVD_GELU)) {
         in.host[1] = INFINITY;
         in.host[2] = -INFINITY;
     }
@@ -36,23 +37,10 @@ static void test_activate(kvd_activation kind, kvd_dtype type, size_t n, size_t 
         up[i] = gated ? in.host[at + ffn] + (biased ? bias.host[ffn + i % ffn] : 0) : 1;
         scale[i] = isfinite(want[i]) ? want[i] * up[i] : 1;
     }
-    switch (kind) {
-    case KVD_SWIGLU:
-        kvd_swiglu(want, up, n * ffn);
-        break;
-    case KVD_GELU:
-        kvd_gelu(want, n * ffn);
-        break;
-    case KVD_GELU_TANH:
-        kvd_gelu_tanh(want, n * ffn);
-        break;
-    case KVD_RELU:
-        kvd_relu(want, n * ffn);
-        break;
-    case KVD_GEGLU_TANH:
-        kvd_geglu_tanh(want, up, n * ffn);
-        break;
-    }
+    if (gated)
+        (kind == KVD_SWIGLU ? kvd_swiglu : kvd_geglu_tanh)(want, up, n * ffn);
+    else
+        kvd_layer_activate(kind, want, n * ffn);
     check(kvd_gpu_activate(kind, type, in.dev, biased ? bias.dev : NULL, n, ffn, y.dev, NULL),
           name);
     const bool intact = fetch(&y);
@@ -223,7 +211,7 @@ static void all_elementwise(bool small)
     static const size_t lengths[] = {1, 7, 8, 63, 1000, 100003};
     for (size_t f = 0; f < sizeof ffn / sizeof *ffn; f++)
         for (int t = 0; t < 2; t++)
-            for (int k = 0; k <= KVD_RELU; k++)
+            for (int k = 0; k <= KVD_RELU2; k++)
                 if (!small || ffn[f] <= 100)
                     test_activate((kvd_activation)k, pass_types[t], f == 1 ? 300 : 5, ffn[f],
                                   (f + (size_t)k) % 2, (f + (size_t)k) % 3 == 2);

@@ -122,7 +122,27 @@ static const kvd_shape shape[] = {
      "{" SIZES "\"model_type\":\"glm4_moe\",\"attention_bias\":true,\"use_qk_norm\":true,"
      "\"moe_intermediate_size\":64,\"n_routed_experts\":12,\"num_experts_per_tok\":3,"
      "\"n_group\":3,\"topk_group\":2,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
-     "\"routed_scaling_factor\":1.5,\"num_nextn_predict_layers\":0}"}};
+     "\"routed_scaling_factor\":1.5,\"num_nextn_predict_layers\":0}"},
+    {"gpt_neox", "gpt_neox", "made up",
+     "{\"model_type\":\"gpt_neox\",\"hidden_size\":256,\"intermediate_size\":192,"
+     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"max_position_embeddings\":1024,"
+     "\"layer_norm_eps\":1e-05,\"vocab_size\":300,\"rotary_pct\":0.25}"},
+    {"stablelm", "stablelm", "made up",
+     "{" SIZES "\"model_type\":\"stablelm\",\"layer_norm_eps\":1e-05,\"use_qkv_bias\":true,"
+     "\"use_parallel_residual\":true}"},
+    {"nemotron", "nemotron", "made up",
+     "{\"model_type\":\"nemotron\",\"hidden_size\":256,\"intermediate_size\":192,"
+     "\"head_dim\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+     "\"num_key_value_heads\":2,\"max_position_embeddings\":1024,\"norm_eps\":1e-05,"
+     "\"vocab_size\":300}"},
+    {"olmoe", "olmoe", "made up",
+     "{" SIZES "\"model_type\":\"olmoe\",\"num_experts\":8,\"num_experts_per_tok\":2}"},
+    {"dots1", "dots1", "made up",
+     "{" SIZES "\"model_type\":\"dots1\",\"moe_intermediate_size\":64,\"n_routed_experts\":8,"
+     "\"num_experts_per_tok\":3,\"n_shared_experts\":2,\"first_k_dense_replace\":1}"},
+    {"minimax_m2", "minimax_m2", "made up",
+     "{" SIZES "\"model_type\":\"minimax_m2\",\"num_local_experts\":8,"
+     "\"num_experts_per_tok\":2,\"rotary_dim\":32}"}};
 
 static void test_shapes(const request *r)
 {

@@ -23,20 +23,22 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("opt-before"), X("opt-after"), X("opt-nobias"), X("falcon-7b"), X("falcon-40b"),         \
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
         X("qwen3-yarn"), X("llama-yarn"), X("ministral"), X("seed-oss"), X("ernie"),               \
-        X("internlm3"), X("mistral3")
+        X("internlm3"), X("mistral3"), X("arcee"), X("internlm2")
 /* Models for which gradients can be computed only on CPUs. GPUs can run their forward pass. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("olmo2-gqa"), X("olmo2-mha"), X("olmo3-yarn"),     \
         X("glm4-half"), X("glm4-part"), X("glm-half"), X("phi3-partial"), X("smollm3"),            \
-        X("exaone4"), X("granite"), X("minicpm"), X("cohere"), X("cohere2")
+        X("exaone4"), X("granite"), X("minicpm"), X("cohere"), X("cohere2"), X("gpt-neox"),        \
+        X("gpt-neox-serial"), X("stablelm"), X("stablelm-parallel"), X("nemotron")
 /* Models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
 /* Models with routed experts, which gradients on GPUs do not support. */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("qwen3-moe-norm"), X("qwen3-moe-plain"),             \
-        X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4"), X("glm4-moe")
+        X("qwen2-moe"), X("qwen2-moe-nobias"), X("gpt-oss"), X("gpt-oss-mxfp4"), X("glm4-moe"),    \
+        X("olmoe"), X("dots1"), X("solar-open"), X("minimax-m2")
 
 /* Models with latent attention, for which there are no gradients. */
 #define LATENT(X) X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v3"), X("deepseek-v3-plain")

@@ -408,10 +408,12 @@ TEST(test_swiglu)
 
 TEST(test_activations)
 {
+    static void (*const activation[])(float *, size_t) = {kvd_gelu, kvd_gelu_tanh, kvd_relu,
+                                                          kvd_relu2};
     const size_t lengths[] = {1, 3, 16, 31, 40000};
     for (size_t a = 0; a < 5; a++) {
         const size_t n = lengths[a];
-        for (int kind = 0; kind < 3; kind++) {
+        for (int kind = 0; kind < 4; kind++) {
             float *x = random_floats(n, 4);
             double *exact = malloc(n * sizeof *exact);
             assert_non_null(exact);
@@ -420,9 +422,9 @@ TEST(test_activations)
                 exact[i] = kind == 0 ? v * (1 + erf(v / sqrt(2))) / 2
                            : kind == 1
                                ? v * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))) / 2
-                               : fmax(v, 0);
+                               : pow(fmax(v, 0), kind - 1);
             }
-            (kind == 0 ? kvd_gelu : kind == 1 ? kvd_gelu_tanh : kvd_relu)(x, n);
+            activation[kind](x, n);
             assert_true(distance(x, exact, n) < 1e-6);
             free(x);
             free(exact);
@@ -432,7 +434,7 @@ TEST(test_activations)
     for (int kind = 0; kind < 3; kind++)
         for (size_t i = 0; i < 7; i++) {
             float x = far[i];
-            (kind == 0 ? kvd_gelu : kind == 1 ? kvd_gelu_tanh : kvd_relu)(&x, 1);
+            activation[kind](&x, 1);
             assert_true(isnan(far[i]) ? isnan(x) : x == (far[i] > 0 ? far[i] : 0));
         }
 }

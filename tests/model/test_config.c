@@ -534,7 +534,7 @@ TEST(test_opt)
     assert_int_equal(c.activation, KVD_GELU);
     static const char *const bad[][3] = {
         {"\"relu\"", "\"silu\"",
-         "'activation_function' is 'silu', only 'gelu', 'gelu_new', 'gelu_pytorch_tanh' and 'relu' are "
+         "'activation_function' is 'silu', only 'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu' and 'relu2' are "
          "supported"},
         {"\"hidden_size\":5120", "\"hidden_size\":5119",
          "hidden_size 5119 is not a multiple of num_attention_heads 40"},

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "model/checkpoint/family.h"
+
 #include "config_case.h"
 #include "unit.h"
 
@@ -397,6 +399,75 @@ TEST(test_mistral3)
     refuse_config(mistral3, "\"head_dim\":128",
                   "\"quantization_config\":{\"quant_method\":\"fp8\"}",
                   "text_config: 'quantization_config' is set");
+}
+
+/* Entries of config.json of EleutherAI/pythia-1b */
+static const char pythia[] =
+    "{\"hidden_act\":\"gelu\",\"hidden_size\":64,\"intermediate_size\":96,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":64,"
+    "\"max_position_embeddings\":2048,\"architectures\":[\"GPTNeoXForCausalLM\"],"
+    "\"model_type\":\"gpt_neox\",\"layer_norm_eps\":1e-05,\"rotary_emb_base\":5000,"
+    "\"rotary_pct\":0.5,\"use_parallel_residual\":true}";
+
+TEST(test_gpt_neox)
+{
+    kvd_config c = accept(pythia);
+    assert_true(c.norm == KVD_NORM_LAYER && c.order == KVD_ORDER_PARALLEL && !c.shared_norm);
+    assert_true(c.activation == KVD_GELU && c.bias_qkv && c.bias_o && c.bias_ffn);
+    assert_true(c.rope_dims == c.d_head / 2 && c.rope_theta == 5000 && c.n_kv_heads == c.n_heads);
+    assert_true(kvd_family_knows(&c, "gpt_neox.layers.1.attention.masked_bias"));
+    assert_true(kvd_family_knows(&c, "gpt_neox.layers.1.attention.bias"));
+    assert_false(kvd_family_knows(&c, "gpt_neox.layers.1.attention.masked"));
+    refuse_config(pythia, "\"rotary_pct\":0.5", "\"rotary_pct\":1.5",
+                  "'rotary_pct' is 1.5, more than 1");
+    refuse_config(pythia, "\"rotary_pct\":0.5", "\"rotary_pct\":0.01", "is 0 dimensions");
+    refuse_config(pythia, "\"gelu\"", "\"silu\"", "'hidden_act' is 'silu'");
+}
+
+TEST(test_variants_of_llama)
+{
+    kvd_config c = accept("{" SIZES(2) "\"model_type\":\"stablelm\",\"layer_norm_eps\":1e-05,"
+                                       "\"use_parallel_residual\":true}");
+    assert_true(c.shared_norm && c.rope_dims == c.d_head / 4 && c.activation == KVD_SWIGLU);
+    refuse_config("{" SIZES(2) "\"model_type\":\"stablelm\",\"layer_norm_eps\":1e-05}",
+                  "\"layer_norm_eps\"", "\"qk_layernorm\":true,\"layer_norm_eps\"",
+                  "'qk_layernorm' is true, layer norms of Q and K are not supported");
+    c = accept(edit_config("{" SIZES(2) "\"model_type\":\"nemotron\",\"norm_eps\":1e-05}",
+                           "\"silu\"", "\"relu2\""));
+    assert_true(c.norm_plus_one && c.norm == KVD_NORM_LAYER && c.activation == KVD_RELU2);
+    assert_true(c.rope_dims == c.d_head / 2 && !kvd_config_gated(&c));
+    c = accept(edit_config("{" SIZES(2) "\"model_type\":\"arcee\"}", "\"silu\"", "\"relu2\""));
+    assert_true(c.norm == KVD_NORM_RMS && c.activation == KVD_RELU2 && !c.rope_dims);
+    c = accept("{" SIZES(2) "\"model_type\":\"internlm2\",\"bias\":false,"
+                            "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}");
+    assert_true(!c.bias_qkv && c.rope_scaling == KVD_ROPE_DEFAULT);
+}
+
+TEST(test_routed_variants)
+{
+    static const char experts[] = "\"n_routed_experts\":8,\"num_experts_per_tok\":2,"
+                                  "\"moe_intermediate_size\":24,\"n_shared_experts\":1";
+    char text[1024];
+    static const char olmoe[] = "{" SIZES(2) "\"model_type\":\"olmoe\",\"num_experts\":8,"
+                                             "\"num_experts_per_tok\":2,\"clip_qkv\":null}";
+    kvd_config c = accept(olmoe);
+    assert_true(c.qk_norm_whole && c.n_experts == 8 && !c.chosen_add_up && !c.route_sigmoid);
+    refuse_config(olmoe, "\"clip_qkv\":null", "\"clip_qkv\":4.0", "'clip_qkv' is set");
+    (void)snprintf(text, sizeof text,
+                   "{" SIZES(4) "\"model_type\":\"dots1\",%s,"
+                                "\"sliding_window\":9,\"max_window_layers\":3}",
+                   experts);
+    c = accept(text);
+    assert_true(c.qk_norm && c.route_sigmoid && !c.chosen_add_up && c.d_shared == 24);
+    assert_true(kvd_config_window(&c, 2) == 0 && kvd_config_window(&c, 3) == 9);
+    (void)snprintf(text, sizeof text, "{" SIZES(2) "\"model_type\":\"solar_open\",%s}", experts);
+    c = accept(text);
+    assert_true(c.d_head == 128 && c.rope_theta == 1e6 && kvd_config_routed(&c, 0));
+    c = accept("{" SIZES(2) "\"model_type\":\"minimax_m2\",\"num_local_experts\":8,"
+                            "\"num_experts_per_tok\":2,\"head_dim\":32,\"rotary_dim\":16,"
+                            "\"scoring_func\":\"sigmoid\",\"use_qk_norm\":true}");
+    assert_true(c.qk_norm_whole && c.rope_dims == 16 && c.route_sigmoid && c.chosen_add_up);
+    assert_true(c.rope_theta == 5e6 && c.d_expert > 0 && !c.d_shared);
 }
 
 TEST_MAIN(NULL, NULL)

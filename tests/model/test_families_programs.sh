@@ -11,7 +11,8 @@ for f in ${FAMILIES:-llama-biases mistral-window qwen2-window qwen3-mqa phi3-lon
          gemma3-vision mixtral-full mixtral-window qwen3-moe-norm qwen3-moe-plain qwen2-moe qwen2-moe-nobias \
          olmo2-gqa olmo2-mha olmo3-yarn glm4-half glm4-part glm-half starcoder2-window starcoder2-nobias \
          phi3-partial qwen3-yarn llama-yarn gpt-oss gpt-oss-mxfp4 ministral seed-oss ernie internlm3 smollm3 exaone4 \
-         granite minicpm mistral3 cohere cohere2 glm4-moe}; do
+         granite minicpm mistral3 cohere cohere2 glm4-moe gpt-neox gpt-neox-serial stablelm \
+         stablelm-parallel nemotron arcee internlm2 olmoe dots1 solar-open minimax-m2}; do
   M=tests/data/families/$f
   if "$B/bin/kvdim-collect" $M --ids "$D/ids.csv" --seq-len 40 --rope both --dtype f32 --moments="$D/m.h5" -q -o "$D/a.h5" 2>"$D/err" &&
      "$B/bin/kvdim-spectrum" "$D/m.h5" --pair qk,q,k,v,vw,wv,bqk,bvw -q -o "$D/s.h5" 2>>"$D/err" &&

@@ -88,7 +88,11 @@ def record(model, family):
     new = family == "falcon" and c.new_decoder_architecture
     step = c.num_attention_heads // c.num_kv_heads if new else 1
 
-    if hasattr(module, "apply_rotary_pos_emb"):
+    if family == "stablelm":  # It hands the rotated part of a head alone to apply_rotary_pos_emb.
+        for name, m in model.named_modules():
+            if name.endswith(("self_attn.q_proj", "self_attn.k_proj")):
+                m.register_forward_hook(lambda m, i, out, key=name[-6] + "_pre": seen[key].append(out[0].clone()))
+    elif hasattr(module, "apply_rotary_pos_emb"):
         rotary = module.apply_rotary_pos_emb
 
         def recording_rotary(q, k, *args, **kw):
@@ -118,7 +122,7 @@ def record(model, family):
         recording_attend.original = attend
         module.eager_attention_forward = recording_attend
     for name, m in model.named_modules():
-        if "vision" not in name and name.endswith(("self_attn.o_proj", "self_attn.out_proj", "self_attention.dense")):
+        if "vision" not in name and name.endswith(("self_attn.o_proj", "self_attn.out_proj", "attention.dense")):
             m.register_forward_pre_hook(lambda m, i: seen["o"].append(i[0][0].clone()))
         if name.endswith("self_attention"):
             def keep_v(m, i, out, at=m):
@@ -168,6 +172,8 @@ def make(outdir, name, seed, family, config, n, dtype):
     save_file(out, os.path.join(folder, "expected.safetensors"))
     if name == "minicpm":
         name_minicpm(folder)
+    if name == "internlm2":
+        name_internlm2(folder)
     print(folder, sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), "bytes")
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -226,6 +232,27 @@ def name_minicpm(folder):
              dim_model_base=int(base))
     json.dump(c, open(path, "w"), indent=2)
 
+def name_internlm2(folder):
+    """Transformers does not contain InternLM2, which computes as Llama does and stores Q, K and V by KV head."""
+    path = os.path.join(folder, "config.json")
+    c = json.load(open(path))
+    c.update(model_type="internlm2", architectures=["InternLM2ForCausalLM"], bias=c.pop("attention_bias"))
+    json.dump(c, open(path, "w"), indent=2)
+    names = {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output", "input_layernorm": "attention_norm",
+             "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1",
+             "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2"}
+    path, kv, out = os.path.join(folder, "model.safetensors"), c["num_key_value_heads"], {}
+    tensors = load_file(path)
+    for key, w in tensors.items():
+        if "self_attn.q_proj" in key:
+            parts = [tensors[key.replace("q_proj", f"{x}_proj")].view(kv, -1, *w.shape[1:]) for x in "qkv"]
+            out[key.replace("self_attn.q_proj", "attention.wqkv")] = torch.cat(parts, 1).flatten(0, 1).contiguous()
+        elif "k_proj" not in key and "v_proj" not in key:
+            for old, new in names.items():
+                key = key.replace(old, new)
+            out[key] = w
+    save_file(out, path, metadata={"format": "pt"})
+
 def opt(**kw):
     return transformers.OPTConfig(**{**dict(
         vocab_size=80, hidden_size=48, ffn_dim=56, num_hidden_layers=2, num_attention_heads=3,
@@ -271,6 +298,19 @@ def deepseek(cls, **kw):
         intermediate_size=26, moe_intermediate_size=9, num_hidden_layers=2, first_k_dense_replace=1, n_shared_experts=2), **kw})
 
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
+
+def neox(**kw):
+    return transformers.GPTNeoXConfig(**{**dict(
+        vocab_size=80, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64,
+        bos_token_id=0, eos_token_id=1), **kw})
+
+def stablelm(**kw):
+    return llama_like("StableLmConfig", **{**dict(hidden_size=64, intermediate_size=20, num_hidden_layers=2), **kw})
+
+def without(key, config):
+    if hasattr(config, key):
+        delattr(config, key)
+    return config
 
 MODELS = {
     # Llama with every bias that its configuration can ask for
@@ -449,6 +489,31 @@ MODELS = {
     "glm4-moe": ("glm4_moe", 37, BF16, lambda: small(
         "Glm4MoeConfig", head_dim=8, attention_bias=True, use_qk_norm=True, moe_intermediate_size=7, n_routed_experts=6, num_experts_per_tok=3,
         n_group=3, topk_group=2, n_shared_experts=2, first_k_dense_replace=1, routed_scaling_factor=1.6, num_mtp_layers=0)),
+    # GPT-NeoX: two norms in parallel; in series without biases of attention, a fraction of a head rotated
+    "gpt-neox": ("gpt_neox", 40, BF16, lambda: neox()),
+    "gpt-neox-serial": ("gpt_neox", 33, F32, lambda: neox(
+        hidden_size=18, num_attention_heads=3, use_parallel_residual=False, attention_bias=False, hidden_act="gelu_new",
+        rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=5e3, partial_rotary_factor=0.7))),
+    # StableLM: a quarter of a head rotated; in parallel after one norm
+    "stablelm": ("stablelm", 40, BF16, lambda: stablelm(use_qkv_bias=True)),
+    "stablelm-parallel": ("stablelm", 33, BF16, lambda: stablelm(
+        num_key_value_heads=1, use_parallel_residual=True, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
+    # Nemotron and Arcee: squared ReLU without a gate
+    "nemotron": ("nemotron", 40, BF16, lambda: small("NemotronConfig", head_dim=8, num_key_value_heads=1, attention_bias=True, mlp_bias=True)),
+    "arcee": ("arcee", 40, BF16, lambda: small("ArceeConfig", rope_parameters=dict(YARN, rope_theta=1e4))),
+    # InternLM 2: Q, K and V in one tensor, by KV head
+    "internlm2": ("llama", 40, BF16, lambda: small(
+        "LlamaConfig", attention_bias=True, rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1e6))),
+    # OLMoE: norms over all heads, routed experts
+    "olmoe": ("olmoe", 40, BF16, lambda: small("OlmoeConfig", num_experts=5, num_experts_per_tok=2, norm_topk_prob=False)),
+    # dots.llm1, Solar Open, MiniMax-M2: the routing of DeepSeek-V3 with three kinds of attention
+    "dots1": ("dots1", 37, BF16, lambda: small(
+        "Dots1Config", head_dim=6, moe_intermediate_size=7, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2,
+        first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.4, sliding_window=9, max_window_layers=1)),
+    "solar-open": ("solar_open", 40, BF16, lambda: without("intermediate_size", small(
+        "SolarOpenConfig", head_dim=6, moe_intermediate_size=7, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1))),
+    "minimax-m2": ("minimax_m2", 40, BF16, lambda: small(
+        "MiniMaxM2Config", head_dim=8, num_local_experts=6, num_experts_per_tok=2, rotary_dim=4)),
 }
 
 if __name__ == "__main__":

@@ -44,7 +44,17 @@ def record(model, family):
     c = model.config.get_text_config()
     new = family == "falcon" and c.new_decoder_architecture
     step = c.num_attention_heads // c.num_kv_heads if new else 1
-    if hasattr(module, "apply_rotary_pos_emb"):
+    if family == "stablelm":  # It hands the rotated part of a head alone to apply_rotary_pos_emb.
+        for name, m in model.named_modules():
+            if name.endswith("self_attn.k_proj"):
+
+                def recording_k(m, i, out, d=c.hidden_size // c.num_attention_heads):
+                    k = out.unflatten(2, (-1, d)).transpose(1, 2).contiguous()
+                    keep("k_pre", k)
+                    return k.transpose(1, 2).flatten(2)
+
+                m.register_forward_hook(recording_k)
+    elif hasattr(module, "apply_rotary_pos_emb"):
         rotary = module.apply_rotary_pos_emb
 
         def recording_rotary(q, k, *args, **kw):
@@ -96,7 +106,7 @@ def weights(model, family):
         elif name.endswith("self_attn.qkv_proj"):
             d = m.weight.shape[0] // (heads + 2 * kv)
             out += [w.reshape(kv, -1) for w in m.weight.grad.split([heads * d, kv * d, kv * d])[1:]]
-        elif name.endswith("self_attention.query_key_value"):
+        elif name.endswith("attention.query_key_value"):
             g = m.weight.grad.reshape(kv, heads // kv + 2, -1, m.weight.shape[1])
             out += [g[:, -2].reshape(kv, -1), g[:, -1].reshape(kv, -1)]
     return torch.stack(out[0::2]), torch.stack(out[1::2])
@@ -124,14 +134,40 @@ def granite(folder):
     return transformers.GraniteConfig(**c)
 
 
+def llama_of_internlm2(folder):
+    """Transformers' Llama with the weights of the InternLM2 in `folder`, which Transformers lacks."""
+    c = json.load(open(os.path.join(folder, "config.json")))
+    model = transformers.LlamaForCausalLM._from_config(
+        transformers.LlamaConfig(**{**c, "model_type": "llama", "attention_bias": c["bias"]}), attn_implementation="eager").double()
+    names = {"model.tok_embeddings": "model.embed_tokens", "output": "lm_head", "attention_norm": "input_layernorm",
+             "ffn_norm": "post_attention_layernorm", "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj",
+             "feed_forward.w3": "mlp.up_proj", "feed_forward.w2": "mlp.down_proj"}
+    kv, d, state = c["num_key_value_heads"], c["hidden_size"] // c["num_attention_heads"], {}
+    for key, w in load_file(os.path.join(folder, "model.safetensors")).items():
+        if "attention.wqkv" in key:
+            parts = w.view(kv, -1, *w.shape[1:])
+            for x, p in zip("qkv", (parts[:, :-2 * d], parts[:, -2 * d:-d], parts[:, -d:])):
+                state[key.replace("attention.wqkv", f"self_attn.{x}_proj")] = p.flatten(0, 1)
+            continue
+        for old, new in names.items():
+            key = key.replace(old, new)
+        state[key] = w
+    model.load_state_dict(state)
+    return model.eval()
+
+
 out = {}
 for name in sys.argv[3:] or sorted(os.listdir(sys.argv[1])):
     folder = os.path.join(sys.argv[1], name)
-    config = granite(folder) if name == "minicpm" else transformers.AutoConfig.from_pretrained(folder)
-    experts = hasattr(config, "num_experts_per_tok")
-    auto = transformers.AutoModelForImageTextToText if name == "mistral3" else transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(
-        folder, config=config, dtype=torch.float64, attn_implementation="eager", **(dict(experts_implementation="eager") if experts else {})).eval()
+    if name == "internlm2":
+        model = llama_of_internlm2(folder)
+    else:
+        config = granite(folder) if name == "minicpm" else transformers.AutoConfig.from_pretrained(folder)
+        experts = hasattr(config, "num_experts_per_tok")
+        auto = transformers.AutoModelForImageTextToText if name == "mistral3" else transformers.AutoModelForCausalLM
+        model = auto.from_pretrained(
+            folder, config=config, dtype=torch.float64, attn_implementation="eager",
+            **(dict(experts_implementation="eager") if experts else {})).eval()
     family = "ministral3" if name == "mistral3" else type(model).__module__.split(".")[-2]
     record(model, family)
     ids = [int(i) for i in load_file(os.path.join(folder, "expected.safetensors"))["id"]]

@@ -70,7 +70,8 @@ typedef enum {
     KVD_GEGLU_TANH, /* gelu(x W_gate) * (x W_up), gelu approximated by tanh */
     KVD_GELU,       /* gelu(x W_up) by the error function, without W_gate */
     KVD_GELU_TANH,  /* gelu(x W_up) approximated by tanh, without W_gate */
-    KVD_RELU        /* max(x W_up, 0), without W_gate */
+    KVD_RELU,       /* max(x W_up, 0), without W_gate */
+    KVD_RELU2       /* max(x W_up, 0)^2, without W_gate */
 } kvd_activation;
 
 enum {

@@ -180,11 +180,9 @@ int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const ch
     static const struct {
         const char *name;
         kvd_activation is;
-    } known[] = {{"silu", KVD_SWIGLU},
-                 {"gelu", KVD_GELU},
-                 {"gelu_new", KVD_GELU_TANH},
-                 {"gelu_pytorch_tanh", KVD_GELU_TANH},
-                 {"relu", KVD_RELU}};
+    } known[] = {{"silu", KVD_SWIGLU},        {"gelu", KVD_GELU},
+                 {"gelu_new", KVD_GELU_TANH}, {"gelu_pytorch_tanh", KVD_GELU_TANH},
+                 {"relu", KVD_RELU},          {"relu2", KVD_RELU2}};
     const json_t *value = kvd_cfg_member(root, key);
     const char *name = value ? json_string_value(value) : absent;
     for (size_t i = 0; name && i < sizeof known / sizeof known[0]; i++)
@@ -194,7 +192,8 @@ int kvd_cfg_activation(const json_t *root, const char *key, bool gated, const ch
         }
     return kvd_fail(err, "'%s' is '%s', only %s", key, name ? name : "not a string",
                     gated ? "'silu' is supported"
-                          : "'gelu', 'gelu_new', 'gelu_pytorch_tanh' and 'relu' are supported");
+                          : "'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu' and 'relu2' are "
+                            "supported");
 }
 
 int kvd_cfg_geglu(const json_t *root, const char *key, kvd_config *c, kvd_err *err)

@@ -116,10 +116,10 @@ enum {
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
 /*
- * Reads the RoPE parameters of GLM models, in which RoPE rotates half of a head unless
- * partial_rotary_factor says otherwise. Fails if that number of dimensions is odd.
+ * Reads the RoPE parameters of families that rotate the fraction `absent` of a head's dimensions,
+ * unless partial_rotary_factor gives another. Fails if that number of dimensions is odd or 0.
  */
-int kvd_cfg_rope_half(const json_t *root, kvd_config *c, kvd_err *err);
+int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err *err);
 
 /*
  * Reads the RoPE parameters of families whose layers with a sliding window have their own RoPE base

@@ -348,19 +348,19 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
     return read_rope(root, kvd_cfg_member(root, "rope_parameters"), 10000, original, types, c, err);
 }
 
-int kvd_cfg_rope_half(const json_t *root, kvd_config *c, kvd_err *err)
+int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err *err)
 {
     if (json_is_null(json_object_get(root, "partial_rotary_factor")))
         return kvd_fail(err, "'partial_rotary_factor' is null: give a number or leave it out");
     if (kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL | KVD_CFG_ROPE_PARTIAL, c, err))
         return -1;
     if (!c->rope_dims)
-        c->rope_dims = c->d_head / 2;
-    if (c->rope_dims % 2)
+        c->rope_dims = (int)(c->d_head * absent);
+    if (c->rope_dims < 2 || c->rope_dims % 2)
         return kvd_fail(err,
-                        "half of a head of %d is an odd number of dimensions, RoPE needs an "
-                        "even one: give 'partial_rotary_factor'",
-                        c->d_head);
+                        "%g of a head of %d is %d dimensions, RoPE needs an even number: give "
+                        "'partial_rotary_factor'",
+                        absent, c->d_head, c->rope_dims);
     return 0;
 }
 

@@ -19,7 +19,10 @@ static const kvd_family *const families[] = {
     &kvd_family_ernie4_5,   &kvd_family_internlm3,   &kvd_family_smollm3,
     &kvd_family_granite,    &kvd_family_minicpm,     &kvd_family_exaone4,
     &kvd_family_ministral3, &kvd_family_mistral3,    &kvd_family_cohere,
-    &kvd_family_cohere2,    &kvd_family_glm4_moe};
+    &kvd_family_cohere2,    &kvd_family_glm4_moe,    &kvd_family_gpt_neox,
+    &kvd_family_stablelm,   &kvd_family_nemotron,    &kvd_family_arcee,
+    &kvd_family_internlm2,  &kvd_family_olmoe,       &kvd_family_dots1,
+    &kvd_family_solar_open, &kvd_family_minimax_m2};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 size_t kvd_family_count(void)
@@ -34,10 +37,13 @@ const kvd_family *kvd_family_at(size_t i)
 
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture)
 {
-    for (size_t i = 0; i < N_FAMILIES; i++)
-        if ((!model_type || strcmp(model_type, families[i]->name) == 0) &&
-            (!architecture || strcmp(architecture, families[i]->architecture) == 0))
-            return families[i];
+    for (size_t i = 0; i < N_FAMILIES; i++) {
+        const kvd_family *const f = families[i];
+        if ((!model_type || strcmp(model_type, f->name) == 0 ||
+             (f->other_name && strcmp(model_type, f->other_name) == 0)) &&
+            (!architecture || strcmp(architecture, f->architecture) == 0))
+            return f;
+    }
     return NULL;
 }
 
@@ -368,6 +374,16 @@ bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, b
     return false;
 }
 
+/* Returns true if `name` is one of the names in `list`, which are separated by spaces. */
+static bool is_listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = list; at && (at = strstr(at, name)); at += n)
+        if ((at == list || at[-1] == ' ') && (at[n] == ' ' || !at[n]))
+            return true;
+    return false;
+}
+
 bool kvd_family_knows(const kvd_config *c, const char *tensor)
 {
     const kvd_family *f = kvd_family_of(c);
@@ -376,7 +392,7 @@ bool kvd_family_knows(const kvd_config *c, const char *tensor)
                *ignored = of_layer ? f->ignored_layer : f->ignored;
     if (of_layer && layer >= (unsigned long)c->n_layers)
         return layer - (unsigned long)c->n_layers < (unsigned long)c->extra_layers;
-    if (ignored && strcmp(of_layer ? of_layer : tensor, ignored) == 0)
+    if (is_listed(ignored, of_layer ? of_layer : tensor))
         return true;
     kvd_part part;
     bool bias;

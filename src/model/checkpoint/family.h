@@ -124,7 +124,8 @@ typedef struct {
 struct json_t;
 
 typedef struct {
-    const char *name;
+    const char *name;         /* model_type in config.json */
+    const char *other_name;   /* model_type of other models that compute the same, or NULL */
     const char *architecture; /* name of the language model in `architectures` of config.json */
     /* Another name that files with the model_type `name` have there, or NULL. */
     const char *other_architecture;
@@ -146,8 +147,8 @@ typedef struct {
     const kvd_stored *stored;
     size_t n_stored;
     /*
-     * Name of a tensor that old files contain in every layer. It is not read, because its values
-     * follow from the configuration. NULL if the family has no such tensor.
+     * Names, separated by spaces, of tensors of a layer that are not read, because their values
+     * follow from the configuration. NULL: none.
      */
     const char *ignored_layer;
     /*

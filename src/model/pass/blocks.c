@@ -369,6 +369,13 @@ void kvd_relu(float *x, size_t n)
         x[i] = x[i] < 0.0f ? 0.0f : x[i];
 }
 
+void kvd_relu2(float *x, size_t n)
+{
+#pragma omp parallel for simd schedule(static) if (n >= WORTH_THREADS)
+    for (size_t i = 0; i < n; i++)
+        x[i] = x[i] < 0.0f ? 0.0f : x[i] * x[i];
+}
+
 KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const float *sink)
 {
     float top = row[0];

@@ -87,10 +87,12 @@ void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, flo
 /*
  * Activations in place. kvd_gelu: x Phi(x), where Phi is the cumulative normal distribution.
  * kvd_gelu_tanh: x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)). kvd_relu: max(x, 0).
+ * kvd_relu2: max(x, 0)^2.
  */
 void kvd_gelu(float *x, size_t n);
 void kvd_gelu_tanh(float *x, size_t n);
 void kvd_relu(float *x, size_t n);
+void kvd_relu2(float *x, size_t n);
 
 /* Computes x [n] = softcap * tanh(scale * x / softcap) in place; softcap is above 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);

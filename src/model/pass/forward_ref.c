@@ -414,6 +414,8 @@ static double activate(kvd_activation a, double gate, double up)
         return up * (1 + tanh(sqrt(2 / M_PI) * (up + 0.044715 * pow(up, 3)))) / 2;
     case KVD_RELU:
         return fmax(up, 0);
+    case KVD_RELU2:
+        return pow(fmax(up, 0), 2);
     }
     return NAN;
 }

@@ -85,6 +85,9 @@ void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part
 void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows,
                     const kvd_layer_qkv *out);
 
+/* Applies an activation without gate to x [n] in place. */
+void kvd_layer_activate(kvd_activation a, float *x, size_t n);
+
 /*
  * Adds the output of the feed-forward block for input `in` [rows][d_model] to x [rows][d_model];
  * gate and up are scratch [rows][d_ffn].

@@ -172,7 +172,7 @@ void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy)
         gelu_tanh_back(x, n, dy);
     else
         for (size_t i = 0; i < n; i++)
-            dy[i] = x[i] > 0 ? dy[i] : 0;
+            dy[i] *= !(x[i] > 0) ? 0 : a == KVD_RELU ? 1 : 2 * x[i];
 }
 
 /*
@@ -325,12 +325,8 @@ static void feed_forward(const kvd_config *c, const kvd_layer_weights *w, const 
     if (kvd_config_gated(c)) {
         (c->activation == KVD_SWIGLU ? kvd_swiglu : kvd_geglu_tanh)(gate, up, rows * ffn);
         up = gate;
-    } else if (c->activation == KVD_GELU) {
-        kvd_gelu(up, rows * ffn);
-    } else if (c->activation == KVD_GELU_TANH) {
-        kvd_gelu_tanh(up, rows * ffn);
     } else {
-        kvd_relu(up, rows * ffn);
+        kvd_layer_activate(c->activation, up, rows * ffn);
     }
     project(up, w, KVD_PART_DOWN, rows, ffn, d, y);
 }

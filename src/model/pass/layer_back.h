@@ -39,7 +39,7 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 void kvd_geglu_tanh_back(float *gate, const float *up, size_t n, float *dy);
 
 /*
- * Computes the gradient of KVD_GELU, KVD_GELU_TANH or KVD_RELU: x [n] is the activation's input,
+ * Computes the gradient of an activation without gate: x [n] is the activation's input,
  * and dy [n] becomes dx.
  */
 void kvd_activation_back(kvd_activation a, const float *x, size_t n, float *dy);

@@ -211,9 +211,90 @@ static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_heads(root, 8, 0, c, err) ||
         kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_rope_half(root, c, err) || read_experts(root, &keys, 1, 1, 1, c, err) ||
+        kvd_cfg_rope_part(root, 0.5, c, err) || read_experts(root, &keys, 1, 1, 1, c, err) ||
         read_groups(root, 1, 1, 2, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
+    return 0;
+}
+
+/* Reads the window of dots.llm1, which layers from max_window_layers on have. */
+static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    int window = json_object_get(root, "sliding_window") ? 0 : 4096, first = 62;
+    if (kvd_cfg_size_or(root, "sliding_window", &window, err) ||
+        kvd_cfg_size_or(root, "max_window_layers", &first, err))
+        return -1;
+    if (kvd_cfg_member(root, "layer_types"))
+        return kvd_cfg_layer_types(root, window, true, c, err);
+    return window && first < c->n_layers ? kvd_cfg_set_window(c, window, first, err) : 0;
+}
+
+/* Reads dots.llm1 (arXiv:2506.05767): the attention of Qwen3, routed as in DeepSeek-V3. */
+static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 0, 0, 1408};
+    if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 32, 0, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        read_dots1_window(root, c, err) || kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
+        read_experts(root, &keys, 0, 0, 1, c, err) || read_groups(root, 1, 1, 2, c, err) ||
+        kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    c->qk_norm = true;
+    c->bias_o = c->bias_qkv;
+    c->chosen_add_up = c->chosen_add_up && kvd_cfg_member(root, "norm_topk_prob");
+    return 0;
+}
+
+/* Reads Solar Open: the attention of Llama, routed as GLM-4.5, with experts in every layer. */
+static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", 128, 8, 1280};
+    if (read_sigmoids(root, c, err) || kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_heads(root, 8, 128, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_rope_part(root, 1, c, err) || read_experts(root, &keys, 1, 0, 1, c, err) ||
+        read_groups(root, 1, 1, 2, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    c->d_ffn = c->d_expert;
+    memset(c->dense_layers, 0, sizeof c->dense_layers);
+    kvd_cfg_theta_or(root, 1e6, c);
+    return 0;
+}
+
+/*
+ * Reads MiniMax-M2: one norm over all heads of Q and one over all heads of K, RoPE on rotary_dim
+ * dimensions, experts chosen by sigmoids and a learned bias.
+ */
+static int read_minimax_m2(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "num_local_experts", "num_experts_per_tok", "intermediate_size", 256, 8, 1536};
+    bool norms = true;
+    int rotated = 0;
+    c->route_sigmoid = c->chosen_add_up = true;
+    if (check_text(root, "scoring_func", "sigmoid", err) ||
+        check_text(root, "qk_norm_type", "per_layer", err) ||
+        kvd_cfg_bool(root, "use_qk_norm", &norms, err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 8, 128, c, err) ||
+        kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_size_or(root, "rotary_dim", &rotated, err) ||
+        kvd_cfg_rope_part(root, rotated ? (double)rotated / c->d_head : 1, c, err) ||
+        kvd_cfg_routed(root, &keys, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    if (!norms)
+        return kvd_fail(err, "'use_qk_norm' is false, only true is supported");
+    c->qk_norm = c->qk_norm_whole = true;
+    c->expert_groups = c->groups_chosen = 1;
+    c->expert_scale = 1;
+    kvd_cfg_theta_or(root, 5e6, c);
     return 0;
 }
 
@@ -261,6 +342,7 @@ const kvd_family kvd_family_deepseek_v2 = {
 
 const kvd_family kvd_family_deepseek_v3 = {
     .name = "deepseek_v3",
+    .other_name = "kimi_k2",
     .architecture = "DeepseekV3ForCausalLM",
     .read = read_v3,
     KVD_LLAMA_NAMES,
@@ -285,4 +367,46 @@ const kvd_family kvd_family_glm4_moe = {
     KVD_LLAMA_NAMES,
     .stored = glm4_moe_stored,
     .n_stored = sizeof glm4_moe_stored / sizeof glm4_moe_stored[0],
+};
+
+const kvd_family kvd_family_dots1 = {
+    .name = "dots1",
+    .architecture = "Dots1ForCausalLM",
+    .read = read_dots1,
+    KVD_LLAMA_NAMES,
+    .stored = glm4_moe_stored,
+    .n_stored = sizeof glm4_moe_stored / sizeof glm4_moe_stored[0],
+};
+
+const kvd_family kvd_family_solar_open = {
+    .name = "solar_open",
+    .architecture = "SolarOpenForCausalLM",
+    .read = read_solar_open,
+    KVD_LLAMA_NAMES,
+    .stored = glm4_moe_stored,
+    .n_stored = sizeof glm4_moe_stored / sizeof glm4_moe_stored[0],
+};
+
+static const kvd_stored minimax_m2_stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_QKV,
+    {KVD_PART_NORM_Q, "self_attn.q_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_K, "self_attn.k_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_O, "self_attn.o_proj", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_ROUTER, "block_sparse_moe.gate", KVD_ROWS_ALL, NULL},
+    {KVD_PART_ROUTER_BIAS, "block_sparse_moe.e_score_correction_bias", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_GATE, "block_sparse_moe.experts.#.w1", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_UP, "block_sparse_moe.experts.#.w3", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EXPERT_DOWN, "block_sparse_moe.experts.#.w2", KVD_ROWS_ALL, NULL},
+    KVD_LLAMA_ENDS,
+};
+
+const kvd_family kvd_family_minimax_m2 = {
+    .name = "minimax_m2",
+    .architecture = "MiniMaxM2ForCausalLM",
+    .read = read_minimax_m2,
+    KVD_LLAMA_NAMES,
+    .stored = minimax_m2_stored,
+    .n_stored = sizeof minimax_m2_stored / sizeof minimax_m2_stored[0],
 };

@@ -110,3 +110,120 @@ const kvd_family kvd_family_falcon = {
     .ignored_layer = "self_attention.rotary_emb.inv_freq",
     .ignored = "transformer.rotary_emb.inv_freq",
 };
+
+/*
+ * Reads GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia. Files of before 2025 call the
+ * base of RoPE rotary_emb_base, and the rotated fraction of a head rotary_pct.
+ */
+static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    bool parallel = true, biases = true;
+    double fraction = 0.25, theta = 10000;
+    c->norm = KVD_NORM_LAYER;
+    if (kvd_cfg_activation(root, "hidden_act", false, "gelu", c, err) ||
+        kvd_cfg_bool(root, "use_parallel_residual", &parallel, err) ||
+        kvd_cfg_bool(root, "attention_bias", &biases, err) || kvd_cfg_sizes(root, c, err) ||
+        kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err))
+        return -1;
+    c->n_kv_heads = c->n_heads;
+    if (kvd_cfg_split_heads(c, err) ||
+        kvd_cfg_positive(root, "layer_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_positive_or(root, "rotary_pct", &fraction, err) ||
+        kvd_cfg_positive_or(root, "rotary_emb_base", &theta, err))
+        return -1;
+    if (fraction > 1)
+        return kvd_fail(err, "'rotary_pct' is %g, more than 1", fraction);
+    if (kvd_cfg_rope_part(root, fraction, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    kvd_cfg_theta_or(root, theta, c);
+    c->order = parallel ? KVD_ORDER_PARALLEL : KVD_ORDER_BEFORE;
+    c->bias_qkv = c->bias_o = biases;
+    c->bias_ffn = true;
+    return 0;
+}
+
+static const kvd_stored neox_stored[] = {
+    {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_Q, "attention.query_key_value", KVD_ROWS_GROUPED, NULL},
+    {KVD_PART_K, "attention.query_key_value", KVD_ROWS_GROUPED, NULL},
+    {KVD_PART_V, "attention.query_key_value", KVD_ROWS_GROUPED, NULL},
+    {KVD_PART_O, "attention.dense", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "post_attention_layernorm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_UP, "mlp.dense_h_to_4h", KVD_ROWS_ALL, NULL},
+    {KVD_PART_DOWN, "mlp.dense_4h_to_h", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EMBEDDING, "gpt_neox.embed_in", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FINAL, "gpt_neox.final_layer_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_HEAD, "embed_out", KVD_ROWS_ALL, NULL},
+};
+
+const kvd_family kvd_family_gpt_neox = {
+    .name = "gpt_neox",
+    .architecture = "GPTNeoXForCausalLM",
+    .read = read_gpt_neox,
+    .base = "gpt_neox.",
+    .layers = "gpt_neox.layers.",
+    .stored = neox_stored,
+    .n_stored = sizeof neox_stored / sizeof neox_stored[0],
+    .ignored_layer = "attention.rotary_emb.inv_freq attention.bias attention.masked_bias",
+};
+
+/*
+ * Reads StableLM (Bellagente et al. 2024, arXiv:2402.17834): layer norms and a gated feed-forward
+ * block, which in the 12B model runs in parallel with attention after the same norm.
+ */
+static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    bool parallel = false;
+    c->norm = KVD_NORM_LAYER;
+    if (kvd_cfg_refuse_true(root, "qk_layernorm", "layer norms of Q and K are not supported",
+                            err) ||
+        kvd_cfg_bool(root, "use_parallel_residual", &parallel, err) ||
+        kvd_cfg_bool(root, "use_qkv_bias", &c->bias_qkv, err) ||
+        kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 32, 0, c, err) ||
+        kvd_cfg_positive(root, "layer_norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_rope_part(root, 0.25, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    c->order = parallel ? KVD_ORDER_PARALLEL : KVD_ORDER_BEFORE;
+    c->shared_norm = parallel;
+    return 0;
+}
+
+/*
+ * Reads Nemotron (Parmar et al. 2024, arXiv:2402.16819): layer norms that multiply by 1 + the
+ * stored gain, and a feed-forward block with squared ReLU.
+ */
+static int read_nemotron(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    c->norm = KVD_NORM_LAYER;
+    c->norm_plus_one = true;
+    if (kvd_cfg_activation(root, "hidden_act", false, "relu2", c, err) ||
+        kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) || kvd_cfg_sizes(root, c, err) ||
+        kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+        kvd_cfg_heads(root, 0, 0, c, err) ||
+        kvd_cfg_positive(root, "norm_eps", &c->norm_eps, err) ||
+        kvd_cfg_rope_part(root, 0.5, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    return 0;
+}
+
+const kvd_family kvd_family_stablelm = {
+    .name = "stablelm",
+    .architecture = "StableLmForCausalLM",
+    .read = read_stablelm,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+const kvd_family kvd_family_nemotron = {
+    .name = "nemotron",
+    .architecture = "NemotronForCausalLM",
+    .read = read_nemotron,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};

@@ -38,6 +38,15 @@ extern const kvd_family kvd_family_cohere2;
 extern const kvd_family kvd_family_glm4_moe;
 extern const kvd_family kvd_family_deepseek_v2;
 extern const kvd_family kvd_family_deepseek_v3;
+extern const kvd_family kvd_family_gpt_neox;
+extern const kvd_family kvd_family_stablelm;
+extern const kvd_family kvd_family_nemotron;
+extern const kvd_family kvd_family_arcee;
+extern const kvd_family kvd_family_internlm2;
+extern const kvd_family kvd_family_olmoe;
+extern const kvd_family kvd_family_dots1;
+extern const kvd_family kvd_family_solar_open;
+extern const kvd_family kvd_family_minimax_m2;
 
 /*
  * Prefixes of tensor names in multimodal files: those of the language model, as published

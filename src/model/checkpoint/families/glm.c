@@ -13,7 +13,7 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_heads(root, 2, 128, c, err) ||
         kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
-        kvd_cfg_layer_types(root, 0, false, c, err) || kvd_cfg_rope_half(root, c, err) ||
+        kvd_cfg_layer_types(root, 0, false, c, err) || kvd_cfg_rope_part(root, 0.5, c, err) ||
         kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
     c->rope_layout = KVD_ROPE_INTERLEAVED;

@@ -300,11 +300,10 @@ const kvd_family kvd_family_mixtral = {
  * Reads the keys of a model that computes as Llama does. kv_heads and d_head are as in
  * kvd_cfg_heads, theta is the default of rope_theta.
  */
-static int read_plain(const json_t *root, int kv_heads, int d_head, double theta, bool tied,
-                      kvd_config *c, kvd_err *err)
+static int read_ungated(const json_t *root, int kv_heads, int d_head, double theta, bool tied,
+                        kvd_config *c, kvd_err *err)
 {
-    if (kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
-        kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
+    if (kvd_cfg_sizes(root, c, err) || kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err) ||
         kvd_cfg_heads(root, kv_heads, d_head, c, err) ||
         kvd_cfg_positive(root, "rms_norm_eps", &c->norm_eps, err) ||
         kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
@@ -313,6 +312,72 @@ static int read_plain(const json_t *root, int kv_heads, int d_head, double theta
     kvd_cfg_theta_or(root, theta, c);
     return 0;
 }
+
+static int read_plain(const json_t *root, int kv_heads, int d_head, double theta, bool tied,
+                      kvd_config *c, kvd_err *err)
+{
+    return kvd_cfg_activation(root, "hidden_act", true, "silu", c, err) ||
+                   read_ungated(root, kv_heads, d_head, theta, tied, c, err)
+               ? -1
+               : 0;
+}
+
+/* Reads Arcee's AFM: Llama with squared ReLU in place of the gated feed-forward block. */
+static int read_arcee(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err) ||
+        kvd_cfg_bool(root, "mlp_bias", &c->bias_ffn, err) ||
+        kvd_cfg_activation(root, "hidden_act", false, "relu2", c, err) ||
+        read_ungated(root, 0, 0, 10000, false, c, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    return 0;
+}
+
+const kvd_family kvd_family_arcee = {
+    .name = "arcee",
+    .architecture = "ArceeForCausalLM",
+    .read = read_arcee,
+    KVD_LLAMA_NAMES,
+    .stored = kvd_llama_stored,
+    .n_stored = KVD_LLAMA_STORED,
+};
+
+/* Reads InternLM 2 and 2.5 (Cai et al. 2024, arXiv:2403.17297); wqkv is ordered by KV head. */
+static int read_internlm2(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    if (kvd_cfg_bool(root, "bias", &c->bias_qkv, err) ||
+        read_plain(root, 0, 0, 10000, false, c, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    return 0;
+}
+
+static const kvd_stored internlm2_stored[] = {
+    {KVD_PART_NORM_ATTENTION, "attention_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_Q, "attention.wqkv", KVD_ROWS_GROUPED, NULL},
+    {KVD_PART_K, "attention.wqkv", KVD_ROWS_GROUPED, NULL},
+    {KVD_PART_V, "attention.wqkv", KVD_ROWS_GROUPED, NULL},
+    {KVD_PART_O, "attention.wo", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FFN, "ffn_norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_GATE, "feed_forward.w1", KVD_ROWS_ALL, NULL},
+    {KVD_PART_UP, "feed_forward.w3", KVD_ROWS_ALL, NULL},
+    {KVD_PART_DOWN, "feed_forward.w2", KVD_ROWS_ALL, NULL},
+    {KVD_PART_EMBEDDING, "model.tok_embeddings", KVD_ROWS_ALL, NULL},
+    {KVD_PART_NORM_FINAL, "model.norm", KVD_ROWS_ALL, NULL},
+    {KVD_PART_HEAD, "output", KVD_ROWS_ALL, NULL},
+};
+
+const kvd_family kvd_family_internlm2 = {
+    .name = "internlm2",
+    .architecture = "InternLM2ForCausalLM",
+    .read = read_internlm2,
+    .base = "model.",
+    .layers = "model.layers.",
+    .ignored_layer = "attention.rotary_emb.inv_freq",
+    .stored = internlm2_stored,
+    .n_stored = sizeof internlm2_stored / sizeof internlm2_stored[0],
+};
 
 static int read_seed_oss(const json_t *root, kvd_config *c, kvd_err *err)
 {

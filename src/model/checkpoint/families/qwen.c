@@ -127,6 +127,22 @@ static int read_qwen3_moe(const json_t *root, kvd_config *c, kvd_err *err)
     return read_moe(root, 4, &keys, c, err);
 }
 
+/*
+ * Reads OLMoE (Muennighoff et al. 2024, arXiv:2409.02060): one norm over all heads of Q and one
+ * over all heads of K, routed experts in every layer.
+ */
+static int read_olmoe(const json_t *root, kvd_config *c, kvd_err *err)
+{
+    static const kvd_routed_keys keys = {
+        "num_experts", "num_experts_per_tok", "intermediate_size", 64, 8, 2048};
+    if (kvd_cfg_refuse_set(root, "clip_qkv", err) ||
+        kvd_cfg_bool(root, "attention_bias", &c->bias_qkv, err))
+        return -1;
+    c->bias_o = c->bias_qkv;
+    c->qk_norm = c->qk_norm_whole = true;
+    return read_moe(root, 0, &keys, c, err);
+}
+
 static const kvd_stored stored[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
     KVD_LLAMA_QKV,
@@ -159,6 +175,15 @@ const kvd_family kvd_family_qwen3_moe = {
     .name = "qwen3_moe",
     .architecture = "Qwen3MoeForCausalLM",
     .read = read_qwen3_moe,
+    KVD_LLAMA_NAMES,
+    .stored = stored,
+    .n_stored = sizeof stored / sizeof stored[0],
+};
+
+const kvd_family kvd_family_olmoe = {
+    .name = "olmoe",
+    .architecture = "OlmoeForCausalLM",
+    .read = read_olmoe,
     KVD_LLAMA_NAMES,
     .stored = stored,
     .n_stored = sizeof stored / sizeof stored[0],

@@ -72,6 +72,8 @@ template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
         const float s = 1.0f / (1.0f + expf(-twice * (x + cube * x * x * x)));
         return s + x * s * (1.0f - s) * twice * (1.0f + 3.0f * cube * x * x);
     }
+    if (KIND == KVD_RELU2)
+        return x > 0 ? 2 * x : 0.0f;
     return x > 0 ? 1.0f : 0.0f;
 }
 
@@ -139,6 +141,8 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
         return launch_activate<KVD_GELU, T>(in, bias, n, ffn, dy, stream);
     case KVD_GELU_TANH:
         return launch_activate<KVD_GELU_TANH, T>(in, bias, n, ffn, dy, stream);
+    case KVD_RELU2:
+        return launch_activate<KVD_RELU2, T>(in, bias, n, ffn, dy, stream);
     default:
         return launch_activate<KVD_RELU, T>(in, bias, n, ffn, dy, stream);
     }

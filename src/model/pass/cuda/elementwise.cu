@@ -23,6 +23,8 @@ template <kvd_activation KIND> __device__ __forceinline__ float activation(float
         return gelu_tanh(x);
     if (KIND == KVD_RELU)
         return x < 0.0f ? 0.0f : x;
+    if (KIND == KVD_RELU2)
+        return x < 0.0f ? 0.0f : x * x;
     return silu(x);
 }
 
@@ -96,6 +98,8 @@ cudaError_t choose_activation(kvd_activation kind, const void *in, const float *
         return launch_activate<KVD_GELU, T>(in, bias, n, ffn, y, stream);
     case KVD_GELU_TANH:
         return launch_activate<KVD_GELU_TANH, T>(in, bias, n, ffn, y, stream);
+    case KVD_RELU2:
+        return launch_activate<KVD_RELU2, T>(in, bias, n, ffn, y, stream);
     default:
         return launch_activate<KVD_RELU, T>(in, bias, n, ffn, y, stream);
     }
