@@ -11,10 +11,7 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
     sum->read += a->read;
     sum->unread += a->unread;
     sum->dense += a->dense;
-    /*
-     * The largest sizes (`peak`) of different heads add up, because a cache holds the tokens of all
-     * heads at the same time.
-     */
+    /* All heads hold their tokens at the same time, so their peaks add up. */
     sum->peak += a->peak;
     sum->dropped += a->dropped;
     sum->lowered += a->lowered;

@@ -1,11 +1,8 @@
 /*
- * Declarations shared by all compression methods. A KV cache is shortened along four axes, in this
- * order: layers (which layers share data), tokens (which tokens stay), dims (which subspace of a
- * head is kept), bits (how numbers are coded). A method shortens one axis.
- *
- * The prompt is processed as a whole: its tokens attend to each other uncompressed, then it is
- * compressed. Every token after the prompt is a step: it is appended to the cache, attends to the
- * cached tokens, and may change them.
+ * Declarations shared by all compression methods. Each method compresses one axis, in this order:
+ * layers (sharing), tokens (selection), dims (subspaces), bits (quantisation).
+ * Prompt tokens attend to uncompressed K and V. Every later token is a step: appended to the cache,
+ * it attends to the cached tokens.
  */
 #ifndef KVD_METHODS_AXIS_H
 #define KVD_METHODS_AXIS_H
@@ -24,16 +21,13 @@
 
 typedef enum { KVD_KEYS, KVD_VALUES, KVD_N_SIDES } kvd_side;
 
-/*
- * Precision level of a cached token. A method that selects tokens assigns the level; methods that
- * remove dimensions or quantise store fewer numbers or bits for a token at KVD_LEVEL_LOW.
- */
+/* Precision level of a cached token, assigned by the method that selects tokens. */
 enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 
 /* Parameter of a method, such as "p" of "zack,p=0.5". */
 typedef struct kvd_parameter {
     const char *key;
-    /* Default value. NaN: the user must give the parameter, or another parameter replaces it. */
+    /* Default value. NaN: no default. */
     double value;
     /* Allowed range, ends included. */
     double lo, hi;
@@ -42,103 +36,79 @@ typedef struct kvd_parameter {
 } kvd_parameter;
 
 /*
- * Parameter that trades stored bytes for quality. `most` is the value that stores the most bytes,
- * `least` the value that stores the fewest.
+ * Parameter that trades stored bytes for quality. `most` stores the most bytes, `least` the fewest.
  */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
-    /* True: the next value of a sweep is this value times a constant. False: plus a constant. */
+    /* Spacing of a sweep: geometric if true, else arithmetic. */
     bool geometric;
-    /*
-     * Name of a second parameter, or NULL. If that parameter is not given, its value is `at` +
-     * `slope` * (value of the parameter `key`).
-     */
+    /* Second parameter, or NULL. Its default is `at` + `slope` * (value of `key`). */
     const char *with;
     double at, slope;
 } kvd_tradeoff;
 
-/* Parameter `key` has no effect while the value of parameter `by` is in the range lo .. hi. */
+/* Parameter `key` has no effect while parameter `by` is in the range lo .. hi. */
 typedef struct kvd_idle_key {
     const char *key, *by;
     double lo, hi;
 } kvd_idle_key;
 
-/* Largest number of parameters of a method, and bytes of a text value including the final 0. */
 enum { KVD_PARAMETERS_MAX = 16, KVD_PARAMETER_TEXT = 200 };
 typedef struct kvd_parameter_values {
     double value[KVD_PARAMETERS_MAX];
     bool given[KVD_PARAMETERS_MAX];
-    /* Value of the parameter named by kvd_method_info.text_key; "" if not given. */
     char text[KVD_PARAMETER_TEXT];
-    const struct kvd_method_info *method; /* method that declares these parameters */
+    const struct kvd_method_info *method;
 } kvd_parameter_values;
 
 /* Inputs that a method needs in addition to K and V, as bits of a mask. */
 typedef enum {
     KVD_NEEDS_SPECTRUM = 1, /* rotations and singular values, --spectrum */
     KVD_NEEDS_PRE_ROPE = 2,
-    KVD_NEEDS_ACTIVATIONS = 4,    /* Q, K and V of calibration text, --calibration */
-    KVD_NEEDS_FISHER = 8,         /* squared gradients of the loss, --fisher */
+    KVD_NEEDS_ACTIVATIONS = 4, /* Q, K and V of calibration text, --calibration */
+    KVD_NEEDS_FISHER = 8,
     KVD_NEEDS_PROBABILITIES = 16, /* sums of attention probabilities of the prompt */
     KVD_NEEDS_PROMPT = 32,        /* a prompt, at whose end the method chooses tokens */
-    KVD_NEEDS_QUERIES = 64,       /* Q of the prompt's tokens */
-    KVD_NEEDS_INPUT = 128         /* inputs of the layers, and the weights that multiply them */
+    KVD_NEEDS_QUERIES = 64,
+    KVD_NEEDS_INPUT = 128 /* inputs of the layers, and the weights that multiply them */
 } kvd_needs;
 
-/* Common part of all methods. Must be the first field of the structure of every method. */
+/* Common part of all methods: the first field of every method's structure. */
 typedef struct kvd_method_info {
     const char *name;
-    const char *summary; /* one line for --help */
+    const char *summary;
     /*
-     * Parameters; the list ends with key NULL. The pointer is NULL for methods with rotations from
-     * a spectrum file (zack, fdc, ...), which share one list of parameters.
+     * List that ends with key NULL. NULL: the parameters shared by methods with spectrum rotations.
      */
     const kvd_parameter *parameter;
-    /* Parameter that sets the trade-off of bytes against quality; NULL: no such parameter */
+    /* trade-off of bytes against quality, or NULL */
     const kvd_tradeoff *tradeoff;
     /* List that ends with key NULL. NULL: every parameter always has an effect. */
     const kvd_idle_key *idle;
-    /*
-     * Name of the parameter whose value is a path (such as "file"), and its description for --help.
-     * NULL: no such parameter. The file is recorded as an input of the run. The path may contain
-     * '/', which separates alternative values of other parameters.
-     */
+    /* Name of the parameter whose value is a file path, and its --help text; NULL: none. */
     const char *text_key, *text_meaning;
-    unsigned needs; /* bits of kvd_needs */
-    /*
-     * GPU code that runs plans with this method. NULL: no GPU code, or the program is linked
-     * without the CUDA engine.
-     */
+    unsigned needs;
+    /* GPU code that runs plans with this method. NULL: none, or CUDA is not linked. */
     const struct kvd_gpu_kind *gpu;
 } kvd_method_info;
 
-/*
- * Declares a symbol whose address is NULL if its object file is not linked. Programs without the
- * CUDA engine thus contain no GPU code.
- */
+/* Declares a symbol whose address is NULL if its object file is not linked. */
 #define KVD_IF_LINKED __attribute__((weak))
 
-/*
- * Inputs that a program offers when it opens a plan. All pointers are borrowed. A pointer is NULL
- * if the input was not given.
- */
+/* Inputs that a program passes when it opens a plan. Pointers are borrowed; NULL: not given. */
 typedef struct kvd_method_setup {
     const kvd_config *config;
-    /* Model for which the methods' input files must have been made. */
     const kvd_model_info *model;
     const char *model_path;
     const kvd_checkpoint *checkpoint;
-    /* Projections that are applied before quantisation. NULL: heads keep all dimensions. */
+    /* Projections applied before quantisation. NULL: heads keep all dimensions. */
     const struct kvd_dims *dims;
     const kvd_spectrum *spectrum;
     kvd_activations *calibration;
     kvd_fisher *fisher;
     uint64_t seed;
-    /*
-     * True if the model's weights are random. Methods then draw random matrices and tables, which
-     * are enough to measure times.
-     */
+    /* True if the model's weights are random: methods may draw random matrices and tables. */
     bool drawn;
 } kvd_method_setup;
 

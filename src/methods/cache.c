@@ -9,10 +9,7 @@
 #include "methods/stepwise.h"
 #include "model/pass/blocks.h"
 
-/*
- * Computes y = x a, where x is [n][d] and a is [d][m]. Rows of x and y are ldx and ldy floats
- * apart.
- */
+/* y = x a, x [n][d], a [d][m]. Rows of x and y are ldx and ldy floats apart. */
 static void project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,
                     float *y, size_t ldy)
 {
@@ -33,10 +30,7 @@ static const kvd_dims_head *head_of(const kvd_cache *c, int layer, size_t g,
     return dims ? &dims->head[(size_t)layer * (size_t)dims->n_kv_heads + g] : whole;
 }
 
-/*
- * Writes x [n] to `store` from element `at` on, in the data type of the cache. Replaces x by the
- * rounded numbers. Returns n.
- */
+/* Writes x [n] to `store` from element `at` on, and rounds x to the cache's data type. */
 static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n)
 {
     void *const to = store + at * kvd_dtype_bytes(c->plan->type);
@@ -52,9 +46,8 @@ static size_t sharing(const kvd_cache *c)
 }
 
 /*
- * Stores n rows of K or V of `heads` heads. If `a` is given, the rows are first projected by the
- * matrix `a` to w numbers. cut [n][w] receives the stored numbers. Returns the number of stored
- * elements.
+ * Stores n rows of K or V, projected by `a` to w numbers unless `a` is NULL. cut [n][w]: stored
+ * numbers. Returns the number of stored elements.
  */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
@@ -80,7 +73,7 @@ static void rebuild_keys(const kvd_cache *c, const kvd_config *cf, int layer, si
                        c->position, n, 1, k);
 }
 
-/* K and V of one KV head as attention reads them: n keys of w_k floats, n values of w_v floats. */
+/* K and V of one KV head as attention reads them: [n][w_k] and [n][w_v]. */
 typedef struct {
     float *k, *v;
     const kvd_dims_head *head;
@@ -88,9 +81,8 @@ typedef struct {
 } stored_head;
 
 /*
- * Returns the memory of KV head g. c->work holds n keys of d_head floats per head, then n values
- * per head. If several heads share a latent of V, they all use the memory of the first of these
- * heads.
+ * Returns the memory of KV head g in c->work. Heads that share a latent of V use the first head's
+ * memory.
  */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
@@ -105,8 +97,8 @@ static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer
 }
 
 /*
- * Stores n tokens of the KV heads that share a latent. Head g is the first of these heads. Returns
- * the number of stored elements.
+ * Stores n tokens of the KV heads that share a latent, the first of which is g. Returns the number
+ * of stored elements.
  */
 static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t first, size_t n,
                           size_t g, const kvd_dims_head *whole, size_t at)
@@ -117,10 +109,7 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const stored_head s = stored_at(c, cf, in->layer, n, g, whole);
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
-    /*
-     * The latents from which keys are rebuilt are kept in the memory for values (s.v). The keys are
-     * rebuilt before the values are written there.
-     */
+    /* The key latents use the values' memory s.v until the keys are rebuilt. */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,
                                h->a_k, at, k_cut);
@@ -129,10 +118,6 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
                      s.k + j * n * d);
     const size_t of_values =
         store_side(c, n, heads, d, s.w_v, in->v + from, ld, h->a_v, at + stored, s.v);
-    /*
-     * In a model that caches one latent vector per token, values are part of the keys and take no
-     * memory.
-     */
     return stored + (cf->latent ? 0 : of_values);
 }
 
@@ -174,7 +159,6 @@ static void attend_rows(const kvd_cache *c, const kvd_attention_in *in, size_t b
                                                             : n - 1;
     const size_t exact = prompt <= first ? 0 : prompt - first < rows ? prompt - first : rows;
     const size_t at = (base + first) * ldq + head * d;
-    /* Scores are scaled by 1 / sqrt(d_head), even if heads are projected to fewer dimensions. */
     const kvd_scores score = kvd_attention_scores(in, head);
     if (exact)
         kvd_attend_rows(first, exact, in->window, d, d, in->q + at, ldq, in->k + base * ldk + g * d,
@@ -202,10 +186,7 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (size_t b = 0; b < blocks; b++)
         for (size_t head = 0; head < n_heads; head++) {
-            /*
-             * The blocks of rows that attend to the most keys run first, so that threads finish at
-             * about the same time.
-             */
+            /* Blocks of rows with the most keys run first, to balance the threads. */
             const size_t row = (blocks - 1 - b) * KVD_ATTEND_ROWS;
             const size_t rows = n - row < KVD_ATTEND_ROWS ? n - row : KVD_ATTEND_ROWS;
             attend_rows(c, in, first, n, row, rows, head, &whole,
@@ -221,10 +202,7 @@ static void attend_sequence(kvd_cache *c, const kvd_attention_in *in, size_t seq
     c->account.bytes_stored += elements / n * held * kvd_dtype_bytes(c->plan->type);
 }
 
-/*
- * Makes the RoPE tables. The tables are computed again if n changes, because RoPE scaling may
- * depend on the length.
- */
+/* Makes the RoPE tables for n tokens. RoPE scaling may depend on n. */
 static int make_tables(kvd_cache *c, const kvd_config *config, size_t n, kvd_err *err)
 {
     const size_t half = (size_t)config->d_head / 2, tables = config->rope_local_theta > 0 ? 2 : 1;
@@ -275,9 +253,8 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
 }
 
 /*
- * Runs sequences from .. to-1 in parallel. KV heads run in parallel too, unless a method's decision
- * concerns all KV heads of a layer together. Counters are added in a fixed order, so that equal
- * runs give equal bits.
+ * Runs sequences from .. to-1 in parallel. Counters are added in a fixed order, so that results are
+ * reproducible bit by bit.
  */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)
@@ -330,7 +307,6 @@ static int run_steps(kvd_cache *c, const kvd_attention_in *in, float *out, kvd_e
 static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     kvd_cache *c = (kvd_cache *)(void *)self;
-    /* A sequence that continues over several calls needs the cache of sequence_cache.h instead. */
     assert(!in->start);
     return kvd_plan_stepwise(c->plan) ? run_steps(c, in, out, err) : run_blocks(c, in, out, err);
 }

@@ -1,11 +1,8 @@
 /*
- * A KV cache as an attention hook. It stores K and V of whole sequences compressed as a plan says
- * (plan.h), and computes attention from the stored numbers. All stored bytes are counted in this
- * file.
- *
- * Plans that only reduce dimensions, or store latents, process a whole sequence at a time. All
- * other plans process one token at a time (stepwise.h). With plan.prompt = 0 every token attends to
- * the cached tokens, itself included (Z-19 of docs/readings.md).
+ * A KV cache as an attention hook: stores K and V of whole sequences as a plan says, attends to the
+ * stored numbers, and counts bytes.
+ * With plan.prompt = 0 every token attends to the cached tokens, itself included (Z-19 of
+ * docs/readings.md).
  */
 #ifndef KVD_METHODS_CACHE_H
 #define KVD_METHODS_CACHE_H
@@ -22,23 +19,17 @@
 typedef struct {
     kvd_attention hook;
     const kvd_plan *plan; /* borrowed, open */
-    /*
-     * Prompts of the current batch; borrowed. If kvd_plan_first_pass(plan) is true, the caller must
-     * set this field before each batch.
-     */
+    /* Prompts of the batch; borrowed. Required if kvd_plan_first_pass(plan) is true. */
     const kvd_prompts *prompts;
     kvd_cache_account account;
-    /* The fields from here on are private. */
+    /* The following fields are private. */
     /* K and V of one layer of one sequence, head after head, in the plan's data type. */
     void *store;
     size_t store_n;
     /* K and V in float32 as attention reads them, then scratch memory of every thread. */
     float *work;
     size_t work_n;
-    /*
-     * RoPE tables for keys that are stored before RoPE, for rope_len tokens. Tables of
-     * sliding-window layers follow.
-     */
+    /* RoPE tables [rope_len], followed by those of sliding-window layers. */
     float *cosine, *sine;
     uint32_t *position;
     size_t rope_len;
@@ -46,8 +37,7 @@ typedef struct {
 
 /*
  * Initialises `*c` for sequences of at most max_len tokens. The plan must be open and fit the
- * model. Numbers beyond the range of the plan's data type become infinite; the later check of the
- * logits reports them.
+ * model. Numbers beyond the range of the plan's data type become infinite.
  */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);

@@ -1,4 +1,3 @@
-/* Cached tokens of one KV head: their levels, codes and bits (methods/head.h). */
 #include "methods/head.h"
 
 #include <math.h>
@@ -38,10 +37,7 @@ static void round_row(const kvd_head *h, float *x, size_t n)
     }
 }
 
-/*
- * Replaces x [d] by (x A) A^T for the leading `kept` columns A of the basis. x A is rounded to the
- * data type of the cache.
- */
+/* Replaces x [d] by (x A) A^T for the leading `kept` columns A of the basis. */
 static void project_row(const kvd_head *h, int side, size_t kept, float *x)
 {
     const float *const a = h->basis[side];
@@ -59,7 +55,7 @@ static void project_row(const kvd_head *h, int side, size_t kept, float *x)
     }
 }
 
-/* Stores K or V of token i unquantised. Dimensions that the token does not keep become 0. */
+/* Stores K or V of token i unquantised. Removed dimensions become 0. */
 static void store_plain(kvd_head *h, int side, size_t i)
 {
     const size_t w = h->width[side], kept = width_of(h, side, i);
@@ -73,20 +69,14 @@ static void store_plain(kvd_head *h, int side, size_t i)
     const double share =
         shared ? kvd_prompts_share(h->prompts, (kvd_side)side, h->in->layer, h->sequence)
                : 1 / (double)h->heads;
-    /*
-     * In a model that caches one latent vector per token, values are part of the keys and take no
-     * memory.
-     */
+    /* A model that caches one latent per token stores values as part of the keys. */
     if (side == KVD_VALUES && h->in->config->latent)
         return;
     set_bits(h, side, i,
              8.0 * share * (double)(stored_of(h, side, i) * kvd_dtype_bytes(h->p->type)), 0);
 }
 
-/*
- * If keys are stored before RoPE, writes the keys after RoPE of cached tokens from .. to-1 to
- * h->k_read.
- */
+/* Applies RoPE to cached tokens from .. to-1, from pre-RoPE keys to h->k_read. */
 static void read_keys(kvd_head *h, size_t from, size_t to)
 {
     if (!h->before_rope)
@@ -114,10 +104,7 @@ void kvd_head_append(kvd_head *h, size_t t)
     read_keys(h, i, i + 1);
 }
 
-/*
- * Copies the channels that are not pruned from x [n][d] to y [n][n_keep] or, if `back` is true,
- * from y back to x.
- */
+/* Copies the unpruned channels of x [n][d] to y [n][n_keep]; `back`: from y to x. */
 static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, bool back)
 {
     for (size_t i = 0; i < n; i++)
@@ -154,8 +141,8 @@ static void gather_inputs(const kvd_head *h, size_t from, size_t to, float *x)
 }
 
 /*
- * Copies the numbers of cached tokens from .. to - 1 to x, to be quantised. If they are already
- * contiguous in h->x, returns false and copies nothing.
+ * Copies cached tokens from .. to-1 to x. Returns false, copying nothing, if h->x already has them
+ * contiguous.
  */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
@@ -180,10 +167,7 @@ static void scatter(kvd_head *h, int side, size_t from, size_t to, float *decode
         memcpy(x, decoded, n * h->width[side] * sizeof *x);
 }
 
-/*
- * Quantises a block. Fails if an input number is not finite, because its code would decode to a
- * finite number.
- */
+/* Quantises a block. Fails if an input number is not finite. */
 static int code_block(const kvd_head *h, const kvd_bits_block *b, float *decoded,
                       kvd_bits_count *count, kvd_err *err)
 {
@@ -259,7 +243,7 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
-/* Returns true if the bits method codes some of the cached tokens from .. to-1 with fewer bits. */
+/* Returns true if some of the cached tokens from .. to-1 are coded with fewer bits. */
 static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
 {
     bool there[KVD_N_LEVELS] = {false};
@@ -269,17 +253,14 @@ static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
 }
 
 /*
- * Quantises K or V of cached tokens from .. to-1. Either all or none of them may have pruned
+ * Quantises K or V of cached tokens from .. to-1. Either all or none of the tokens have pruned
  * channels.
  */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /*
-     * If tokens at KVD_LEVEL_LOW keep fewer dimensions or bits, each level is coded separately, so
-     * that the bits of a token are counted at its own level.
-     */
+    /* Levels of different size are coded separately, so that bits count at each token's level. */
     if (h->low[side] < h->width[side] ||
         (!pruned && !all && sharing == 1 && has_two_levels(h, from, to))) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||
@@ -532,10 +513,6 @@ static int basis_rows(const kvd_head *h, int side, kvd_channels_rows *x, kvd_err
     return 0;
 }
 
-/*
- * Sets the numbers of basis columns that tokens at KVD_LEVEL_HIGH and at KVD_LEVEL_LOW keep, for K
- * or V.
- */
 static void basis_widths(kvd_head *h, int side)
 {
     const kvd_plan *const p = h->p;

@@ -39,7 +39,7 @@ void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld
             w[i * ld + j] = j < m ? (float)out[i * m + j] : 0.0F;
 }
 
-enum { OUTPUT_ROWS = 64 }; /* rows of W_O in one call of kvd_fold_columns */
+enum { OUTPUT_ROWS = 64 };
 
 bool kvd_folds_qk(const kvd_config *c)
 {
@@ -52,8 +52,8 @@ static const kvd_dims_head *head_at(const kvd_folded_list *l, int layer, size_t 
 }
 
 /*
- * Returns the projection matrix that multiplies Q, K or V of a head and is folded into the weights,
- * or NULL. `*m` receives its number of columns.
+ * Returns the matrix folded into the weights of Q, K or V of a head, or NULL. *m: its number of
+ * columns.
  */
 static const float *matrix_of(const kvd_folded_list *l, int layer, kvd_part part, size_t head,
                               size_t *m)
@@ -116,7 +116,6 @@ int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
     const kvd_part parts[] = {KVD_PART_V, KVD_PART_O, KVD_PART_Q, KVD_PART_K};
-    /* At most four matrices (Q, K, V, O) and three biases per layer change. */
     const size_t room = (size_t)config->n_layers * 7;
     *l = (kvd_folded_list){.config = config, .dims = dims};
     if (kvd_dims_fits(dims, config, err))
@@ -154,7 +153,6 @@ typedef struct {
     const kvd_folded *folded;
     kvd_folded_sink sink;
     void *ctx;
-    /* Buffer for the rows of one head, or for OUTPUT_ROWS rows of W_O. */
     float *x;
     double *scratch;
 } run;
@@ -165,8 +163,8 @@ static const void *stored_at(const kvd_tensor *t, size_t element)
 }
 
 /*
- * Returns the matrix that is folded into rows row .. row + d_head - 1 of the tensor, or NULL if the
- * rows do not change.
+ * Returns the matrix folded into rows row .. row + d_head - 1 of the tensor, or NULL if the rows do
+ * not change.
  */
 static const float *matrix_for_rows(const run *r, size_t row, size_t *m)
 {

@@ -5,23 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Part of the description of a grid of methods, NAME,KEY=VALUE/VALUE,...: either the alternative
- * values of one key, or text between them.
- */
+/* Part of a grid NAME,KEY=VALUE/VALUE,...: the alternative values of one key, or text between. */
 typedef struct {
     const char *at;
-    /* length in bytes, including the slashes between values */
     size_t len;
-    /* number of alternative values; 1 for text without alternatives */
     size_t n;
 } choices;
 
 enum { PIECES = 64 };
 
 /*
- * Finds the first slash that separates two alternative values, and writes the start of these values
- * to `*value`. Slashes within paths are skipped. Returns NULL if there is no such slash.
+ * Finds the first slash between two alternative values (not in a path) and writes the values' start
+ * to *value. Returns NULL if none.
  */
 static const char *find_slash(const char *at, const char **value)
 {
@@ -164,7 +159,7 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
 
 /*
  * Returns the length of the first method in `list` with its parameters, or 0 on failure. A name may
- * be followed by "@WORD", which kvd_jct_costs_read accepts; kvd_method_parse later rejects it.
+ * have a suffix "@WORD".
  */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {

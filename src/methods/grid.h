@@ -8,16 +8,12 @@
 #include "methods/plugin/plugin.h"
 
 /*
- * Appends the methods of one --method option to text[]. The caller must free these strings, also
- * after a failure. Unless `method` is NULL, method[] receives the parsed methods.
- *
- * An element of the comma list without '=' starts a new method; an element with '=' is a parameter
- * of the method before it. "none,zack,p=0.5,h2o+kivi" gives three methods. A parameter with several
- * values gives one method per combination, the values of the last parameter change fastest:
- * "leankv,th=0.01/0.05,tl=0/0.001" gives four.
- *
- * Fails for more than `most` methods in all, a method that text[] already has, an empty element or
- * value, and an unknown name.
+ * Appends the methods of one --method option to text[] and, unless NULL, to method[]. The caller
+ * must free the strings, also after a failure.
+ * An element with '=' is a parameter of the method before: "none,zack,p=0.5,h2o+kivi" gives three
+ * methods. Values separated by '/' give one method per combination, the last parameter changing
+ * fastest: "leankv,th=0.01/0.05,tl=0/0.001" gives four.
+ * Fails for more than `most` methods, a duplicate, an empty element or value, and an unknown name.
  */
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
@@ -28,8 +24,6 @@ int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
 void kvd_method_print_all(void);
-
-/* Rows of the option tables (common/options.h), with help texts, for programs that take methods. */
 
 #define KVD_METHOD_ARG "NAME[+NAME...][,KEY=VALUE...]"
 #define KVD_METHOD_GRAMMAR                                                                         \
@@ -50,8 +44,8 @@ void kvd_method_print_all(void);
                                "for ranks=error"                                                   \
     }
 /*
- * The options that name the files of methods. The options struct T must have the fields spectrum,
- * n_spectra, rates, n_rates, table, calibration and fisher.
+ * Options that name the files of methods. T needs the fields spectrum, n_spectra, rates, n_rates,
+ * table, calibration and fisher.
  */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \

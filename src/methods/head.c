@@ -81,10 +81,7 @@ static void describe_window(kvd_head *h, size_t window)
     const bool leave = window && window < h->n;
     h->tokens = leave ? NULL : p->tokens;
     h->leaving = kvd_plan_block(p);
-    /*
-     * A new token is appended before old tokens are removed from the attention window, so the
-     * arrays need room for the new token and for the tokens that are removed together.
-     */
+    /* Room for the new token and for a whole block that leaves the attention window. */
     h->most = leave && window + h->leaving < h->n ? window + h->leaving : h->n;
 }
 
@@ -148,9 +145,8 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
 }
 
 /*
- * Multiplies the keys or values of the tokens of this call by `matrix`, and writes the products to
- * h->cut[side]. If a method has merged layers of the prompt, the vectors of prompt tokens are read
- * from the merged copy, not from x. KV heads that share one latent vector are projected together.
+ * Multiplies the keys or values of this call's tokens by `matrix`, into h->cut[side]. Prompts with
+ * merged layers are read from the merged copy.
  */
 static void project_side(kvd_head *h, int side, const float *x, const float *matrix)
 {

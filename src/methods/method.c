@@ -13,15 +13,11 @@
 #include "methods/method_members.h"
 #include "methods/plugin/plugin.h"
 
-/* Named combination of methods, such as zdc = importance+zack. */
 typedef struct {
-    /*
-     * Must be the first member. The keys in info.tradeoff have the form NAME.KEY, except p and p_u,
-     * which belong to the combination as a whole.
-     */
+    /* Must be first. Keys in info.tradeoff: NAME.KEY, or p and p_u of the whole combination. */
     kvd_method_info info;
     const char *members;
-    /* Default parameters "KEY=VALUE,..." of the combination. NULL: the members' own defaults. */
+    /* Default parameters "KEY=VALUE,..."; NULL: the members' own defaults. */
     const char *usual;
 } combination;
 
@@ -52,17 +48,10 @@ static const combination mikv = {
     .usual = "k=8,v=8,lk=2,lv=2,balance=1",
 };
 
-/*
- * Kinds of methods. DIMS methods project with rotations of a spectrum file. MAKER methods compute
- * their own projections when the plan is opened. CHANNELS methods reduce dimensions anew for each
- * prompt.
- */
 typedef enum { DIMS, MAKER, CHANNELS, LAYERS, TOKENS, BITS, COMBINATION } method_kind;
 static const char *const axis_of[] = {"dims", "dims", "dims", "layers", "tokens", "bits"};
 
-/*
- * Every method name except "none", in the order of --help. Each new method needs an element here.
- */
+/* Every method except "none", in the order of --help. */
 static const struct {
     method_kind kind;
     const kvd_method_info *info;
@@ -138,10 +127,7 @@ static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_CHANNELS] = CHANNELS,
                                       [KVD_PLUGIN_LAYERS] = LAYERS};
 
-/*
- * Returns the method with index i, or NULL if there is none. The methods of `registry` come first,
- * then those of plugins.
- */
+/* Returns the method with index i, built-in ones first, or NULL. */
 static const kvd_method_info *name_at(int i, method_kind *kind)
 {
     kvd_plugin_kind of_plugin;
@@ -230,9 +216,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
 }
 
 /*
- * Combines a method that ranks the tokens of prompts (plan.levels) with one that drops tokens
- * (plan.tokens), in whichever order the user names them. Returns false if the two cannot be
- * combined.
+ * Combines a method that ranks prompt tokens (plan.levels) with one that drops tokens
+ * (plan.tokens), in either order. Returns false if the two cannot be combined.
  */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
@@ -303,7 +288,7 @@ static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd
     return 0;
 }
 
-/* Adds the methods in `names`, NAME+NAME..., to `*m`. `names` is modified. */
+/* Adds the methods in `names`, NAME+NAME..., to `*m`; modifies `names`. */
 static int add_all(char *names, kvd_method *m, kvd_err *err)
 {
     for (char *name; (name = strsep(&names, "+"));) {

@@ -1,7 +1,3 @@
-/*
- * Parses and checks the parameters in a method's text, such as "h2o.heavy=0.2,p=0.5", and writes
- * them in the format of result files.
- */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -58,9 +54,8 @@ enum {
 };
 
 /*
- * Parameters of methods that take their rotations from a spectrum file. `rate` is the offset, in
- * kvd_method, of the member that the parameter sets, or 0. The parameter p_i is what the ZDC paper
- * calls p.
+ * Parameters of methods with rotations from a spectrum file. `rate`: offset of the member in
+ * kvd_method, or 0. The ZDC paper calls p_i p.
  */
 static const struct {
     const char *key;
@@ -243,10 +238,7 @@ static int set_key(kvd_method *m, const char *key, const char *value, unsigned *
     return member >= 0 ? set_value(&all[member], at, value, err) : unknown_key(m, all, n, key, err);
 }
 
-/*
- * Fails if the fraction to remove is given twice. For each precision level, the user may give
- * either one fraction for Q, K and V, or one fraction for Q and K and another one for V.
- */
+/* Fails if the fraction to remove is given twice: both for all matrices and for a side. */
 static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 {
     if ((seen & KEY_P) && (seen & KEY_R))
@@ -270,9 +262,8 @@ static int check_rates(const kvd_method *m, unsigned seen, kvd_err *err)
 }
 
 /*
- * Fails if online=1 or explicit=1 does not fit the method or its other parameters. Both parameters
- * require one rotation for Q and K and one for V in each head, projections of both, and a cache
- * that keeps every token.
+ * Fails unless online=1 and explicit=1 fit the other parameters: one rotation for Q and K and one
+ * for V per head, both projected, no token dropped.
  */
 static int check_rebuilt(const kvd_method *m, kvd_err *err)
 {
@@ -296,10 +287,7 @@ static int check_rebuilt(const kvd_method *m, kvd_err *err)
     return 0;
 }
 
-/*
- * Fails if the user changed a parameter that has no effect with the other parameters. The default
- * value is allowed, because the settings in result files name every parameter.
- */
+/* Fails if the user changed a parameter that has no effect. The default value is allowed. */
 static int check_idle(const kvd_keyed *k, kvd_err *err)
 {
     for (const kvd_idle_key *idle = k->info->idle; idle && idle->key; idle++) {
@@ -345,9 +333,6 @@ static int check(const kvd_method *m, unsigned seen, kvd_err *err)
     return 0;
 }
 
-/*
- * Sets the default parameters of a named combination such as mikv, except those that the user gave.
- */
 static void set_usual(kvd_method *m)
 {
     char copy[64];
@@ -426,10 +411,7 @@ int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
 
 static const kvd_tradeoff tradeoff_of_p = {"p", 0.1, 0.8, false, NULL, 0, 0};
 
-/*
- * Returns parameter `key` of the member called `name`, of `len` characters, or NULL if there is
- * none.
- */
+/* Returns parameter `key` of the member `name` (`len` characters), or NULL. */
 static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len, const char *key,
                                     kvd_keyed *member)
 {
@@ -445,7 +427,6 @@ static const kvd_parameter *find_of(kvd_method *m, const char *name, size_t len,
     return NULL;
 }
 
-/* Returns the parameter that `dotted`, of the form "NAME.KEY", names, or NULL if there is none. */
 static const kvd_parameter *find_dotted(kvd_method *m, const char *dotted, kvd_keyed *member)
 {
     const char *const dot = strchr(dotted, '.');
@@ -467,8 +448,8 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
 }
 
 /*
- * Writes the trade-off parameter `key` of the member called `name` to `*out`. If `name` or `key` is
- * NULL, any member or parameter matches. Returns false if none matches.
+ * Writes the trade-off parameter `key` of member `name` to `*out`. NULL matches any member or key.
+ * Returns false if none matches.
  */
 static bool of_member(kvd_method *m, const char *name, const char *key, kvd_method_tradeoff *out)
 {
@@ -522,9 +503,6 @@ double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share)
 {
     const double value = t->geometric ? t->most * pow(t->least / t->most, share)
                                       : t->most + (t->least - t->most) * share;
-    /*
-     * Round to six digits, so that the value printed in a results table is exactly the value used.
-     */
     char text[32];
     double rounded = value;
     snprintf(text, sizeof text, "%.6g", value);
@@ -538,10 +516,6 @@ double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value)
                         : (value - t->most) / (t->least - t->most);
 }
 
-/*
- * Sets the parameter `name`: "p", "p_u" or NAME.KEY. If only_free is true, a parameter that the
- * user gave keeps its value.
- */
 static void set(kvd_method *m, const char *name, double value, bool only_free)
 {
     kvd_keyed member;

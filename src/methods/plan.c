@@ -124,8 +124,8 @@ static int check_needs(const kvd_method_info *m, unsigned needs, const kvd_metho
 }
 
 /*
- * Fails if no method puts tokens at KVD_LEVEL_LOW. Also fails if a head keeps more dimensions at
- * KVD_LEVEL_LOW than at KVD_LEVEL_HIGH.
+ * Fails if no method uses KVD_LEVEL_LOW, or if a head keeps more dimensions at KVD_LEVEL_LOW than
+ * at KVD_LEVEL_HIGH.
  */
 static int check_low(const kvd_plan *p, const kvd_dims *dims, const kvd_dims *dims_low,
                      kvd_err *err)
@@ -204,10 +204,7 @@ static int check_layers(const kvd_plan *p, const kvd_config *c, kvd_err *err)
                                p->layers->info.name, c->n_layers);
 }
 
-/*
- * Fails if keep_layers keeps all layers, or if a method would merge a kept layer with compressed
- * layers.
- */
+/* Fails if keep_layers keeps all layers, or if kept and compressed layers would be merged. */
 static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
     if (p->keep_first + p->keep_last == 0)
@@ -237,10 +234,7 @@ static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/*
- * If a model caches one latent vector per token, fails for methods that change keys and values
- * separately, because they would store the vector twice.
- */
+/* For a model that caches one latent per token, rejects methods that change K and V separately. */
 static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
     const char *const name = p->layers                       ? p->layers->info.name
@@ -264,10 +258,7 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /*
-     * Random numbers (s.drawn) replace either the projections or the quantisation tables of the
-     * plan, not both.
-     */
+    /* Random numbers replace either projections or quantisation tables, not both. */
     s.drawn =
         s.drawn && !s.calibration && (p->bits ? p->bits->drawn && !p->maker : p->maker != NULL);
     return s;
@@ -369,7 +360,7 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     s.dims = p->dims;
     if (p->tokens && p->tokens->open &&
         p->tokens->open(&p->tokens_values, &s, &p->tokens_self, err)) {
-        /* `open` failed, so kvd_plan_close must not call the method's `close`. */
+        /* `open` failed, so the method's `close` must not be called. */
         p->tokens_self = NULL;
         kvd_plan_close(p);
         return kvd_in(err, "method '%s'", p->tokens->info.name);

@@ -53,9 +53,7 @@ static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err
         m->rates = x;
         m->rates_path = files->rates_path[i];
     }
-    /*
-     * True if the user gave files of kept dimensions (rates.h5), but none of them fits the method.
-     */
+    /* The user gave files of kept dimensions (rates.h5), but none fits the method. */
     if (!m->rates && files->n_rates && !kvd_method_has_point(m))
         return other_pairs(d, files->rates_path[files->n_rates - 1],
                            files->rates[files->n_rates - 1].pair, err);
@@ -175,8 +173,8 @@ static int widths_at(const kvd_method *m, double p, double *removal_rate, kvd_wi
 }
 
 /*
- * Chooses how many dimensions each head keeps of Q and K (side 0) or V (side 1), so that the
- * fraction p is removed. Sets `*removal_rate` only if the method uses Eq. 6.
+ * Removes the fraction p of the dimensions of Q and K (side 0) or V (side 1). Sets *removal_rate
+ * for Eq. 6 only.
  */
 static int side_at(const kvd_method *m, int side, double p, double *removal_rate, kvd_widths *w,
                    kvd_err *err)
@@ -194,9 +192,8 @@ static int side_at(const kvd_method *m, int side, double p, double *removal_rate
 }
 
 /*
- * Removes the fraction p[0] of the dimensions of Q and K, and p[1] of those of V. If both fractions
- * follow from one removal rate (Eq. 6 of the ZACK paper), writes it to `*removal_rate`, otherwise
- * NaN.
+ * Removes the fractions p[0] of Q and K, p[1] of V. *removal_rate: the common rate of Eq. 6 of the
+ * ZACK paper, or NaN.
  */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
@@ -217,9 +214,8 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
 }
 
 /*
- * Gives back all d_head dimensions to those sides (Q and K, or V) and layers that the parameters
- * `cut` and `keep_layers` exclude from projection. Writes the resulting fractions of removed
- * elements to p and *overall_p.
+ * Restores all d_head dimensions of sides and layers that `cut` and `keep_layers` exclude. Writes
+ * the removed fractions to p and *overall_p.
  */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
@@ -253,10 +249,7 @@ static int build_low(const kvd_method *m, kvd_point *point, kvd_err *err)
     return status ? kvd_in(err, "the low level") : 0;
 }
 
-/*
- * Fails if the user's p_u (fraction to remove at KVD_LEVEL_LOW) is below p (fraction to remove at
- * KVD_LEVEL_HIGH). Opening the plan repeats this check for every single head.
- */
+/* Fails if p_u, the fraction to remove at KVD_LEVEL_LOW, is below p. */
 static int check_low(const kvd_method *m, const kvd_point *point, double whole, kvd_err *err)
 {
     static const char *const side_name[] = {".qk", ".v"};
@@ -347,7 +340,6 @@ int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err)
         return point_at_r(m, m->r, point, err);
     if (kvd_point_at(m, m->p, point, err))
         return -1;
-    /* If keep_layers keeps every layer, kvd_plan_open says so. */
     if (m->dims->one_p && m->p > 0 && !(point->overall_p > 0) &&
         m->plan.keep_first + m->plan.keep_last < m->spectrum->model.n_layers) {
         kvd_point_release(point);
@@ -392,7 +384,6 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
         else
             failed = kvd_point_of_rates(m, i, &list[i], err);
         if (failed) {
-            /* kvd_points_free accepts that the last of these elements is incomplete. */
             kvd_points_free(list, i + 1);
             return -1;
         }

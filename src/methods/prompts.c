@@ -37,9 +37,8 @@ static double log_sum(const float *score, size_t n)
 }
 
 /*
- * For queries first .. first + rows - 1 of one head, adds the softmax denominators to sum [rows];
- * both are stored as logarithms. `at` is the index in the batch of the sequence's first token.
- * `block` has room for [rows][first + rows] scores.
+ * Adds the log softmax denominators of queries first .. first + rows - 1 of one head to sum [rows].
+ * at: batch row of the first token. block [rows][first + rows]: scratch.
  */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
@@ -374,10 +373,7 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
         length[s] = b->whole                    ? rows_of_it
                     : plan->prompt < rows_of_it ? plan->prompt
                                                 : rows_of_it - 1;
-        /*
-         * If a method reads prompts twice, the two copies of a prompt may be longer than the whole
-         * sequence, so the larger length is used.
-         */
+        /* Two copies of a prompt may be longer than the whole sequence. */
         if (whole[s] < times * length[s])
             whole[s] = times * length[s];
         offset[s] = s ? offset[s - 1] + times * length[s - 1] : 0;

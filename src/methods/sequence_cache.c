@@ -7,25 +7,18 @@
 #include "methods/head.h"
 #include "model/pass/blocks.h"
 
-/* Uncompressed K and V of one layer, for quantisers that code all heads together. */
 typedef struct {
-    /* [whole][n_kv_heads * d_head] */
     float *x[KVD_N_SIDES];
-    /* [whole][d_model] Inputs of the layer, or NULL. */
+    /* [whole][d_model] inputs of the layer, or NULL */
     float *input;
 } kept_rows;
 
 struct kvd_sequence_cache_slot {
-    /*
-     * Number of tokens so far, and of the whole sequence including tokens to come. If `whole` is 0,
-     * the slot is free.
-     */
+    /* Tokens so far (n) and of the whole sequence; whole 0: free slot. */
     size_t n, whole;
-    /* [n_layers][n_kv_heads] */
     kvd_head *head;
-    /* [n_layers] */
     kept_rows *rows;
-    /* RoPE tables [whole][d_head / 2], then those of sliding-window layers. */
+    /* RoPE tables [whole][d_head / 2], then those of sliding-window layers */
     float *cosine, *sine;
 };
 
@@ -144,8 +137,8 @@ static kvd_sequence_cache_slot *slot_of(const kvd_sequence_cache *r, size_t sequ
 }
 
 /*
- * Checks the new tokens of a sequence, and starts the sequence if `in` holds its prompt. Fails
- * unless the tokens continue the sequence in its slot and fit into its length.
+ * Fails unless the new tokens continue the sequence in its slot and fit into its length. A prompt
+ * starts the sequence.
  */
 static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
@@ -171,10 +164,7 @@ static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t seque
     return 0;
 }
 
-/*
- * Runs the new tokens of a sequence through KV heads g .. g + n - 1. Adds the counters of head g +
- * i to account[i].
- */
+/* Runs new tokens through KV heads g .. g+n-1. Adds the counters of head g+i to account[i]. */
 static int take(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, size_t g,
                 size_t n, float *out, kvd_stepwise_account *account, kvd_err *err)
 {

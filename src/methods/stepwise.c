@@ -27,23 +27,21 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 
 typedef struct {
     /*
-     * [n0] Statistics of each prompt token. `mass` is the sum of the attention probabilities that
-     * the token received, and `own` is the probability that it received from its own query.
-     * log_denominator is the logarithm of the token's softmax denominator, averaged over the query
-     * heads. score_mass is the sum of probabilities computed from regularised scores. `below`
-     * counts how many of the last `window` queries gave the token less than the mean probability.
+     * [n0] Statistics per prompt token:
+     * mass: sum of attention probabilities received; own: probability from the own query
+     * log_denominator: log softmax denominator, mean over query heads
+     * score_mass: sum of probabilities from regularised scores
+     * below: number of the last `window` queries that gave less than the mean probability
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
-    /*
-     * [group][n0] Attention probability that the last `window` queries gave to each prompt token.
-     */
+    /* [group][n0] attention probabilities from the last `window` queries */
     double *recent;
     size_t window;
 } statistics;
 
 /*
- * Replaces the scores x [n] by their softmax, exp(x - *top) / sum, and returns the sum. `*top` is
- * the largest score. The sum includes exp(*sink - *top) if there is an attention sink.
+ * Replaces scores x [n] by exp(x - *top), *top the maximum, divided by their sum; returns the sum,
+ * including exp(*sink - *top) unless sink is NULL.
  */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
@@ -85,8 +83,8 @@ static const float *sink_of(const kvd_head *h, size_t j)
 }
 
 /*
- * Turns the scores of the query at position t, for the keys from .. from+n-1, into probabilities,
- * and adds the probabilities to the statistics of the prompt.
+ * Turns the scores of the query at position t for keys from .. from+n-1 into probabilities, and
+ * adds them to the prompt's statistics.
  */
 static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t from, float *score,
                     size_t n)
@@ -157,8 +155,8 @@ static statistics statistics_of(const kvd_head *h)
 }
 
 /*
- * Appends the prompt to the cache. In a layer with an attention window, appends only the blocks
- * with tokens to which the last prompt token attends. `s` may be NULL.
+ * Appends the prompt to the cache: in a windowed layer only blocks that the last token attends to.
+ * `s` may be NULL.
  */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
@@ -260,8 +258,8 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
 }
 
 /*
- * Chooses which cached tokens the token at position t reads, and adds the bits that are read to the
- * head's account. The first `unseen` cached tokens are outside its attention window.
+ * Chooses the cached tokens that the token at position t reads, and counts their bits. The first
+ * `unseen` tokens are outside the attention window.
  */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {

@@ -12,9 +12,8 @@ static double weight(double s, bool energy)
 }
 
 /*
- * Returns the sum of the singular values or, if `energy` is true, of their squares. The smallest
- * values are added first. All code that compares such sums with a removal rate adds in this order,
- * so that they agree to the last bit.
+ * Returns the sum of the singular values (energy: of their squares), smallest first. All sums
+ * compared with a removal rate use this order.
  */
 static double total(const double *sigma, size_t d, bool energy)
 {
@@ -77,9 +76,9 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
     /*
-     * Every dimension of a head except the first can be removed. The breakpoint of a dimension is
-     * the smallest removal rate that removes it. It is the sum of the dimension's singular value
-     * and of all smaller ones of the head, divided by the sum of all singular values of the head.
+     * Breakpoint of a dimension: smallest removal rate that removes the dimension = (sum of its
+     * singular value and all smaller ones) / (sum of all). A head's first dimension is never
+     * removed.
      */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
@@ -102,9 +101,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     kvd_sort(breaks, m);
 
     /*
-     * A dimension is removed if its breakpoint is at most the removal rate r. The loop counts
-     * removed dimensions (`gone`) in integers, so that p equals the result of kvd_widths_p to the
-     * last bit.
+     * A dimension is removed if its breakpoint is at most r. `gone` counts in integers, so that p
+     * equals kvd_widths_p to the last bit.
      */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
@@ -116,10 +114,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /*
-         * Because of rounding, the breakpoint can be 1. No removal rate r < 1 then removes the
-         * dimension.
-         */
+        /* Rounding can give breakpoint 1, which no removal rate r < 1 reaches. */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -191,15 +186,15 @@ int kvd_widths_side_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int sid
 }
 
 /*
- * Edge of the lower convex hull of a head's curve of error over number of kept dimensions. The edge
- * spans `dims` dimensions. Removing one of these dimensions costs `slope` nats.
+ * Edge of the lower convex hull of a head's error over kept dimensions: `dims` dimensions, `slope`
+ * nats each.
  */
 typedef struct {
     double slope;
     /* index in [2][n_layers][n_kv_heads], Q and K first, then V */
     size_t head;
     int32_t dims;
-    /* Number of the edge in its head, from 1 for the edge with the most kept dimensions. */
+    /* number of the edge in its head, from 1 at the most kept dimensions */
     int order;
 } edge;
 
@@ -214,8 +209,8 @@ static int compare_edges(const void *a, const void *b)
 }
 
 /*
- * Writes the edges of the lower convex hull of the points (width[i], error[i]), in the order of
- * decreasing width. Returns their number. `hull` is scratch for n indices.
+ * Writes the edges of the lower convex hull of the points (width[i], error[i]) by decreasing width.
+ * Returns their number. hull [n]: scratch.
  */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
@@ -224,10 +219,7 @@ static size_t hull_edges(const int32_t *width, const double *error, size_t n, si
     for (size_t i = n; i-- > 0;) {
         while (m >= 2) {
             const size_t a = hull[m - 2], b = hull[m - 1];
-            /*
-             * If point b is above or on the line from point a to point i, b is not on the lower
-             * convex hull and is removed.
-             */
+            /* Point b, if on or above the line from a to i, is not on the lower hull. */
             const double via = (error[b] - error[a]) * (double)(width[a] - width[i]);
             const double direct = (error[i] - error[a]) * (double)(width[a] - width[b]);
             if (via < direct)
@@ -262,8 +254,8 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
 }
 
 /*
- * Chooses kept dimensions by the table's measured errors. A side is Q and K (0) or V (1). n_sides
- * sides are reduced, from side `first` on; the other side keeps d_head dimensions.
+ * Chooses kept dimensions by measured errors. Sides first .. first+n_sides-1 (0: Q and K, 1: V) are
+ * reduced; the rest keep d_head.
  */
 static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, double wanted_p,
                     kvd_widths *w, kvd_err *err)
@@ -294,9 +286,8 @@ static int by_error(const kvd_error_table *t, size_t first, size_t n_sides, doub
     qsort(edges, m, sizeof *edges, compare_edges);
 
     /*
-     * Edges are removed in the order of their slopes until `left`, the number of dimensions still
-     * to remove, is 0. Along the hull of one head, slopes rise as dimensions are removed, so this
-     * order is right within each head.
+     * Removes edges by rising slope, which along one head's hull is the order of removal. left:
+     * dimensions still to remove.
      */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
@@ -339,8 +330,8 @@ static int compare_directions(const void *a, const void *b)
 }
 
 /*
- * Removes the dimensions with the smallest singular values. A side is Q and K (0) or V (1). n_sides
- * sides are reduced, from side `first` on; the other side keeps d_head dimensions.
+ * Removes the smallest singular values. Sides first .. first+n_sides-1 (0: Q and K, 1: V) are
+ * reduced; the rest keep d_head.
  */
 static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], size_t first, size_t n_sides,
                    double wanted_p, double *loss, kvd_widths *w, kvd_err *err)

@@ -10,16 +10,12 @@ enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
 typedef struct {
     const kvd_plugin_method *method;
-    /* argument `self` of the plugin's functions */
     const void *self;
     /* pointer that the plugin's `open` stored */
     void *own;
 } opened;
 
-/*
- * Calls the plugin's `window`. If the plugin sets numbers out of range, returns false and sets
- * *newest to 0 and *block to 1.
- */
+/* Calls the plugin's `window`. Returns false, *newest 0 and *block 1 for numbers out of range. */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     const kvdim_bits_method *const a = &kvd_plugin_of(v)->api.bits;
@@ -35,8 +31,7 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
 }
 
 /*
- * Sets *newest and *block by the plugin's `window`. This function cannot report errors, so if the
- * plugin sets numbers out of range, the next call of `code` fails.
+ * Sets *newest and *block by the plugin's `window`. Numbers out of range make the next `code` fail.
  */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
@@ -129,7 +124,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     float *const y = malloc(bytes + KVD_GUARD);
     if (!y)
         return kvd_no_memory(err, "a decoded block", bytes);
-    /* Bytes 0xFF are NaN, by which missing output of the plugin is detected. */
+    /* 0xFF bytes are NaN: missing output of the plugin is detected. */
     memset(y, 0xFF, bytes);
     kvd_guard_set(y, bytes);
     *count = (kvd_bits_count){NAN, 0};
@@ -168,12 +163,9 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
 enum { ROWS_MOST = 4096, MATRICES = 4 };
 
 typedef struct {
-    /*
-     * [group + 2][n][d] for Q of the head's `group` query heads, K and V, followed by [n][d] of
-     * scratch memory.
-     */
+    /* [group + 2][n][d] query heads, K and V, then [n][d] of scratch */
     float *row;
-    /* Matrices a_q, a_k, a_v, b_v: [d][d] floats each, with guard bytes (KVD_GUARD) at the end. */
+    /* [d][d] floats each: a_q, a_k, a_v, b_v, then guard bytes (KVD_GUARD) */
     float *matrix[MATRICES];
     size_t n, d, group;
 } workspace;
@@ -249,7 +241,6 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (w->n && read_rows(w, s->calibration, layer, g, err))
         return -1;
     for (int i = 0; i < MATRICES; i++) {
-        /* Bytes 0xFF are NaN, by which missing output of the plugin is detected. */
         memset(w->matrix[i], 0xFF, bytes);
         kvd_guard_set(w->matrix[i], bytes);
     }
@@ -274,10 +265,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (check_matrices(p, w, &m, err))
         return -1;
     const size_t n_k = w->d * (size_t)m.d_qk, n_v = w->d * (size_t)m.d_v;
-    /*
-     * If the plugin wrote equal matrices a_q and a_k, both get the same pointer, and kvd_dims_head
-     * counts the matrix once.
-     */
+    /* kvd_dims_head counts a matrix once if a_q and a_k are the same pointer. */
     const bool shared = !memcmp(w->matrix[0], w->matrix[1], n_k * sizeof(float));
     *h = (kvd_dims_head){.d_qk = m.d_qk, .d_v = m.d_v};
     h->a_k = copy(w->matrix[1], n_k);
@@ -388,8 +376,8 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
 }
 
 /*
- * Calls the plugin's `group` for the number of layers that are merged from `layer` on. Returns
- * false if the model has no group of this size.
+ * Calls the plugin's `group`: number of layers merged from `layer` on. Returns false if the number
+ * is invalid.
  */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
@@ -404,8 +392,8 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
 }
 
 /*
- * Returns the number of layers in the group, by the plugin's `group`. This function cannot report
- * errors, so if the plugin returns a bad number, the next call of `merge` fails.
+ * Returns the number of layers in the group. A bad number from the plugin makes the next `merge`
+ * fail.
  */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {

@@ -1,6 +1,5 @@
 /*
- * Loads the shared libraries of option --plugin, checks their tables of methods, and registers the
- * methods.
+ * Loads the shared libraries of option --plugin, checks their tables, and registers their methods.
  */
 #include <dlfcn.h>
 #include <elf.h>
@@ -20,23 +19,18 @@
 enum { LIBRARIES = 16, METHODS = 32, NAME = 24, KEY = 16, TEXT = 200, VERSION = 40 };
 
 typedef struct {
-    const char *path; /* path as the user gave it */
+    const char *path;
     void *handle;
     char version[VERSION + 1];
     size_t n;
     kvd_plugin_method *method[METHODS];
 } library;
 
-/*
- * Libraries loaded so far. The list is written only before other threads start, so all threads may
- * read it.
- */
+/* Libraries loaded so far. Written only before other threads start. */
 static library loaded[LIBRARIES];
 static int n_loaded;
 
-/*
- * Returns true if `text` has 1 to `most` characters a-z, digits and '_', and starts with a letter.
- */
+/* Returns true if `text` has 1 to `most` characters a-z, 0-9 and '_', the first a letter. */
 static bool is_name(const char *text, size_t most)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -46,7 +40,7 @@ static bool is_name(const char *text, size_t most)
     return n <= most && strspn(text, letters) == n;
 }
 
-/* Returns true if `text` is one line of valid UTF-8, not empty, of at most `most` bytes. */
+/* Returns true if `text` is one non-empty line of valid UTF-8, of at most `most` bytes. */
 static bool is_line(const char *text, size_t most)
 {
     const size_t n = text ? strnlen(text, most + 1) : 0;
@@ -154,7 +148,6 @@ static void fill_keys(kvd_plugin_method *m)
                                  .geometric = a->sweep_ratio != 0};
 }
 
-/* Structure size and adapter function for each value of kvdim_method.axis. */
 static const struct {
     size_t size;
     int (*adapt)(kvd_plugin_method *m, kvd_err *err);
@@ -167,8 +160,7 @@ static const struct {
 enum { N_AXES = sizeof axis / sizeof *axis };
 
 /*
- * Allocates *m from an entry of the plugin's table of methods. The caller must free *m, also after
- * a failure.
+ * Allocates *m from an entry of the plugin's table. The caller must free *m, also after a failure.
  */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
@@ -234,9 +226,8 @@ static int check_table(const kvdim_plugin *p, kvd_err *err)
 }
 
 /*
- * Fails if an ELF file of `size` bytes ends before its section table, which linkers write last.
- * Without this check, dlopen of a truncated file would end the program with SIGBUS. dlopen itself
- * refuses files that are not ELF.
+ * Fails if an ELF file of `size` bytes ends before its section table: dlopen of a truncated file
+ * raises SIGBUS.
  */
 static int check_whole(const char *path, off_t size, kvd_err *err)
 {
@@ -264,10 +255,7 @@ static int open_library(library *l, kvd_err *err)
         return kvd_fail(err, "it is not a file");
     if (check_whole(l->path, st.st_size, err))
         return -1;
-    /*
-     * realpath makes the path absolute, since dlopen would search a name without a slash in system
-     * folders.
-     */
+    /* dlopen searches a name without a slash in system folders. */
     char *const path = realpath(l->path, NULL);
     if (!path)
         return kvd_fail_errno(err, "cannot open it");

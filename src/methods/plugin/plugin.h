@@ -8,36 +8,30 @@
 typedef enum {
     KVD_PLUGIN_TOKENS,
     KVD_PLUGIN_BITS,
-    /* Kind of method that makes projection matrices before the run. */
+    /* makes projection matrices before the run */
     KVD_PLUGIN_MAKER,
-    /* Plugin that prunes channels of keys at the end of a prompt. */
+    /* prunes channels of keys at the end of a prompt */
     KVD_PLUGIN_CHANNELS,
     KVD_PLUGIN_LAYERS
 } kvd_plugin_kind;
 
 /*
- * Loads the library `path` and appends its methods to the registry. Fails if the file or its table
- * breaks a rule of include/kvdim/plugin*.h, or if a method's name is already registered. A failure
- * appends no method. Libraries stay loaded until the process ends. Not thread-safe.
+ * Loads the library `path` and appends its methods to the registry. Fails, appending none, if the
+ * library breaks a rule of include/kvdim/plugin*.h or a name is taken. Libraries stay loaded. Not
+ * thread-safe.
  */
 int kvd_plugin_load(const char *path, kvd_err *err);
-/* Callback of option --plugin: calls kvd_plugin_load. Ignores `config`. */
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
 /*
- * Returns the i-th method of all loaded libraries and sets *kind, or returns NULL if there is no
- * i-th method. The result points to the first member of the method's structure (kvd_tokens_method,
- * kvd_bits_method, ...).
+ * Returns the i-th method of all loaded libraries and sets *kind, or returns NULL. The result
+ * points to the first member of a kvd_tokens_method, kvd_bits_method, ...
  */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 
-/*
- * Records every loaded library as an input of the run, and the library's version as the parameter
- * "plugin".
- */
+/* Records every loaded library as an input of the run, and its version as parameter "plugin". */
 int kvd_plugins_record(kvd_run *run, kvd_err *err);
 
-/* Returns the path of the i-th loaded library, or NULL if there is none. */
 const char *kvd_plugin_path_at(int i);
 bool kvd_plugin_has(int i, const kvd_method_info *m);
 

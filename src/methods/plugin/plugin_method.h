@@ -1,6 +1,6 @@
 /*
- * Structures and checks that the adapters of all axes (tokens, bits, dims, layers) use. Private to
- * this folder.
+ * Structures and checks of the adapters of all axes (tokens, bits, dims, layers). Private to the
+ * folder src/methods/plugin.
  */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
 #define KVD_METHODS_PLUGIN_PLUGIN_METHOD_H
@@ -20,10 +20,7 @@
 enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
-    /*
-     * The method as kvdim calls it. Must be the first member, because kvd_plugin_of casts a pointer
-     * to kvd_method_info.
-     */
+    /* Must be the first member: kvd_plugin_of casts a kvd_method_info pointer. */
     union {
         kvd_method_info info;
         kvd_tokens_method tokens;
@@ -33,10 +30,7 @@ typedef struct {
         kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
-    /*
-     * Copy of the library's own structure for the method. Members that a shorter structure lacks
-     * are 0.
-     */
+    /* Copy of the library's structure. Members that a shorter structure lacks are 0. */
     union {
         kvdim_method method;
         kvdim_tokens_method tokens;
@@ -44,13 +38,10 @@ typedef struct {
         kvdim_dims_method dims;
         kvdim_layers_method layers;
     } api;
-    const char *path; /* path as the user gave it */
+    const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /*
-     * A flag is set if a function of the plugin returned a bad result to a caller that cannot
-     * report errors. The next function that can report errors then fails.
-     */
+    /* Set after a bad result where no error can be reported; the next function that can, fails. */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
@@ -58,30 +49,25 @@ const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
 
-/*
- * Fills *err with a message about a wrong result of the plugin's `function`, and returns -1. The
- * program then ends with status 2.
- */
+/* Fills *err with a message about a wrong result of the plugin's `function`. Returns -1. */
 int kvd_plugin_wrong(const kvd_plugin_method *m, const char *function, kvd_err *err,
                      const char *fmt, ...) KVD_PRINTF(4, 5);
-/* Fills *err with the message `error` that the plugin wrote, and returns -1. */
+/* Fills *err with the message `error` that the plugin wrote. Returns -1. */
 int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
                       const char error[KVDIM_ERROR_BYTES], kvd_err *err);
 
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
 /*
- * Number of guard bytes after memory to which a plugin writes. kvd_guard_set writes a pattern to
- * them; kvd_guard_holds returns false if the plugin has overwritten them.
+ * Guard bytes after memory to which a plugin writes. kvd_guard_holds returns false if overwritten.
  */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
 /*
- * Each of these functions makes a method of one axis: it fills m->as and m->kind from the plugin's
- * functions in m->api. It fails if the plugin lacks a required function, or has two functions that
- * exclude each other.
+ * Each fills m->as and m->kind from the plugin's functions in m->api. Fails if a required function
+ * is missing, or if two functions exclude each other.
  */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);

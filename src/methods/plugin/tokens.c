@@ -9,7 +9,6 @@ enum { STATE_MOST = 1 << 30, WINDOW_MOST = 1 << 24 };
 
 typedef struct {
     const kvd_plugin_method *method;
-    /* argument `self` of the plugin's functions */
     const void *self;
     /* pointer that the plugin's `open` stored */
     void *own;
@@ -63,8 +62,8 @@ static size_t window(const kvd_parameter_values *v)
 }
 
 /*
- * Returns the size of a state by the plugin's state_bytes. This function cannot report errors, so
- * if the size is too large, the next function that can report errors fails.
+ * Returns the bytes of a state by the plugin's state_bytes. Too large a size makes a later function
+ * fail.
  */
 static size_t state_bytes(const void *self, size_t n)
 {
@@ -84,10 +83,7 @@ static int check_state(const opened *o, kvd_err *err)
                : 0;
 }
 
-/*
- * Returns a list of the indices 0 .. n-1 with guard bytes (KVD_GUARD) after it, or NULL if memory
- * runs out.
- */
+/* Returns the indices 0 .. n-1 followed by guard bytes (KVD_GUARD), or NULL if memory runs out. */
 static uint32_t *new_list(size_t n)
 {
     uint32_t *const list = malloc(n * sizeof *list + KVD_GUARD);
@@ -100,8 +96,8 @@ static uint32_t *new_list(size_t n)
 }
 
 /*
- * `list` has `some` elements. Sets mark[i] to 0 for every token i that is not in the list. Fails if
- * the plugin wrote beyond the list, or if `some` or an index breaks the rules of plugin_tokens.h.
+ * Sets mark[i] to 0 for every token i outside list [some]. Fails for overwritten guard bytes or
+ * indices that break plugin_tokens.h.
  */
 static int take_list(const opened *o, const char *function, const uint32_t *list, size_t some,
                      size_t n, uint8_t *mark, kvd_err *err)
@@ -204,7 +200,6 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
 }
 
 typedef struct {
-    /* Lists of the indices of kept tokens, one list per head: [n_heads]. */
     uint32_t **kept;
     size_t *n;
     union {
@@ -223,8 +218,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
 }
 
 /*
- * Allocates the arrays of *l for n_heads heads. The caller must have set l->n. `each` is the number
- * of bytes of l->in per head.
+ * Allocates the arrays of *l for n_heads heads, with `each` bytes of l->in per head. Requires l->n.
  */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
@@ -309,8 +303,8 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
 }
 
 /*
- * Returns the bits that a step reads to choose tokens, by the plugin's select_bits. This function
- * cannot report errors, so if the number is invalid, the next call of `choose` fails.
+ * Returns the bits that a step reads to choose tokens. An invalid number makes the next `choose`
+ * fail.
  */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
@@ -350,10 +344,6 @@ static int check_functions(const kvdim_tokens_method *a, kvd_err *err)
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_tokens_method *const a = &m->api.tokens;
-    /*
-     * true: the method must choose tokens at the end of the prompt, because it has no function for
-     * decode steps
-     */
     const bool prompts = !a->step && !a->step_heads && !a->select;
     if (check_functions(a, err))
         return -1;
